@@ -1,0 +1,65 @@
+"""METHODS: every parameter-efficient method a run may use, one row each.
+
+A row is a file in this folder: its parameters as a pydantic model (torch-free, so that a sweep file is checked without
+loading anything heavy) and a `build` that turns a transformers model into the model that trains. Adding a method is adding
+such a file and its row below; the contract tests run over every row.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from craft.spec import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of METHODS.
+
+    Attributes:
+        name: what `method:` says in a sweep file.
+        title: how people write it.
+        reference: the paper, as `authors year, arXiv id`.
+        parameters: pydantic model of the method's own parameters, with defaults.
+        build: `build(model, parameters, context)` puts the method on a transformers model and returns the model that
+            trains. It works on the meta device too, so that parameters are counted without weights.
+        label: a short text of the parameters that matter, for run names (`12·100·100 qv`).
+        requires: `"cuda"` where the method runs on a GPU only.
+    """
+
+    name: str
+    title: str
+    reference: str
+    parameters: type[Settings]
+    build: Callable[[nn.Module, Any, BuildContext], nn.Module]
+    label: Callable[[Any], str]
+    requires: str | None = None
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a builder may need beside its parameters: `task_type` is PEFT's word (SEQ_CLS, CAUSAL_LM)."""
+
+    task_type: str
+    seed: int = 0
+    total_steps: int | None = None
+
+
+def find_method(name: str) -> Method:
+    """The row called `name`; a ValueError with the nearest names otherwise."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown method {name!r}.{hint} Known methods: {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+from craft.methods import craft_tucker, lora  # noqa: E402  (rows need Method, defined above)
+
+METHODS: dict[str, Method] = {row.name: row for row in (craft_tucker.METHOD, lora.METHOD)}

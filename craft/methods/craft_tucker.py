@@ -1,0 +1,65 @@
+"""CRAFT: small J matrices between frozen HOSVD factors of weights stacked across layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator
+
+from craft.methods import BuildContext, Method
+from craft.spec import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Rank = int | Literal["all"]
+
+
+class CraftParameters(Settings):
+    """Parameters of CRAFT; see `craft.CraftConfig` for what each does."""
+
+    ranks: tuple[Rank, Rank, Rank] = Field(("all", 64, 64), description="(r1, r2, r3); all = the full dimension")
+    projections: tuple[str, ...] = Field(("q", "v"), min_length=1, description="q, k, v, o, and the MLP's up, gate, down")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on the entries of J, in training only")
+    scaling: float = Field(1.0, gt=0)
+    init_epsilon: float = Field(1e-3, ge=0, description="J starts at I + epsilon N(0, 1)")
+    dropout_mask: Literal["shared", "per_layer"] = "shared"
+
+    @field_validator("ranks")
+    @classmethod
+    def _positive(cls, ranks: tuple[Rank, Rank, Rank]) -> tuple[Rank, Rank, Rank]:
+        if any(rank != "all" and rank < 1 for rank in ranks):
+            raise ValueError(f"ranks are whole numbers from 1, or 'all'; got {list(ranks)}")
+        return ranks
+
+    @field_validator("projections")
+    @classmethod
+    def _ordered_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) != len(names):
+            raise ValueError(f"each projection once; got {list(names)}")
+        return names
+
+
+def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) -> nn.Module:
+    from peft import get_peft_model
+
+    from craft.config import CraftConfig
+
+    config = CraftConfig(task_type=context.task_type, init_seed=context.seed, **parameters.model_dump())
+    return get_peft_model(model, config)  # type: ignore[arg-type]
+
+
+def label(parameters: Any) -> str:
+    ranks = "·".join("L" if rank == "all" else str(rank) for rank in parameters.ranks)
+    drop = f" p {parameters.dropout:g}" if parameters.dropout else ""
+    return f"{ranks} {''.join(parameters.projections)}{drop}"
+
+
+METHOD = Method(
+    name="craft",
+    title="CRAFT",
+    reference="CRAFT: Cross-layer Rank Adaptation via Frozen Tucker",
+    parameters=CraftParameters,
+    build=build,
+    label=label,
+)

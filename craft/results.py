@@ -1,0 +1,78 @@
+"""What a training run gives back while it goes and when it is done. Plain data, no torch.
+
+Names of metrics, everywhere from the trainer to the dashboard:
+
+=====================  ==========================================================================================
+`search_score`         the task's primary metric x 100 on the split that selection may see, one value an evaluation
+`search_<metric>`      every other metric (and `search_loss`) there
+`train_loss`           mean training loss since the last logged step
+`learning_rate`        the adapter's, at that step
+`score`                the task's primary metric x 100 on the reported split: the number a result stands for
+`<metric>`             every other metric on the reported split
+=====================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a method costs, counted from the model that trains. Bytes, seconds and parameters.
+
+    `trainable_parameters` is the adapter's alone; the task head's are `head_parameters`. Full fine-tuning has no adapter:
+    there every trainable weight outside the head counts. Fields that are only known after training are None before it.
+    """
+
+    trainable_parameters: int
+    head_parameters: int
+    total_parameters: int
+    adapter_bytes: int
+    optimizer_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    step_seconds: float | None = None
+    tokens_per_second: float | None = None
+    energy_joules: float | None = None
+
+    def known(self) -> dict[str, float]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One evaluation of a running run.
+
+    `metrics` belong to `step`; `points` are the training points since the last report, each with its own `step`;
+    `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base).
+    """
+
+    step: int
+    total_steps: int
+    epoch: float
+    metrics: dict[str, float]
+    points: list[dict[str, float]] = field(default_factory=list)
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: `metrics` hold `score` and its companions on the reported split; `adapter` is a folder that PEFT loads.
+
+    `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints.
+    """
+
+    metrics: dict[str, float]
+    counts: Counts
+    adapter: Path
+    best_step: int
+    steps: int
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class RunFailed(RuntimeError):
+    """A run that cannot succeed if it is tried again (NaN loss, a rank the model cannot have): the message is the reason."""

@@ -1,0 +1,113 @@
+"""What one training run is, as data: `RunSpec` and its parts. No torch here.
+
+A `RunSpec` holds everything that decides a run's numbers: the model, the task, the method with its parameters, the training
+settings, the seed, where the data lie and the protocol under which the score is to be read. The sweep file is validated
+against these models, `python -m craft.train` fills one from its flags, and `RunSpec.key` names the run by its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Protocol = Literal["honest", "customary"]
+DType = Literal["float32", "bfloat16", "float16"]
+
+
+class Settings(BaseModel):
+    """Base of everything a user writes: unknown keys are refused, values never change after they are checked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+
+class TrainingSettings(Settings):
+    """How a run trains. The defaults are the CRAFT paper's where it states them.
+
+    `learning_rate` is the adapter's; `head_learning_rate` the task head's (the same where it is not given).
+    `select` names the weights that are scored at the end: those of the evaluation with the best search score, or the last.
+    `train_examples` and `eval_examples` cut the splits to a seeded sample, for small machines and for tests.
+    """
+
+    epochs: float = Field(3.0, gt=0)
+    max_steps: int | None = Field(None, gt=0, description="stop after this many optimizer steps, whatever the epochs")
+    batch_size: int = Field(16, gt=0, description="examples in one micro-batch")
+    gradient_accumulation: int = Field(1, gt=0, description="micro-batches in one optimizer step")
+    eval_batch_size: int = Field(64, gt=0)
+    learning_rate: float = Field(1e-3, gt=0)
+    head_learning_rate: float | None = Field(None, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup_ratio: float = Field(0.06, ge=0, lt=1)
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    max_grad_norm: float = Field(1.0, ge=0, description="0 leaves gradients as they are")
+    max_length: int = Field(128, gt=0, description="tokens; longer inputs are cut")
+    dtype: DType = "float32"
+    gradient_checkpointing: bool = False
+    evaluate_every: float = Field(1.0, gt=0, description="epochs between two evaluations on the search split")
+    select: Literal["best", "last"] = "best"
+    train_examples: int | None = Field(None, gt=0)
+    eval_examples: int | None = Field(None, gt=0)
+
+
+class CustomTask(Settings):
+    """A task made of the user's own files (CSV, JSONL or parquet), with the columns to read.
+
+    Without `validation` a seeded tenth of `train` is set apart and is what gets scored.
+    """
+
+    train: str
+    validation: str | None = None
+    text: tuple[str, ...] = Field(min_length=1, max_length=2, description="one text column, or two for pairs")
+    label: str
+    kind: Literal["classification", "regression"] = "classification"
+    labels: tuple[str, ...] | None = Field(None, description="label names in order; read from the training file if absent")
+    metric: str | None = Field(None, description="the metric that is the score; accuracy or pearson if absent")
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_column_is_a_list_of_one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class DataSettings(Settings):
+    """Where tasks find their data: `root` is a folder that holds `glue/` and `commonsense/`; without it the hub is asked."""
+
+    root: str | None = None
+    custom: dict[str, CustomTask] = Field(default_factory=dict)
+    search_fraction: float = Field(0.1, gt=0, lt=0.5, description="share of train that the honest protocol sets apart")
+
+
+class RunSpec(Settings):
+    """One training run, whole. Equal content gives an equal `key`, on any machine."""
+
+    model: str
+    revision: str | None = None
+    task: str
+    method: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    training: TrainingSettings = Field(default_factory=TrainingSettings)  # type: ignore[arg-type]
+    data: DataSettings = Field(default_factory=DataSettings)  # type: ignore[arg-type]
+    protocol: Protocol = "honest"
+    seed: int = Field(0, ge=0, lt=2**32)
+
+    @model_validator(mode="after")
+    def _method_knows_its_parameters(self) -> RunSpec:
+        from craft.methods import find_method
+
+        method = find_method(self.method)
+        checked = method.parameters.model_validate(self.parameters).model_dump(mode="json")
+        object.__setattr__(self, "parameters", checked)
+        return self
+
+    @property
+    def key(self) -> str:
+        """16 hexadecimal digits that name this run by its effective content."""
+        return content_hash(self.model_dump(mode="json"), 16)
+
+
+def content_hash(content: Any, digits: int) -> str:
+    """SHA-256 of the canonical JSON of `content`, cut to `digits` hexadecimal digits."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
