@@ -1,0 +1,108 @@
+"""What several seeds say about a configuration: means with 95 % intervals, and two configurations compared in pairs.
+
+One rule turns a configuration's scores into its value, everywhere in the project: the mean over tasks of the mean over seeds.
+What is uncertain about it is the seed, so its interval is Student's t over the seeds' own averages over the tasks: tasks are
+the question, not a sample. One seed has no interval: its ends are NaN, never zero width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+Scores = Mapping[tuple[str, int], float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over `n` values with the ends of its interval; ends are NaN for one value, all is NaN for none."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def half(self) -> float:
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two configurations over what both ran: `difference` is the first minus the second, with its interval.
+
+    `p` is the two-sided p-value of a paired t test over the `pairs` shared (task, seed) pairs; `tasks` names the tasks shared.
+    """
+
+    difference: Interval
+    p: float
+    pairs: int
+    tasks: tuple[str, ...]
+
+    def sentence(self, first: str, second: str, unit: str = "points") -> str:
+        """The comparison in plain words, saying `no difference is shown` where the interval holds zero."""
+        if not self.pairs:
+            return f"{first} and {second} share no finished task and seed: nothing to compare."
+        shared = f"{self.pairs} shared task-seed pair{'s' if self.pairs > 1 else ''} of {len(self.tasks)} task(s)"
+        gap = f"{self.difference.mean:+.2f} {unit}"
+        if self.pairs < 2 or math.isnan(self.difference.half):
+            return f"{first} against {second}: {gap} over {shared}; one pair has no interval."
+        ends = f"95 % interval {self.difference.low:+.2f} to {self.difference.high:+.2f}, {shared}"
+        if self.difference.low > 0:
+            return f"{first} beats {second}: {gap} ({ends})."
+        if self.difference.high < 0:
+            return f"{second} beats {first}: {-self.difference.mean:+.2f} {unit} ({first} minus {second}: {ends})."
+        return f"No difference between {first} and {second} is shown: {gap} ({ends})."
+
+
+def interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
+    """Mean and Student's t interval of independent values. NaN among them makes the whole answer NaN."""
+    sample = np.asarray(list(values), dtype=float)
+    if not sample.size:
+        return Interval(math.nan, math.nan, math.nan, 0)
+    mean = float(sample.mean())
+    if sample.size == 1:
+        return Interval(mean, math.nan, math.nan, 1)
+    half = _t_quantile(sample.size - 1, confidence) * float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    return Interval(mean, mean - half, mean + half, int(sample.size))
+
+
+def suite_interval(scores: Scores, tasks: Iterable[str]) -> Interval:
+    """The value of a configuration on `tasks`: mean over tasks of mean over seeds, interval over the seeds' averages.
+
+    Only seeds with a score on every task take part, so that no average is silently one over fewer tasks; `n` says how many.
+    """
+    wanted = list(dict.fromkeys(tasks))
+    seeds = sorted({seed for _, seed in scores})
+    whole = [seed for seed in seeds if wanted and all(math.isfinite(scores.get((task, seed), math.nan)) for task in wanted)]
+    return interval(float(np.mean([scores[task, seed] for task in wanted])) for seed in whole)
+
+
+def compare(first: Scores, second: Scores, confidence: float = 0.95) -> Comparison:
+    """Paired comparison over the (task, seed) pairs that both have: mean difference, t interval over the pairs, p-value."""
+    shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
+    differences = [first[key] - second[key] for key in shared]
+    return Comparison(
+        interval(differences, confidence), _p_value(differences), len(shared), tuple(dict.fromkeys(task for task, _ in shared))
+    )
+
+
+def _t_quantile(freedom: int, confidence: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.5 + confidence / 2))
+
+
+def _p_value(differences: list[float]) -> float:
+    from scipy.special import stdtr
+
+    if len(differences) < 2:
+        return math.nan
+    spread = float(np.std(differences, ddof=1))
+    mean = float(np.mean(differences))
+    if spread == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * stdtr(len(differences) - 1, -abs(mean) / (spread / math.sqrt(len(differences)))))

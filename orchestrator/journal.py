@@ -1,0 +1,155 @@
+"""An append-only record on disk: one JSON object a line, on the disk before `append` returns.
+
+One process writes, any number read from a byte offset. A line counts once its newline is there: what a crash left half
+written is not seen by readers and is cut away when the next writer opens the file. The tracker's journal is one such file;
+it is what makes a record outlive a tracking server, a driver and a night.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+
+class JournalBusy(RuntimeError):
+    """Another process is writing this journal."""
+
+
+class Journal:
+    """The writing end. `path` is made if absent; close it, or use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises JournalBusy where another process has it open for writing, OSError where the file cannot be made."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._lock()
+            self._size = _repair(self._file)
+            _sync_folder(path.parent)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, event: Event) -> int:
+        """Write one event; returns the offset behind it. It is on the disk when this returns."""
+        return self.extend([event])
+
+    def extend(self, events: Iterable[Event]) -> int:
+        """Write several events with one flush to disk: all of them or, after an OSError (a full disk), none."""
+        content = b"".join(_line(event) for event in events)
+        if not content:
+            return self._size
+        try:
+            _write_all(self._file, content, self._size)
+            os.fsync(self._file)
+        except OSError:
+            # Half a batch must not stay: readers would see it, and its events would be written again later.
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(content)
+        return self._size
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole lines: the offset behind the last event."""
+        return self._size
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalBusy(f"{self.path} is being written by another process; stop that sweep first") from error
+        except OSError:
+            # Some network file systems have no locks; there, one writer is the runner's promise alone.
+            return
+
+
+def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
+    """Whole events from byte `offset` on, each with the offset behind it. Nothing where the file does not exist.
+
+    A line without its newline is not there yet. A whole line that is no JSON object (a damaged disk) is passed over.
+    """
+    try:
+        stream = path.open("rb")
+    except FileNotFoundError:
+        return
+    with stream:
+        stream.seek(offset)
+        for line in stream:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            event = _parse(line)
+            if event is not None:
+                yield event, offset
+
+
+def _line(event: Event) -> bytes:
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _write_all(file: int, content: bytes, offset: int) -> None:
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(file, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _repair(file: int) -> int:
+    """Cut what a crash left behind the last whole event; returns the size that stays."""
+    size = os.fstat(file).st_size
+    end = size
+    while end:
+        start, line = _last_line(file, end)
+        if line.endswith(b"\n") and _parse(line) is not None:
+            break
+        end = start
+    if end != size:
+        os.ftruncate(file, end)
+        os.fsync(file)
+    return end
+
+
+def _last_line(file: int, end: int) -> tuple[int, bytes]:
+    """The last line of the first `end` bytes, with its newline if it has one, and where it starts."""
+    start, block = end, b""
+    while start and b"\n" not in block[:-1]:
+        step = min(64 * 1024, start)
+        start -= step
+        block = os.pread(file, step, start) + block
+    cut = block.rfind(b"\n", 0, len(block) - 1) + 1
+    return start + cut, block[cut:]
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,194 @@
+"""The geometry of several objectives: dominance, the front, hypervolume, the knee. numpy only, no knowledge of runs.
+
+Points are rows of an `(n, m)` array, one column an objective, and `directions` says of every column whether it is to be
+maximized or minimized. One rule for unfit values everywhere: a point with NaN or an infinity in any objective takes no part
+(it neither dominates nor lies on the front). Equal points do not dominate each other, so duplicates on the front are all on it.
+Whoever wants parameters on a logarithmic axis passes them through `log_axes` first: dominance does not notice, hypervolume
+and knee do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Direction = Literal["maximize", "minimize"]
+Points = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+def front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
+    """Which points no other point dominates.
+
+    A point dominates another when it is no worse in every objective and better in one.
+
+    Args:
+        points: `(n, m)`.
+        directions: m times "maximize" or "minimize".
+
+    Returns:
+        `(n,)` mask; False for dominated points and for points that are not finite.
+
+    Raises:
+        ValueError: the shapes do not agree, or a direction is unknown.
+    """
+    costs = _costs(points, directions)
+    mask = np.zeros(len(costs), dtype=bool)
+    finite = np.flatnonzero(np.isfinite(costs).all(axis=1))
+    if not finite.size:
+        return mask
+    unique, where = np.unique(costs[finite], axis=0, return_inverse=True)
+    # Rows come in lexicographic order, so only an earlier row can dominate a later one, and only one on the front needs asking.
+    on_front: list[int] = []
+    kept = np.empty_like(unique)
+    for row, candidate in enumerate(unique):
+        if not (kept[: len(on_front)] <= candidate).all(axis=1).any():
+            kept[len(on_front)] = candidate
+            on_front.append(row)
+    mask[finite] = np.isin(where.reshape(-1), on_front)
+    return mask
+
+
+def dominated(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
+    """Which points some other point dominates: `(n,)`. Points that are not finite are neither dominated nor on the front."""
+    finite = np.isfinite(_costs(points, directions)).all(axis=1)
+    return finite & ~front(points, directions)
+
+
+def may_be_on_front(low: ArrayLike, high: ArrayLike, directions: Sequence[Direction]) -> Mask:
+    """Which configurations the intervals do not rule out from the front.
+
+    The rule: a configuration is ruled out when another one, taken at the worst end of its intervals, still dominates it taken
+    at the best end of its own. Where a bound is unknown (NaN: a single seed has no interval), the configuration cannot be ruled
+    out by what is unknown: its best end counts as unboundedly good, its worst end as unboundedly bad.
+    Exact objectives (parameter counts) have `low == high`. With every interval of width zero this is `front`.
+
+    Args:
+        low, high: `(n, m)` interval ends of every objective.
+
+    Returns:
+        `(n,)` mask.
+    """
+    lows, highs = _costs(low, directions), _costs(high, directions)
+    best, worst = np.fmin(lows, highs), np.fmax(lows, highs)
+    unknown = np.isnan(lows) | np.isnan(highs)
+    best, worst = np.where(unknown, -np.inf, best), np.where(unknown, np.inf, worst)
+    mask = np.ones(len(best), dtype=bool)
+    for index in range(len(best)):
+        no_worse = (worst <= best[index]).all(axis=1)
+        better = (worst < best[index]).any(axis=1)
+        rivals = no_worse & better
+        rivals[index] = False
+        mask[index] = not rivals.any()
+    return mask
+
+
+def reference_point(points: ArrayLike, directions: Sequence[Direction], margin: float = 0.1) -> Points:
+    """The usual corner to measure hypervolume from: the worst value seen in each objective, moved a margin further.
+
+    The margin is that share of the objective's range (of 1 where all values are equal), so that extreme points count too.
+    Compare hypervolumes only when they were measured from the same reference point.
+
+    Returns:
+        `(m,)`, in the objectives' own units. Raises ValueError where no point is finite.
+    """
+    costs = _finite(_costs(points, directions))
+    if not len(costs):
+        raise ValueError("no point has finite objectives, so there is no worst corner to measure from")
+    spread = np.ptp(costs, axis=0)
+    return _signs(directions) * (costs.max(axis=0) + margin * np.where(spread > 0, spread, 1.0))
+
+
+def hypervolume(points: ArrayLike, directions: Sequence[Direction], reference: ArrayLike) -> float:
+    """The volume the points dominate, bounded by `reference`: exact, for any number of objectives.
+
+    Points no better than the reference in some objective add nothing. The method slices along the last objective (HSO), which
+    is O(n log n) for two objectives and fine for the few that a sweep has.
+
+    Args:
+        points: `(n, m)`.
+        reference: `(m,)`, in the objectives' own units.
+    """
+    costs = _finite(_costs(points, directions))
+    corner = _costs(np.asarray(reference, dtype=float).reshape(1, -1), directions)[0]
+    return _volume(costs[(costs < corner).all(axis=1)], corner)
+
+
+def knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
+    """The index of the front point that buys most: the one farthest beyond the straight line between the front's two ends.
+
+    Two objectives. Both are scaled so that the front spans 0 to 1 (pass parameters through `log_axes` first); the line joins
+    the front's best point in the one objective to its best in the other. With fewer than three distinct points on the front, or
+    none beyond the line, the answer is the end that is best in the first objective. Ties go to the lower index.
+
+    Returns:
+        An index into `points`, or None where no point is finite.
+    """
+    costs = _costs(points, directions)
+    if costs.shape[1] != 2:
+        raise ValueError(f"the knee is defined for two objectives, got {costs.shape[1]}")
+    members = np.flatnonzero(front(points, directions))
+    if not members.size:
+        return None
+    members = members[np.argsort(costs[members, 0], kind="stable")]
+    spans = costs[members]
+    spread = np.ptp(spans, axis=0)
+    if (spread == 0).any():
+        return int(members[0])
+    unit = (spans - spans.min(axis=0)) / spread
+    # The ends lie at (0, 1) and (1, 0): beyond the line between them is where the scaled costs add up to less than 1.
+    gain = 1.0 - unit.sum(axis=1)
+    return int(members[np.argmax(gain)]) if gain.max() > 1e-12 else int(members[0])
+
+
+def log_axes(points: ArrayLike, log: Sequence[bool]) -> Points:
+    """`points` with log10 taken of the columns marked in `log`; what is not positive there becomes NaN, so takes no part."""
+    values = np.array(points, dtype=float, ndmin=2)
+    for column in np.flatnonzero(log):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log10(values[:, column])
+        values[:, column] = np.where(np.isfinite(logs), logs, np.nan)
+    return values
+
+
+def _volume(costs: Points, corner: Points) -> float:
+    if not len(costs):
+        return 0.0
+    if costs.shape[1] == 1:
+        return float(corner[0] - costs.min())
+    costs = costs[np.argsort(costs[:, -1], kind="stable")]
+    if costs.shape[1] == 2:
+        lowest = np.minimum.accumulate(costs[:, 0])
+        heights = np.diff(np.append(costs[:, 1], corner[1]))
+        return float(((corner[0] - lowest) * heights).sum())
+    edges = np.append(costs[:, -1], corner[-1])
+    total = 0.0
+    for count in range(1, len(costs) + 1):
+        height = edges[count] - edges[count - 1]
+        if height > 0:
+            slab = costs[:count, :-1]
+            total += height * _volume(slab[front(slab, ["minimize"] * slab.shape[1])], corner[:-1])
+    return total
+
+
+def _costs(points: ArrayLike, directions: Sequence[Direction]) -> Points:
+    values = np.asarray(points, dtype=float)
+    if values.size == 0:
+        values = values.reshape(0, len(directions))
+    if values.ndim != 2 or values.shape[1] != len(directions):
+        raise ValueError(f"points have shape {values.shape}; {len(directions)} directions need (n, {len(directions)})")
+    return values * _signs(directions)
+
+
+def _signs(directions: Sequence[Direction]) -> Points:
+    unknown = [given for given in directions if given not in ("maximize", "minimize")]
+    if unknown:
+        raise ValueError(f"unknown direction {unknown[0]!r}; an objective is to be 'maximize' or 'minimize'")
+    return np.array([-1.0 if given == "maximize" else 1.0 for given in directions])
+
+
+def _finite(costs: Points) -> Points:
+    return costs[np.isfinite(costs).all(axis=1)]

@@ -1,0 +1,200 @@
+"""A configuration's trials summed up: its value on every metric, with intervals, and whether it lies on the front.
+
+This is the shape that everything after training reads: the terminal's table, the files of the front, the tracker's
+configuration runs. A configuration counts on the front only when every trial planned for it has finished. One with failed,
+stopped or missing trials is marked incomplete: its score, if it has one, is over the seeds that finished *every* task, never
+over fewer tasks, and the seeds that are missing are counted where the score is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from orchestrator import pareto
+from orchestrator.intervals import Interval, Scores, interval, suite_interval
+from orchestrator.parameters import flat_parameters
+from orchestrator.trial import TrialResult, TrialSpec
+
+Objectives = Mapping[str, pareto.Direction]
+
+AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
+"""Counts that differ from trial to trial by chance and are averaged; of every other one the largest is kept."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One configuration. `metrics` are over tasks and seeds, `tasks` the score's mean of each task over its seeds.
+
+    `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures.
+    """
+
+    configuration: str
+    label: str
+    method: str
+    parameters: dict[str, Any]
+    metrics: dict[str, Interval]
+    tasks: dict[str, Interval]
+    counts: dict[str, float]
+    scores: Scores
+    planned: int
+    finished: int
+    failed: int
+    stopped: int
+    seeds: int
+    protocol: str = "honest"
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    on_front: bool = False
+    may_be_on_front: bool = False
+    keys: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def complete(self) -> bool:
+        """Every planned trial finished."""
+        return self.finished == self.planned > 0
+
+    @property
+    def score(self) -> Interval:
+        return self.metrics.get("score", interval([]))
+
+    def value(self, name: str) -> float:
+        """The value of an objective or any other metric or count, NaN where there is none. `score/TASK` names one task's."""
+        return self.bounds(name).mean
+
+    def bounds(self, name: str) -> Interval:
+        """The same with its interval; a count is exact, so its ends are its value."""
+        if name in self.metrics:
+            return self.metrics[name]
+        if name in self.counts:
+            return Interval(self.counts[name], self.counts[name], self.counts[name], self.finished)
+        if name.startswith("score/"):
+            return self.tasks.get(name.removeprefix("score/"), interval([]))
+        return interval([])
+
+    def tracked(self) -> dict[str, Any]:
+        """What the tracker logs on the configuration's run: numbers by metric name, and how many trials stand behind them."""
+        content: dict[str, Any] = {name: value.mean for name, value in self.metrics.items()}
+        content.update({"score_low": self.score.low, "score_high": self.score.high})
+        content.update({f"score/{task}": value.mean for task, value in self.tasks.items()})
+        content.update(self.counts)
+        content.update({"trials_planned": self.planned, "trials_done": self.finished, "trials_failed": self.failed})
+        content.update({"trials_stopped": self.stopped, "seeds_done": self.seeds, "complete": self.complete})
+        content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
+        if self.reasons:
+            content["error"] = "; ".join(self.reasons)
+        return content
+
+
+def summarize(
+    trials: Iterable[TrialSpec], results: Mapping[str, TrialResult], counts: Mapping[str, Mapping[str, float]] | None = None
+) -> list[Summary]:
+    """One Summary a configuration, in the order in which configurations first appear in `trials`.
+
+    Args:
+        trials: every planned trial.
+        results: those that have ended, by trial key.
+        counts: what the plan counted for a configuration before training; used for what no trial has measured yet.
+    """
+    grouped: dict[str, list[TrialSpec]] = {}
+    for trial in trials:
+        grouped.setdefault(trial.configuration, []).append(trial)
+    planned = counts or {}
+    return [_summary(group, results, planned.get(name, {})) for name, group in grouped.items()]
+
+
+def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
+    """The same summaries with `on_front` and `may_be_on_front` set, among the complete ones only.
+
+    Objectives are metric or count names with their directions. The rules are `pareto.front`'s and `pareto.may_be_on_front`'s.
+    """
+    names, directions = list(objectives), list(objectives.values())
+    indices = [index for index, summary in enumerate(summaries) if summary.complete and _judged(summary, names)]
+    bounds = [[summaries[index].bounds(name) for name in names] for index in indices]
+    shape = (len(indices), len(names))
+    means, low, high = (
+        np.array([[getattr(value, end) for value in row] for row in bounds]).reshape(shape) for end in ("mean", "low", "high")
+    )
+    on_front, possible = pareto.front(means, directions), pareto.may_be_on_front(low, high, directions)
+    marks = {index: (bool(on_front[row]), bool(on_front[row] | possible[row])) for row, index in enumerate(indices)}
+    marked = []
+    for index, summary in enumerate(summaries):
+        sure, maybe = marks.get(index, (False, False))
+        marked.append(replace(summary, on_front=sure, may_be_on_front=maybe))
+    return marked
+
+
+def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
+    """The front's knee for two objectives (sizes and times on a log axis); None where there is no front or not two objectives."""
+    front = [summary for summary in summaries if summary.on_front]
+    if len(objectives) != 2 or not front:
+        return None
+    points = [[summary.value(name) for name in objectives] for summary in front]
+    logged = pareto.log_axes(points, [logarithmic(front, name) for name in objectives])
+    index = pareto.knee(logged, list(objectives.values()))
+    return None if index is None else front[index]
+
+
+def logarithmic(summaries: Sequence[Summary], name: str) -> bool:
+    """Whether an axis is better read in powers of ten: every value positive, and none of them a score."""
+    return all(name in summary.counts and summary.counts[name] > 0 for summary in summaries)
+
+
+def _judged(summary: Summary, names: Sequence[str]) -> bool:
+    return all(math.isfinite(summary.value(name)) for name in names)
+
+
+def _summary(trials: list[TrialSpec], results: Mapping[str, TrialResult], planned_counts: Mapping[str, float]) -> Summary:
+    ended = [(trial, results[trial.key]) for trial in trials if trial.key in results]
+    finished = [(trial, result) for trial, result in ended if result.status == "finished"]
+    tasks = list(dict.fromkeys(trial.run.task for trial in trials))
+    by_metric: dict[str, dict[tuple[str, int], float]] = {}
+    for trial, result in finished:
+        for name, value in result.metrics.items():
+            by_metric.setdefault(name, {})[trial.run.task, trial.run.seed] = value
+    metrics = {name: suite_interval(scores, tasks) for name, scores in by_metric.items()}
+    scores = by_metric.get("score", {})
+    first = trials[0]
+    return Summary(
+        configuration=first.configuration,
+        label=first.label,
+        method=first.run.method,
+        parameters=_shared(trials),
+        # A metric that only some tasks have (F1, Matthews) has no value for the suite: it is left out, not averaged over fewer.
+        metrics={name: value for name, value in metrics.items() if value.n or name == "score"},
+        tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
+        counts=_counts([result for _, result in finished], planned_counts),
+        scores=scores,
+        planned=len(trials),
+        finished=len(finished),
+        failed=sum(result.status == "failed" for _, result in ended),
+        stopped=sum(result.status == "stopped" for _, result in ended),
+        seeds=metrics["score"].n if "score" in metrics else 0,
+        protocol=first.run.protocol,
+        reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
+        notes=tuple(dict.fromkeys(f"{trial.run.task}: {note}" for trial, result in finished for note in result.notes)),
+        keys=tuple(trial.key for trial in trials),
+    )
+
+
+def _shared(trials: list[TrialSpec]) -> dict[str, Any]:
+    """The parameters that are the same in all trials of the configuration (task and seed are not)."""
+    rows = [flat_parameters(trial.run) for trial in trials]
+    return {
+        name: value
+        for name, value in rows[0].items()
+        if name not in ("task", "seed") and all(row.get(name) == value for row in rows)
+    }
+
+
+def _counts(results: list[TrialResult], planned: Mapping[str, float]) -> dict[str, float]:
+    rows = [{**result.counts, "seconds": result.seconds} for result in results]
+    counts: dict[str, float] = {}
+    for name in dict.fromkeys([*planned, *(name for row in rows for name in row)]):
+        values = [row[name] for row in rows if name in row] or [planned[name]]
+        counts[name] = float(np.mean(values)) if name in AVERAGED else float(max(values))
+    return counts
