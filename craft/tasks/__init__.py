@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from craft.spec import CustomTask, DataSettings
@@ -24,12 +25,14 @@ class RawData:
     """A task's data as published: every `Dataset` has the columns `text`, `text_pair` (for pairs) and `label`.
 
     `reported` maps a split's suffix to its rows; the usual single split has the suffix `""` (MNLI: `_matched`,
-    `_mismatched`). `fingerprint` is a SHA-256 over the rows, so that equal data are seen to be equal anywhere.
+    `_mismatched`). `fingerprint` is a SHA-256 over the rows, so that equal data are seen to be equal anywhere. `files` are the
+    local files they were read from, if any: data kept in memory are good while those do not change.
     """
 
     train: Dataset
     reported: Mapping[str, Dataset]
     fingerprint: str
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""GLUE: the eight tasks of Wang et al. (2018) that the adapter papers report, with their official metrics.
+
+Data come from a folder (`data.root`, with `glue/TASK/train.parquet` and `validation.parquet`, columns and label numbers as on
+the hub) or else from the hub's `nyu-mll/glue`. The hidden test sets are never read: the public validation sets are what is
+reported, MNLI's matched and mismatched ones kept apart.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from craft.spec import DataSettings
+from craft.tasks import RawData, Task
+from craft.tasks.files import DataError, Rows, read_rows
+from craft.tasks.rows import fingerprint, to_dataset
+
+HUB = "nyu-mll/glue"
+
+# LoRA's GLUE runs (arXiv 2106.09685, table 9) start these from the adapter trained on MNLI; the name is the task's.
+WARM_START = {"glue/mrpc": "glue/mnli", "glue/rte": "glue/mnli", "glue/stsb": "glue/mnli"}
+
+
+def load(task: Task, data: DataSettings) -> RawData:
+    """Train and validation splits of one GLUE task.
+
+    Raises:
+        DataError: a file, column or label is missing or wrong, or neither `data.root` nor the hub has the task.
+    """
+    name = task.name.removeprefix("glue/")
+    suffixes = ("_matched", "_mismatched") if name == "mnli" else ("",)
+    splits = ["train", *(f"validation{suffix}" for suffix in suffixes)]
+    if data.root is not None:
+        folder = Path(data.root).expanduser() / "glue" / name
+        if not folder.is_dir():
+            raise DataError(_no_folder(task, folder, splits))
+        paths = tuple(folder / f"{split}.parquet" for split in splits)
+        tables = [read_rows(path) for path in paths]
+    else:
+        paths, tables = (), _from_hub(name, splits)
+    labels = task.labels
+    train, *reported = (to_dataset(table, text=task.text, label=task.label, labels=labels) for table in tables)
+    return RawData(train, dict(zip(suffixes, reported, strict=True)), fingerprint([train, *reported]), paths)
+
+
+def _no_folder(task: Task, folder: Path, splits: list[str]) -> str:
+    there = sorted(entry.name for entry in folder.parent.iterdir() if entry.is_dir()) if folder.parent.is_dir() else []
+    return (
+        f"{task.name}: data.root has no folder {folder}; expected there: {', '.join(f'{split}.parquet' for split in splits)}. "
+        f"GLUE tasks in that folder: {', '.join(there) or 'none'}. Without data.root the hub's {HUB} is read"
+    )
+
+
+def _from_hub(name: str, splits: list[str]) -> list[Rows]:
+    from datasets import load_dataset
+
+    try:
+        loaded = load_dataset(HUB, name, split=splits)
+    # What is raised here depends on the network and on three libraries' versions (requests, httpx, fsspec errors, OSError,
+    # ValueError): whatever it is, the user needs to hear the same two ways out.
+    except Exception as error:
+        offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+        why = "HF_HUB_OFFLINE is set and it is not in the local cache" if offline else f"{type(error).__name__}: {error}"
+        raise DataError(
+            f"glue/{name} could not be read from the hub's {HUB} ({why}). Give a folder that holds glue/{name}/"
+            f"{splits[0]}.parquet and {', '.join(f'{split}.parquet' for split in splits[1:])} as data.root "
+            f"(--set data.root=FOLDER), or run once with the hub in reach so that it is cached"
+        ) from error
+    return [
+        Rows(f"{HUB} {name} {split}", {column: part[column][:] for column in part.column_names})
+        for split, part in zip(splits, loaded, strict=True)
+    ]
+
+
+def _row(name: str, title: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str) -> Task:
+    kind = "classification" if labels else "regression"
+    return Task(f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load)  # type: ignore[arg-type]
+
+
+_PAIR = ("sentence1", "sentence2")
+_SAME = ("not_equivalent", "equivalent")
+_FOLLOWS = ("entailment", "not_entailment")
+
+TASKS: tuple[Task, ...] = (
+    _row(
+        "cola",
+        "CoLA: is the sentence acceptable English?",
+        ("sentence",),
+        ("unacceptable", "acceptable"),
+        "matthews",
+        "accuracy",
+    ),
+    _row("sst2", "SST-2: is the phrase positive?", ("sentence",), ("negative", "positive"), "accuracy"),
+    _row("mrpc", "MRPC: do two news sentences say the same?", _PAIR, _SAME, "accuracy", "f1"),
+    _row("stsb", "STS-B: how similar are two sentences, 0 to 5?", _PAIR, (), "pearson", "spearman"),
+    _row(
+        "qqp",
+        "QQP: do two questions ask the same?",
+        ("question1", "question2"),
+        ("not_duplicate", "duplicate"),
+        "accuracy",
+        "f1",
+    ),
+    _row(
+        "mnli",
+        "MNLI: does the premise entail, leave open or contradict the hypothesis?",
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+        "accuracy",
+    ),
+    _row("qnli", "QNLI: does the sentence answer the question?", ("question", "sentence"), _FOLLOWS, "accuracy"),
+    _row("rte", "RTE: does the premise entail the hypothesis?", _PAIR, _FOLLOWS, "accuracy"),
+)

@@ -1,0 +1,98 @@
+"""Rows as published -> a `Dataset` with the columns `text`, `text_pair` and `label`, every cell checked on the way.
+
+All tasks that are scored by a head go through here, so a bad cell is found before any training, with its file and row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from craft.tasks.files import DataError, Rows
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def to_dataset(rows: Rows, *, text: Sequence[str], label: str, labels: Sequence[str]) -> Dataset:
+    """The checked rows as a dataset in memory.
+
+    Args:
+        rows: what a file or the hub gave.
+        text: one column of text, or two for pairs.
+        label: the column that holds the answer.
+        labels: class names in order; none for regression. A cell may hold a name or its place in this order.
+
+    Returns:
+        Columns `text` (and `text_pair`) as strings; `label` as int64 for classes, float32 for regression.
+
+    Raises:
+        DataError: a column is missing, there is no row, or a cell is empty, of the wrong type or out of range.
+    """
+    from datasets import Dataset, Features, Value
+
+    columns = {}
+    for name, column in zip(("text", "text_pair"), text, strict=False):
+        columns[name] = rows.column(column)
+        for row, cell in enumerate(columns[name]):
+            if not isinstance(cell, str):
+                raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; text is expected")
+    answers = rows.column(label)
+    if not len(rows):
+        raise DataError(f"{rows.source} holds no rows; at least one is needed")
+    columns["label"] = (
+        [class_index(cell, labels, rows, row, label) for row, cell in enumerate(answers)]
+        if labels
+        else [_number(cell, rows, row, label) for row, cell in enumerate(answers)]
+    )
+    kinds = {name: Value("string") for name in columns} | {"label": Value("int64" if labels else "float32")}
+    return Dataset.from_dict(columns, features=Features(kinds))
+
+
+def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: str) -> int:
+    """The place of a label in `labels`: by name first, else as a number. Raises DataError."""
+    name = label_name(cell)
+    if name in labels:
+        return labels.index(name)
+    if name is not None and name.isdecimal() and int(name) < len(labels):
+        return int(name)
+    allowed = ", ".join(f"{at} ({given})" if given != str(at) else given for at, given in enumerate(labels))
+    raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed are: {allowed}")
+
+
+def label_name(cell: Any) -> str | None:
+    """A label cell as text: 1, 1.0 and "1" are one label. None where there is no label."""
+    if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+        return None
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def fingerprint(splits: Iterable[Dataset]) -> str:
+    """SHA-256 over every row of `splits`, in order: equal data give equal fingerprints on any machine."""
+    digest = hashlib.sha256()
+    for split in splits:
+        digest.update(json.dumps([len(split), split.column_names]).encode())
+        cells = [split[name] for name in split.column_names]
+        for row in zip(*cells, strict=True):
+            digest.update(json.dumps(row, ensure_ascii=False).encode())
+    return digest.hexdigest()
+
+
+def _number(cell: Any, rows: Rows, row: int, column: str) -> float:
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        value = math.nan
+    if isinstance(cell, bool) or not math.isfinite(value):
+        raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a finite number is expected")
+    return value
+
+
+def _shown(cell: Any) -> str:
+    shown = "nothing" if cell is None else repr(cell)
+    return shown if len(shown) <= 60 else shown[:57] + "..."

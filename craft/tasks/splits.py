@@ -1,0 +1,140 @@
+"""A task's data under a protocol: what a run trains on, what selection may see, what its score is read from.
+
+    honest      train ──┬── train (1 - search_fraction)      search: carved from train, seeded, the same for every trial
+                        └── search (search_fraction)          reported: the public dev set, scored once, at the end
+    customary   train ───── train                             search = reported = the public dev set
+
+The seed of every cut is a constant: trials that differ in method or seed see the very same examples, so their scores are
+paired. Loaded data stay in the process for the trials that follow, as long as the files behind them do not change.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from craft.spec import DataSettings, Protocol
+from craft.tasks import RawData, Task
+from craft.tasks.files import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+SPLIT_SEED = 20260117
+_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Datasets with the columns `text`, `text_pair` (for pairs) and `label`; shared between trials, so not to be changed.
+
+    `reported` maps a suffix (`""`, or MNLI's `_matched` and `_mismatched`) to its rows. `fingerprint` is that of the whole
+    data as published, before any cut.
+    """
+
+    train: Dataset
+    search: Dataset
+    reported: Mapping[str, Dataset]
+    fingerprint: str
+
+
+_loaded: OrderedDict[tuple[Task, str], tuple[RawData, tuple[object, ...]]] = OrderedDict()
+_lock = Lock()
+
+
+def load_splits(
+    task: Task,
+    data: DataSettings,
+    *,
+    protocol: Protocol = "honest",
+    train_examples: int | None = None,
+    eval_examples: int | None = None,
+) -> Splits:
+    """The splits of `task` under `protocol`.
+
+    Args:
+        task: a row of TASKS or a custom one.
+        data: where the data lie, and the share of train the search split takes.
+        protocol: `honest` or `customary`.
+        train_examples: train on a seeded sample of so many; a smaller sample is the beginning of a larger one.
+        eval_examples: the same for the search split and for each reported split.
+
+    Raises:
+        DataError: the data are missing or wrong, or too few to be split.
+    """
+    raw = _load(task, data)
+    train = raw.train
+    if protocol == "honest":
+        kept, apart = carve(_strata(task, train), data.search_fraction, SPLIT_SEED)
+        if not kept or not apart:
+            raise DataError(f"{task.name}: {len(train)} training rows cannot be split into a train and a search part")
+        train, search = raw.train.select(kept), raw.train.select(apart)
+    else:
+        search = _joined(list(raw.reported.values()))
+    return Splits(
+        cut(train, train_examples),
+        cut(search, eval_examples),
+        {suffix: cut(split, eval_examples) for suffix, split in raw.reported.items()},
+        raw.fingerprint,
+    )
+
+
+def carve(strata: Sequence[object], fraction: float, seed: int) -> tuple[list[int], list[int]]:
+    """Row numbers (kept, apart), both in order, with `fraction` of every stratum apart; seeded.
+
+    A stratum of two or more rows gives at least one to each side, one of a single row stays.
+    """
+    groups: dict[object, list[int]] = {}
+    for row, stratum in enumerate(strata):
+        groups.setdefault(stratum, []).append(row)
+    draw = random.Random(seed)
+    apart: set[int] = set()
+    for rows in groups.values():
+        draw.shuffle(rows)
+        apart.update(rows[: min(max(1, math.floor(fraction * len(rows) + 0.5)), len(rows) - 1)])
+    return [row for row in range(len(strata)) if row not in apart], sorted(apart)
+
+
+def cut(split: Dataset, examples: int | None) -> Dataset:
+    """A seeded sample of `examples` rows, a beginning of every larger one; the split itself if it has no more."""
+    if examples is None or examples >= len(split):
+        return split
+    order = list(range(len(split)))
+    random.Random(SPLIT_SEED).shuffle(order)
+    return split.select(order[:examples])
+
+
+def _strata(task: Task, split: Dataset) -> Sequence[object]:
+    return split["label"][:] if task.kind == "classification" else [None] * len(split)
+
+
+def _joined(splits: list[Dataset]) -> Dataset:
+    from datasets import concatenate_datasets
+
+    return splits[0] if len(splits) == 1 else concatenate_datasets(splits)
+
+
+def _load(task: Task, data: DataSettings) -> RawData:
+    """`task.load`, remembered in this process while the files it read keep their size and time of change."""
+    key = (task, data.model_dump_json())
+    with _lock:
+        if key in _loaded:
+            raw, stamps = _loaded[key]
+            if stamps == _stamps(raw.files):
+                _loaded.move_to_end(key)
+                return raw
+        raw = task.load(task, data)
+        _loaded[key] = (raw, _stamps(raw.files))
+        while len(_loaded) > _KEPT:
+            _loaded.popitem(last=False)
+        return raw
+
+
+def _stamps(files: Sequence[Path]) -> tuple[object, ...]:
+    return tuple((path, path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else path for path in files)
