@@ -1,17 +1,27 @@
 """One trial: a configuration on one task with one seed. What Ray schedules, with no Ray in it.
 
 `run_trial` is `craft.training.train_run` with a trial's manners: it works in a folder of its own, resumes from the checkpoint
-it is given, and turns every end into a `TrialResult`. A test calls it as a cluster does.
+it is given, and turns every end that a second try cannot better into a `TrialResult` with the reason. What a second try may
+better (a lost disk, a poisoned GPU) it lets through, so that whoever scheduled the trial starts it again. A test calls it as a
+cluster does.
 """
 
 from __future__ import annotations
 
+import errno
+import gc
+import sys
+import time
+import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
-from craft.spec import RunSpec
+from craft.results import Progress, RunFailed, RunResult
+from craft.spec import RunSpec, TrainingSettings
 
-Status = Literal["finished", "failed", "stopped"]
+Status = Literal["finished", "failed", "stopped", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,12 @@ class TrialSpec:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """How a trial ended. `stopped` is a scheduler's early stop: its metrics are those of its last evaluation."""
+    """How a trial ended.
+
+    `stopped` is a scheduler's early stop: its metrics are those of its last evaluation. `interrupted` is the sweep's own stop:
+    the trial goes on from its last checkpoint when the sweep does. `retryable` marks a failure that is not the
+    configuration's fault (a crash, a full disk): a resumed sweep tries such a trial again.
+    """
 
     key: str
     status: Status
@@ -45,8 +60,14 @@ class TrialResult:
     steps: int = 0
     seconds: float = 0.0
     error: str | None = None
+    retryable: bool = False
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to run for this trial, now or on a resume."""
+        return self.status in ("finished", "stopped") or (self.status == "failed" and not self.retryable)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,3 +75,115 @@ class TrialResult:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrialResult:
         return cls(**content)
+
+
+class Train(Protocol):
+    """The shape of `craft.training.train_run`."""
+
+    def __call__(
+        self, spec: RunSpec, directory: Path, *, report: Callable[[Progress], None], resume_from: Path | None
+    ) -> RunResult: ...
+
+
+def run_trial(
+    spec: TrialSpec,
+    directory: Path,
+    report: Callable[[Progress], None],
+    resume_from: Path | None = None,
+    train: Train | None = None,
+) -> tuple[TrialResult, Path | None]:
+    """Runs a trial in `directory` and returns how it ended, with its adapter's folder where it finished.
+
+    Memory that runs out (host or GPU) is answered once by smaller micro-batches with more accumulation, the effective batch
+    the same; the result says so in its notes.
+
+    Args:
+        report: called with every evaluation's progress; what it raises passes through.
+        resume_from: a checkpoint's folder from an earlier try of the same trial.
+        train: what runs the training; `craft.training.train_run` unless given.
+
+    Raises:
+        OSError, RuntimeError: for faults of the machine, which another try may not meet.
+    """
+    if train is None:
+        from craft.training import train_run as train
+    started = time.monotonic()
+    run, notes = spec.run, []
+    while True:
+        try:
+            result = train(run, directory, report=report, resume_from=resume_from)
+            return _finished(spec, result, notes), result.adapter
+        except Exception as error:
+            if not out_of_memory(error):
+                if is_transient(error):
+                    raise
+                return _failed(spec, reason(error), notes, started), None
+            what = reason(error)
+        smaller = None if notes else _smaller(run.training)
+        if smaller is None:
+            tried = f" (also with {notes[0]})" if notes else ""
+            return _failed(spec, f"out of memory{tried}: {what}", notes, started), None
+        notes.append(f"micro-batches of {smaller.batch_size} x {smaller.gradient_accumulation} after memory ran out")
+        run, resume_from = run.model_copy(update={"training": smaller}), None
+        _release_memory()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether host or GPU memory ran out, by torch's, Python's or the system's word for it."""
+    text = str(error).lower()
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and any(word in text for word in _MEMORY_WORDS))
+    )
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether another try, perhaps on another machine, may succeed: input/output errors and a GPU in a bad state."""
+    if isinstance(error, OSError):
+        return not isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in ("CUDA error", "NCCL error", "cuDNN error"))
+
+
+def reason(error: BaseException) -> str:
+    """One line for the results' table: the message; for an unexpected kind of error also its kind and where it arose."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, RunFailed | ValueError | MemoryError):
+        return message
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {message}{where}"
+
+
+_MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
+
+
+def _smaller(training: TrainingSettings) -> TrainingSettings | None:
+    from craft.training import smaller_micro_batch
+
+    return smaller_micro_batch(training)
+
+
+def _release_memory() -> None:
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _finished(spec: TrialSpec, result: RunResult, notes: list[str]) -> TrialResult:
+    return TrialResult(
+        key=spec.key,
+        status="finished",
+        metrics=result.metrics,
+        counts=result.counts.known(),
+        steps=result.steps,
+        seconds=result.seconds,
+        notes=[*notes, *result.notes],
+        facts={**result.facts, "best_step": result.best_step},
+    )
+
+
+def _failed(spec: TrialSpec, why: str, notes: list[str], started: float) -> TrialResult:
+    return TrialResult(spec.key, "failed", seconds=time.monotonic() - started, error=why, notes=notes)

@@ -1,0 +1,132 @@
+"""Checkpoints of trials on the sweep's storage: sealed when written, checked when read, found by the trial's key.
+
+Every attempt of a sweep (a start of its driver) keeps its trials' checkpoints apart:
+
+    STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state, or at the end adapter/ and result.json
+                                   .../manifest.json   size and SHA-256 of every file: the seal
+
+Storage is a folder or anything pyarrow opens by URI (`s3://`, `gs://`). A copy cut short by a crash, a full disk or a flipped
+bit breaks the seal, and the checkpoint before it is taken instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+MANIFEST_FILE = "manifest.json"
+RESULT_FILE = "result.json"
+ADAPTER_FOLDER = "adapter"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint on storage; `attempt` and `number` grow with time."""
+
+    filesystem: fs.FileSystem
+    path: str
+    attempt: int
+    number: int
+
+    def fetch(self, directory: Path) -> Path:
+        """A local folder with its content: itself where storage is this machine's disk, a copy in `directory` elsewhere."""
+        if isinstance(self.filesystem, fs.LocalFileSystem):
+            return Path(self.path)
+        fs.copy_files(self.path, str(directory), source_filesystem=self.filesystem)
+        return directory
+
+
+def seal(checkpoint: Path) -> None:
+    """Writes the manifest of a checkpoint's folder, by which a reader knows that all of it is there."""
+    files = {
+        file.relative_to(checkpoint).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256_of(file)}
+        for file in sorted(checkpoint.rglob("*"))
+        if file.is_file() and file.name != MANIFEST_FILE
+    }
+    (checkpoint / MANIFEST_FILE).write_text(json.dumps(files, indent=1))
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a local folder is what was sealed: every file of its manifest, unchanged."""
+    try:
+        files = json.loads((checkpoint / MANIFEST_FILE).read_text())
+        return bool(files) and all(
+            (checkpoint / name).stat().st_size == seen["bytes"] and _sha256_of(checkpoint / name) == seen["sha256"]
+            for name, seen in files.items()
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return False
+
+
+def stored_checkpoints(storage: str, key: str) -> list[Stored]:
+    """All checkpoints of a trial, in all attempts, newest first. None of them is checked."""
+    filesystem, root = open_storage(storage)
+    found = []
+    for attempt in attempts(storage):
+        for info in _folders(filesystem, posixpath.join(root, f"attempt-{attempt}", key)):
+            number = re.fullmatch(r"checkpoint_(\d+)", posixpath.basename(info.path))
+            if number:
+                found.append(Stored(filesystem, info.path, attempt, int(number[1])))
+    return sorted(found, key=lambda one: (one.attempt, one.number), reverse=True)
+
+
+def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, int]:
+    """The newest checkpoint of a trial that is whole, as a local folder, and how many newer ones had to be passed over.
+
+    Args:
+        directory: where copies go if storage is not on this machine's disk.
+    """
+    broken = 0
+    for stored in stored_checkpoints(storage, key):
+        try:
+            local = stored.fetch(directory / f"{stored.attempt}-{stored.number}")
+        except OSError:
+            local = None
+        if local is not None and is_whole(local):
+            return local, broken
+        broken += 1
+    return None, broken
+
+
+def attempts(storage: str) -> list[int]:
+    """Numbers of the attempts that storage knows, ascending."""
+    filesystem, root = open_storage(storage)
+    matches = (re.fullmatch(r"attempt-(\d+)", posixpath.basename(info.path)) for info in _folders(filesystem, root))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a storage folder or URI, and the path there.
+
+    Raises:
+        ValueError: no such kind of storage.
+    """
+    try:
+        return fs.FileSystem.from_uri(storage)
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"storage {storage!r} cannot be opened ({error}). Give an absolute folder that all machines see, or a URI such as s3://bucket/path."
+        ) from error
+
+
+def stored_result(checkpoint: Path) -> dict[str, Any] | None:
+    """The result that a finished trial left in its last checkpoint, if this is one."""
+    path = checkpoint / RESULT_FILE
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _folders(filesystem: fs.FileSystem, path: str) -> list[fs.FileInfo]:
+    entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return [entry for entry in entries if entry.type == fs.FileType.Directory]
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
