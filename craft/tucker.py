@@ -143,7 +143,7 @@ def resolve_ranks(ranks: Sequence[int | str], shape: Sequence[int], *, name: str
     """
     if isinstance(ranks, str) or len(ranks) != 3:
         raise ValueError(f"ranks are three, (r1, r2, r3) for layers, outputs and inputs; got {ranks!r}")
-    resolved = []
+    resolved: list[int] = []
     for rank, size, mode in zip(ranks, shape, _MODES, strict=True):
         if rank == "all":
             rank = size
@@ -157,6 +157,25 @@ def resolve_ranks(ranks: Sequence[int | str], shape: Sequence[int], *, name: str
             )
         resolved.append(rank)
     return resolved[0], resolved[1], resolved[2]
+
+
+def stack_shape(weights: Sequence[Tensor] | Tensor) -> Ranks:
+    """(L, d_out, d_in) of weights that can be decomposed together.
+
+    Raises:
+        ValueError: there are none, or they are of unequal shapes, without values (meta) or not floating-point.
+    """
+    if not len(weights):
+        raise ValueError("no weights to decompose: a stack has at least one layer")
+    shapes = sorted({tuple(weight.shape) for weight in weights})
+    if len(shapes) > 1 or len(shapes[0]) != 2:
+        raise ValueError(f"a stack holds matrices of one shape (d_out, d_in); got {', '.join(map(str, shapes))}")
+    if any(weight.is_meta for weight in weights):
+        raise ValueError("weights on the meta device have no values: load them before decomposing")
+    dtypes = {weight.dtype for weight in weights}
+    if not all(dtype.is_floating_point for dtype in dtypes):
+        raise ValueError(f"only floating-point weights can be decomposed; got {', '.join(map(str, dtypes))}. Dequantize first.")
+    return len(weights), *shapes[0]
 
 
 def hosvd(
@@ -180,8 +199,8 @@ def hosvd(
     Raises:
         ValueError: weights of unequal shapes, without values (meta), not floating, not finite; ranks that do not fit.
     """
-    slices = _checked(weights)
-    shape = (len(slices), *slices[0].shape)
+    shape = stack_shape(weights)
+    slices = [weight.detach() for weight in weights]
     r1, r2, r3 = resolve_ranks(ranks, shape)
     place = _compute_device(device if device is not None else slices[0].device)
     layers = _layer_gram(slices, place)
@@ -193,26 +212,15 @@ def hosvd(
     s3, u3 = _leading(_feature_gram([weight.T for weight in slices], place), r3)
     core = _core(slices, u1, u2, u3)
     target = torch.device(device) if device is not None else slices[0].device
+    core, u1, u2, u3 = (part.to(device=target, dtype=dtype).contiguous() for part in (core, u1, u2, u3))
     return TuckerFactors(
-        *(part.to(device=target, dtype=dtype).contiguous() for part in (core, u1, u2, u3)),
+        core,
+        u1,
+        u2,
+        u3,
         singular_values=(s1, s2, s3),
         squared_norm=float(layers.trace()),
     )
-
-
-def _checked(weights: Sequence[Tensor] | Tensor) -> list[Tensor]:
-    slices = [weight.detach() for weight in weights]
-    if not slices:
-        raise ValueError("no weights to decompose: a stack has at least one layer")
-    shapes = sorted({tuple(weight.shape) for weight in slices})
-    if len(shapes) > 1 or len(shapes[0]) != 2:
-        raise ValueError(f"a stack holds matrices of one shape (d_out, d_in); got {', '.join(map(str, shapes))}")
-    if any(weight.is_meta for weight in slices):
-        raise ValueError("weights on the meta device have no values: load them before decomposing")
-    dtypes = {weight.dtype for weight in slices}
-    if not all(dtype.is_floating_point for dtype in dtypes):
-        raise ValueError(f"only floating-point weights can be decomposed; got {', '.join(map(str, dtypes))}. Dequantize first.")
-    return slices
 
 
 def _compute_device(device: torch.device | str) -> torch.device:

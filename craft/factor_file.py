@@ -1,0 +1,164 @@
+"""One decomposition as one safetensors file: written whole or not at all, and never believed without its checksum.
+
+The file holds core, factors and spectra; its metadata says what was decomposed (projection, shape, the weights' hash), by
+which algorithm, and the SHA-256 of everything else in the file. Reading maps the file into memory, so that many processes on
+a machine share its pages, and checks that hash: far less work than hashing the weights that were asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from craft.tucker import ALGORITHM, TuckerFactors
+
+SUFFIX = ".safetensors"
+
+
+class CorruptFactors(ValueError):
+    """A stored decomposition that cannot be what its writer wrote."""
+
+
+@dataclass(frozen=True)
+class FactorOrigin:
+    """What was decomposed.
+
+    Attributes:
+        projection: the stack's name.
+        shape: (L, d_out, d_in).
+        dtype: of the weights.
+        weights: SHA-256 of their bytes, see `hash_weights`.
+        algorithm: `craft.tucker.ALGORITHM` of the code that wrote the file.
+    """
+
+    projection: str
+    shape: tuple[int, int, int]
+    dtype: str
+    weights: str
+    algorithm: str = ALGORITHM
+
+    @property
+    def key(self) -> str:
+        """40 hexadecimal digits: the file's name without its suffix."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:40]
+
+
+def write_factors(path: Path, factors: TuckerFactors, origin: FactorOrigin) -> None:
+    """Write aside in the same folder, flush to the disk, then rename: `path` is the old file, the new one, never a part.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full; nothing is left behind then.
+    """
+    tensors = _tensors(factors)
+    facts = {"origin": json.dumps(asdict(origin), sort_keys=True), "squared_norm": repr(factors.squared_norm)}
+    facts["sha256"] = _checksum(tensors, facts)
+    aside = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        try:
+            save_file(tensors, aside, metadata=facts)
+        except SafetensorError as error:  # a full disk comes as this
+            raise OSError(f"cannot write {aside}: {error}") from error
+        _flush(aside)
+        aside.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # some file systems refuse to flush a folder; the rename itself has happened
+        _flush(path.parent)
+
+
+def unfinished(folder: Path, key: str = "*") -> list[Path]:
+    """Files that writers of `key` are writing, or were when they were killed."""
+    return list(folder.glob(f".{key}.*.tmp"))
+
+
+def read_origin(path: Path) -> tuple[FactorOrigin, tuple[int, int, int]]:
+    """What the file says it holds, and its ranks; only its head is read.
+
+    Raises:
+        CorruptFactors: the head is torn, or not one of ours.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = file.metadata() or {}
+            r1, r2, r3 = file.get_slice("core").get_shape()
+        return _origin(facts), (r1, r2, r3)
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise CorruptFactors(f"{path} is not a stored decomposition: {error}") from error
+
+
+def read_factors(path: Path) -> tuple[TuckerFactors, FactorOrigin]:
+    """The factors, mapped into memory (a write into them stays private), once their checksum is right.
+
+    Raises:
+        CorruptFactors: the file is torn, changed, or not one of ours.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (safe_open is no mapping)
+        claimed = facts.pop("sha256", None)
+        if claimed != _checksum(tensors, facts):
+            raise CorruptFactors(f"{path} has changed since it was written: its checksum is wrong")
+        factors = TuckerFactors(
+            core=tensors["core"],
+            u1=tensors["u1"],
+            u2=tensors["u2"],
+            u3=tensors["u3"],
+            singular_values=(tensors["s1"], tensors["s2"], tensors["s3"]),
+            squared_norm=float(facts["squared_norm"]),
+        )
+        return factors, _origin(facts)
+    except (FileNotFoundError, CorruptFactors):
+        raise
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise CorruptFactors(f"{path} is not a stored decomposition: {error}") from error
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The raw bytes of a tensor in row-major order, copied only where it is not contiguous or not on the CPU."""
+    flat = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return flat.numpy().data
+
+
+def _tensors(factors: TuckerFactors) -> dict[str, Tensor]:
+    parts = {name: getattr(factors, name) for name in ("core", "u1", "u2", "u3")}
+    spectra = dict(zip(("s1", "s2", "s3"), factors.singular_values, strict=True))
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in (parts | spectra).items()}
+
+
+def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _origin(facts: Mapping[str, str]) -> FactorOrigin:
+    fields = json.loads(facts["origin"])
+    return FactorOrigin(**{**fields, "shape": tuple(fields["shape"])})
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

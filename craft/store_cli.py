@@ -1,0 +1,136 @@
+"""`python -m craft.store`: look at the stored decompositions, check them, throw them away."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.table import Table
+
+from craft.factor_file import CorruptFactors, read_factors, read_origin, unfinished
+from craft.store import FactorStore
+from craft.tucker import ALGORITHM
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 1 where `verify` found a file that is wrong, 2 for a wrong call."""
+    parser = argparse.ArgumentParser(
+        prog="python -m craft.store",
+        description="Stored decompositions of model weights. They are a cache: whatever is removed is made again when needed.",
+        epilog="The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). "
+        "Examples: python -m craft.store list; python -m craft.store verify --remove; python -m craft.store clear 3fa9",
+    )
+    parser.add_argument("--dir", type=Path, help="another cache folder")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what is stored, the least recently used first")
+    verify = commands.add_parser("verify", help="read every file whole and check its checksum")
+    verify.add_argument("--remove", action="store_true", help="remove the wrong ones")
+    clear = commands.add_parser("clear", help="remove stored decompositions: all of them, or those whose key begins as given")
+    clear.add_argument("keys", nargs="*", help="beginnings of keys, as `list` shows them")
+    options = parser.parse_args(arguments)
+    store = FactorStore(options.dir)
+    console = Console()
+    if options.command == "list":
+        return _list(store, console)
+    if options.command == "verify":
+        return _verify(store, console, options.remove)
+    return _clear(store, console, options.keys)
+
+
+def _list(store: FactorStore, console: Console) -> int:
+    files = store.files()
+    if not files:
+        console.print(f"{store.folder} holds no decompositions.", highlight=False, soft_wrap=True)
+        return 0
+    table = Table(box=None)
+    for heading in ("key", "projection", "L x d_out x d_in", "weights", "ranks", "size", "used"):
+        table.add_column(heading, no_wrap=True)
+    total = 0
+    for path in files:
+        stat = path.stat()
+        total += stat.st_size
+        used = _ago(time.time() - stat.st_mtime)
+        try:
+            origin, ranks = read_origin(path)
+        except (CorruptFactors, FileNotFoundError):
+            table.add_row(path.stem[:12], "unreadable", "", "", "", _size(stat.st_size), used)
+            continue
+        old = "" if origin.algorithm == ALGORITHM else f" ({origin.algorithm})"
+        shape, dtype = " x ".join(map(str, origin.shape)), origin.dtype.removeprefix("torch.")
+        row = (origin.projection + old, shape, f"{dtype} {origin.weights[:8]}", ", ".join(map(str, ranks)))
+        table.add_row(path.stem[:12], *row, _size(stat.st_size), used)
+    console.print(table)
+    summary = f"{len(files)} decompositions, {_size(total)} of at most {_size(store.max_bytes)}, in {store.folder}"
+    console.print(summary, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _verify(store: FactorStore, console: Console, remove: bool) -> int:
+    wrong = 0
+    files = store.files()
+    for path in files:
+        try:
+            _, origin = read_factors(path)
+            if origin.key != path.stem:
+                raise CorruptFactors(f"{path} holds the factors of other weights than its name says")
+        except FileNotFoundError:
+            continue
+        except CorruptFactors as error:
+            wrong += 1
+            console.print(f"wrong: {error}", highlight=False, soft_wrap=True)
+            if remove:
+                path.unlink(missing_ok=True)
+    fate = "" if not wrong else " and removed" if remove else "; they are made anew when next asked for"
+    console.print(f"{len(files)} files checked, {wrong} wrong{fate}.", highlight=False, soft_wrap=True)
+    return 1 if wrong else 0
+
+
+def _clear(store: FactorStore, console: Console, keys: Sequence[str]) -> int:
+    chosen = [path for path in store.files() if not keys or any(path.stem.startswith(key) for key in keys)]
+    unknown = [key for key in keys if not any(path.stem.startswith(key) for path in chosen)]
+    if unknown:
+        print(f"no stored key begins with {', '.join(unknown)}; `python -m craft.store list` shows them", file=sys.stderr)
+        return 2
+    freed = 0
+    for path in chosen:
+        freed += path.stat().st_size
+        path.unlink(missing_ok=True)
+    if not keys:
+        _sweep(store)
+    console.print(f"{len(chosen)} decompositions removed, {_size(freed)} freed.", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _sweep(store: FactorStore) -> None:
+    """Remove killed writers' leavings and locks, but not those of a decomposition that is being made now."""
+    for path in [*store.folder.glob("*.lock"), *unfinished(store.folder)]:
+        lock = FileLock(store.path(path.name.lstrip(".").split(".")[0]).with_suffix(".lock"))
+        try:
+            with lock.acquire(timeout=0):
+                path.unlink(missing_ok=True)
+        except (OSError, Timeout):
+            continue
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
