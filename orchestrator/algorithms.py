@@ -1,0 +1,47 @@
+"""The names `search.algorithm` and `scheduler.name` may take, and what each needs of a sweep file. No Ray, no Optuna.
+
+A sweep file is checked before anything heavy is imported, so what a check must know stands here, one row each;
+`orchestrator.search` holds the rows that do the work, under the same names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from craft.spec import Settings
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One row of ALGORITHMS.
+
+    Attributes:
+        title: how people write it.
+        samples: whether it draws configurations, so that `search.trials` says how many and ranges (`min`, `max`) have a
+            meaning; otherwise it runs every combination of the `values`.
+    """
+
+    title: str
+    samples: bool
+
+
+class NoSettings(Settings):
+    """A scheduler without settings."""
+
+
+@dataclass(frozen=True)
+class SchedulerRow:
+    """One row of SCHEDULER_SETTINGS: `settings` are the keys beside `name` in the file's `scheduler` section."""
+
+    title: str
+    settings: type[Settings]
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "grid": Algorithm("every combination of the values", samples=False),
+    "random": Algorithm("configurations drawn at random, seeded", samples=True),
+}
+
+SCHEDULER_SETTINGS: dict[str, SchedulerRow] = {
+    "none": SchedulerRow("every trial runs to its end", NoSettings),
+}

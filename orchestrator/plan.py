@@ -1,0 +1,267 @@
+"""What a sweep will run, and what each configuration costs, before it costs anything.
+
+`make_plan(sweep)` turns the search space into configurations and those into trials. A configuration is named by a hash of its
+effective content (defaults filled in), so writing a default out changes nothing and equal configurations are merged. Its
+parameters are counted on the meta device from the model's config.json, which also finds what only the model can tell: a rank
+above a dimension, a projection that is not there. Constraints are judged on these counts; what breaks one is dropped and named.
+
+`Planner` does this for one point at a time, for searchers that propose points while the sweep runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from pydantic import ValidationError
+
+from craft.methods import METHODS
+from craft.results import Counts, RunFailed
+from craft.spec import RunSpec, content_hash
+from craft.tasks import find_task
+from orchestrator.algorithms import ALGORITHMS
+from orchestrator.mistakes import SweepError, YamlPath, dotted, from_pydantic
+from orchestrator.parameters import text
+from orchestrator.space import Point, grid, sample
+from orchestrator.sweep import Sweep
+from orchestrator.trial import TrialSpec
+
+MAX_TRIALS = 100_000
+SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
+
+Counter = Callable[[RunSpec, int], Counts]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One point of the search space, by its effective content.
+
+    Attributes:
+        id: 10 hexadecimal digits, a hash of method, parameters and training settings.
+        parameters: the method's, defaults filled in.
+        training: the training settings that the point itself chose; they win over the file's other ones.
+        counts: what it costs, counted on the meta device; None where the plan was made without a model.
+        path: the method block it came from.
+    """
+
+    id: str
+    label: str
+    method: str
+    parameters: dict[str, Any]
+    training: dict[str, Any]
+    counts: Counts | None = None
+    path: YamlPath = ()
+
+    @property
+    def known(self) -> dict[str, float]:
+        """Its metrics known before training."""
+        return self.counts.known() if self.counts else {}
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A configuration that breaks a constraint and is never trained."""
+
+    configuration: Configuration
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that will run. `duplicates` are labels of points merged into a configuration that was there before."""
+
+    sweep: Sweep
+    configurations: list[Configuration]
+    trials: list[TrialSpec]
+    dropped: list[Dropped] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, dict[str, float]]:
+        """Planned counts by configuration id, for summaries."""
+        return {one.id: one.known for one in self.configurations}
+
+
+class Planner:
+    """Points -> configurations -> trials, for one sweep. Counts are made once for each method and parameters."""
+
+    def __init__(self, sweep: Sweep, counter: Counter | None = None) -> None:
+        self.sweep = sweep
+        self._counter = counter
+        self._counted: dict[str, Counts] = {}
+
+    def configuration(self, point: Point) -> Configuration:
+        """The configuration that `point` means, counted if this planner counts.
+
+        Raises:
+            SweepError: parameters that do not go together, or that the model cannot have; names the block's place in the file.
+        """
+        path: YamlPath = ("space", point.block)
+        method = METHODS[point.method]
+        try:
+            checked = method.parameters.model_validate(point.parameters)
+        except ValidationError as error:
+            lines = [
+                f"{self.sweep.where(one.path)}: {dotted(one.path)}: {one.message} (in {_listed(point.parameters)})"
+                for one in from_pydantic(error, method.parameters, path)
+            ]
+            raise SweepError(lines) from None
+        parameters = checked.model_dump(mode="json")
+        overruled = {name for settings in self.sweep.task_training.values() for name in settings}
+        content = {
+            "method": point.method,
+            "parameters": parameters,
+            "training": self.sweep.training_for("", point.training).model_dump(mode="json"),
+            # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
+            "chosen": sorted(overruled & set(point.training)),
+        }
+        configuration = Configuration(
+            id=content_hash(content, 10),
+            label=_label(method.title, method.label(checked), point.training),
+            method=point.method,
+            parameters=parameters,
+            training=dict(point.training),
+            path=path,
+        )
+        return replace(configuration, counts=self._count(configuration)) if self._counter else configuration
+
+    def broken_constraint(self, configuration: Configuration) -> str | None:
+        """Why the sweep's constraints rule `configuration` out, or None."""
+        for name, bounds in self.sweep.constraints.items():
+            value = configuration.known.get(name)
+            if value is None:
+                continue
+            if bounds.max is not None and value > bounds.max:
+                return f"{name} {value:,.0f} is above max {bounds.max:,.0f}"
+            if bounds.min is not None and value < bounds.min:
+                return f"{name} {value:,.0f} is below min {bounds.min:,.0f}"
+        return None
+
+    def trials(self, configuration: Configuration) -> list[TrialSpec]:
+        """The configuration on every task with every seed; seeds outside, so that whole suites finish early."""
+        return [
+            TrialSpec(self.run_spec(configuration, task, seed), configuration.id, configuration.label)
+            for seed in self.sweep.seeds
+            for task in self.sweep.task_names
+        ]
+
+    def run_spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
+        sweep = self.sweep
+        custom = task.removeprefix("custom/")
+        own = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
+        return RunSpec(
+            model=sweep.model,
+            revision=sweep.revision,
+            task=task,
+            method=configuration.method,
+            parameters=configuration.parameters,
+            training=sweep.training_for(task, configuration.training),
+            # Other tasks' files are no part of this trial: adding one must not rename it.
+            data=sweep.data.model_copy(update={"custom": own}),
+            protocol=sweep.protocol,
+            seed=seed,
+        )
+
+    def _count(self, configuration: Configuration) -> Counts:
+        assert self._counter is not None
+        key = content_hash({"method": configuration.method, "parameters": configuration.parameters}, 16)
+        if key not in self._counted:
+            task = find_task(self.sweep.task_names[0], self.sweep.data)
+            spec = self.run_spec(configuration, task.name, self.sweep.seeds[0])
+            try:
+                self._counted[key] = self._counter(spec, max(1, len(task.labels)))
+            except (ValueError, RunFailed) as error:
+                where = f"{self.sweep.where(configuration.path)}: {dotted(configuration.path)}"
+                raise SweepError([f"{where}: {configuration.label} cannot be built on {self.sweep.model}: {error}"]) from error
+        return self._counted[key]
+
+
+def make_plan(sweep: Sweep, *, counter: Counter | None = None, count: bool = True) -> Plan:
+    """Every configuration and trial of `sweep`, for the algorithms that know them beforehand (grid, random).
+
+    Args:
+        counter: `craft.measure.planned_counts` or what stands in for it; it is imported when it is first needed.
+        count: False plans without a model: no counts, and constraints are not judged.
+
+    Raises:
+        SweepError: configurations that cannot be built, every one named; nothing left to run; too much to run.
+    """
+    if count and counter is None:
+        from craft.measure import planned_counts
+
+        counter = planned_counts
+    planner = Planner(sweep, counter if count else None)
+    algorithm = ALGORITHMS[sweep.search.algorithm]
+    wanted = sweep.search.trials if algorithm.samples else None
+    points = sample(sweep.blocks, sweep.search.seed) if algorithm.samples else grid(sweep.blocks)
+    if not algorithm.samples:
+        _refuse_too_many(sweep, sum(block.size for block in sweep.blocks))
+
+    kept: dict[str, Configuration] = {}
+    dropped: dict[str, Dropped] = {}
+    duplicates: list[str] = []
+    errors: list[str] = []
+    for point in _bounded(points, wanted):
+        if wanted is not None and len(kept) >= wanted:
+            break
+        try:
+            configuration = planner.configuration(point)
+        except SweepError as error:
+            errors += [line for line in error.lines if line not in errors]
+            continue
+        reason = planner.broken_constraint(configuration)
+        if configuration.id in kept or configuration.id in dropped:
+            duplicates += [] if wanted else [configuration.label]
+        elif reason:
+            dropped[configuration.id] = Dropped(configuration, reason)
+        else:
+            kept[configuration.id] = configuration
+    if errors:
+        raise SweepError(errors)
+    configurations = list(kept.values())
+    plan = Plan(
+        sweep=sweep,
+        configurations=configurations,
+        trials=[trial for configuration in configurations for trial in planner.trials(configuration)],
+        dropped=list(dropped.values()),
+        duplicates=duplicates,
+    )
+    _refuse_nothing_or_too_much(plan)
+    return plan
+
+
+def _bounded(points: Iterator[Point], wanted: int | None) -> Iterator[Point]:
+    # A space of few points, or tight constraints, can have fewer configurations than were asked for: drawing must end.
+    return points if wanted is None else islice(points, 200 + 20 * wanted)
+
+
+def _refuse_too_many(sweep: Sweep, size: int) -> None:
+    trials = size * len(sweep.task_names) * len(sweep.seeds)
+    if trials > MAX_TRIALS:
+        raise SweepError(
+            [f"{sweep.where(('space',))}: space: {size:,} combinations make {trials:,} trials; at most {MAX_TRIALS:,} are "
+             "planned. Give fewer values, or draw some: search: {algorithm: random, trials: 64}"]
+        )  # fmt: skip
+
+
+def _refuse_nothing_or_too_much(plan: Plan) -> None:
+    sweep = plan.sweep
+    if not plan.configurations:
+        reasons = "; ".join(f"{one.configuration.label}: {one.reason}" for one in plan.dropped[:5])
+        raise SweepError([f"{sweep.where(('constraints',))}: constraints: no configuration meets them ({reasons})"])
+    if sweep.budget.trials is not None and len(plan.trials) > sweep.budget.trials:
+        where = sweep.where(("budget", "trials"))
+        raise SweepError(
+            [f"{where}: budget.trials: the plan needs {len(plan.trials)} trials; the budget is {sweep.budget.trials}"]
+        )
+
+
+def _label(title: str, parameters: str, training: dict[str, Any]) -> str:
+    chosen = [f"{SHORT_NAMES.get(name, name)} {text(value)}" for name, value in training.items()]
+    return " ".join([title, parameters, *chosen]).strip()
+
+
+def _listed(parameters: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {text(value)}" for name, value in parameters.items())
