@@ -1,0 +1,87 @@
+"""Scoring: the outputs of the model that was trained, for every example of a split, and what they are worth.
+
+The model is scored as it trained, through its adapter's own forward pass: merging into 16-bit weights would lose part of a
+small update, so it is left to people who export. Examples are batched by length, which saves most of the padding; outputs
+come back in the split's order. No random number is drawn, so how often a run is evaluated does not change how it trains.
+
+`LOSSES` has a row for each kind of task that a head is trained for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from craft.encoding import Collator, EncodedSplit
+from craft.tasks import Kind, Task
+from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
+
+
+def predict(model: nn.Module, split: EncodedSplit, collator: Collator, batch_size: int) -> np.ndarray:
+    """Outputs of the task head for every example, float32 (n, outputs), in the split's order.
+
+    The model is left in the mode, training or not, that it was in.
+    """
+    order = np.argsort(split.lengths, kind="stable")[::-1]  # longest first: a batch too large for memory fails at once
+    device = next(model.parameters()).device
+    outputs: list[np.ndarray] = []
+    training = model.training
+    model.eval()
+    try:
+        # no_grad and not inference_mode: a method may keep what it computed here for the next training step.
+        with torch.no_grad():
+            for begin in range(0, len(order), batch_size):
+                batch = collator([split[int(index)] for index in order[begin : begin + batch_size]])
+                del batch["labels"]
+                logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
+                outputs.append(logits.float().cpu().numpy())
+    finally:
+        model.train(training)
+    restored = np.empty((len(order), outputs[0].shape[1]), dtype=np.float32)
+    restored[order] = np.concatenate(outputs)
+    return restored
+
+
+def mean_loss(kind: Kind, outputs: np.ndarray, labels: np.ndarray) -> float:
+    """The training loss over a whole split: cross-entropy for classes, mean squared error for values."""
+    return float(LOSSES[kind](torch.from_numpy(outputs), torch.from_numpy(labels)) / len(labels))
+
+
+def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs.float(), labels, reduction="sum")
+
+
+def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(outputs.float().squeeze(-1), labels.float(), reduction="sum")
+
+
+# Summed over the examples: the caller divides by how many make one optimizer step, which keeps the step the same however
+# it is cut into micro-batches.
+LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "classification": _cross_entropy,
+    "regression": _squared_error,
+}
+
+
+def search_metrics(task: Task, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """`search_score`, `search_<metric>` and `search_loss`. Raises ValueError if an output is not finite."""
+    values = compute_metrics(task, outputs, labels) | {"loss": mean_loss(task.kind, outputs, labels)}
+    return {f"search_{name}": value for name, value in values.items()}
+
+
+def reported_metrics(task: Task, outputs: Mapping[str, np.ndarray], splits: Mapping[str, EncodedSplit]) -> dict[str, float]:
+    """`score` and every metric of the reported splits. Raises ValueError if an output is not finite."""
+    return compute_reported(task, {suffix: (outputs[suffix], splits[suffix].labels) for suffix in splits})
+
+
+def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
+    """What a reader must know of a model that says the same for every example, or None."""
+    together = np.concatenate(list(outputs.values()))
+    if not collapsed(together):
+        return None
+    if task.kind == "regression":
+        return f"collapsed to one value: every prediction is {float(together[0, 0]):.3g}"
+    return f"collapsed to one class: every prediction is {task.labels[int(together[0].argmax())]!r}"

@@ -1,0 +1,226 @@
+"""What a run costs, counted from the model that trains; and what it will cost, counted on the meta device before it runs.
+
+Conventions, the same for every method:
+
+- *trainable*: the adapter's parameters that receive gradients, the task head apart. *total*: every distinct parameter of the
+  model that trains, without the frozen copies PEFT keeps of modules it retrains.
+- *adapter bytes*: the tensors that saving writes, adapter and head together (the size of the file but for its header).
+- *optimizer bytes*: planned, AdamW's two float32 moments for every trained parameter; measured, what the optimizer holds.
+- *peak memory*: on CUDA `max_memory_allocated`, reset when the run starts. On a CPU the peak resident set of the process
+  while the run lasts, Python and its libraries (about 0.6 GB) included; where the system cannot reset that mark (other than
+  Linux), the peak of the process since it started.
+- *step seconds*: median wall time of an optimizer step with all its micro-batches, evaluation excluded. *tokens a second*:
+  non-padding tokens trained on, over the sum of those times.
+- *energy*: of the whole GPU board while the run lasts, by NVML, where there is one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from craft.methods import BuildContext, find_method
+from craft.models import DTYPES, head_names, is_head, load_config, meta_model, quiet_libraries
+from craft.results import Counts
+from craft.spec import RunSpec
+from craft.tasks import Kind, find_task
+
+TASK_TYPES: dict[Kind, str] = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "generation": "CAUSAL_LM"}
+_KEPT_STEP_TIMES = 1000
+
+
+def count(model: nn.Module) -> Counts:
+    """Parameters and bytes of the model that trains, on any device, the meta device included."""
+    heads = head_names(model)
+    adapter = head = total = optimizer = 0
+    for name, weight in model.named_parameters():
+        if ".original_module." not in name:
+            total += weight.numel()
+        if not weight.requires_grad:
+            continue
+        optimizer += 2 * 4 * weight.numel()
+        if is_head(name, heads):
+            head += weight.numel()
+        else:
+            adapter += weight.numel()
+    saved = sum(tensor.numel() * tensor.element_size() for tensor in saved_state(model).values())
+    return Counts(adapter, head, total, saved, optimizer_bytes=optimizer)
+
+
+def saved_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors a saved adapter holds: PEFT's choice for a PEFT model, every trained parameter for any other."""
+    from peft import PeftModel, get_peft_model_state_dict
+
+    if isinstance(model, PeftModel):
+        return get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the tensors that `optimizer` holds, scalars such as step counters left out."""
+    tensors = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.ndim > 0)
+
+
+def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
+    """What the model of `spec` will hold, from its `config.json` alone: no weights are read.
+
+    Args:
+        spec: the run; its model, method, parameters, dtype and the kind of its task matter.
+        num_labels: width of the head; that of the task if it is not given.
+
+    Raises:
+        ValueError: the model, the task or the method's parameters cannot be had (a rank above a dimension, a projection the
+            model lacks).
+    """
+    task = find_task(spec.task, spec.data)
+    width = num_labels if num_labels is not None else len(task.labels)
+    return _planned(
+        spec.model,
+        spec.revision,
+        spec.method,
+        json.dumps(spec.parameters, sort_keys=True),
+        spec.training.dtype,
+        task.kind,
+        width,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _planned(model: str, revision: str | None, method: str, parameters: str, dtype: str, kind: Kind, num_labels: int) -> Counts:
+    row = find_method(method)
+    base = meta_model(model, kind, [str(index) for index in range(num_labels)], revision=revision, dtype=dtype)
+    with quiet_libraries(), torch.device("meta"):
+        built = row.build(base, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[kind]))
+    return count(built)
+
+
+def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
+    """Bytes a training step of `spec` needs on its device, from `config.json` alone. An estimate to size resources by.
+
+    weights             total parameters x bytes of the base's dtype
+    trained             16 bytes a trained parameter: float32 value, gradient and AdamW's two moments
+    activations         layers x micro-batch x length x (8 hidden + 3 intermediate) x bytes of the dtype; with gradient
+                        checkpointing one hidden state a layer and one layer whole
+    logits              micro-batch x length x vocabulary x 8 for a language-model head
+
+    Every micro-batch is taken to be as long as `max_length`; the libraries' own memory is not included.
+    """
+    counts = planned_counts(spec, num_labels)
+    task, training = find_task(spec.task, spec.data), spec.training
+    config = _config(spec.model, spec.revision).get_text_config()
+    size = DTYPES[training.dtype].itemsize
+    hidden, layers = int(config.hidden_size), int(config.num_hidden_layers)
+    inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+    tokens = training.batch_size * min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
+    layer = (8 * hidden + 3 * inner) * size * tokens
+    activations = layers * hidden * size * tokens + layer if training.gradient_checkpointing else layers * layer
+    logits = tokens * int(config.vocab_size) * 8 if task.kind == "generation" else 0
+    trained = 16 * (counts.trainable_parameters + counts.head_parameters)
+    return counts.total_parameters * size + trained + activations + logits
+
+
+@lru_cache(maxsize=64)
+def _config(model: str, revision: str | None) -> Any:
+    return load_config(model, "generation", (), revision=revision)
+
+
+class Meter:
+    """Watches one run: create it before the model is loaded, tell it every step, read it when training is over."""
+
+    def __init__(self) -> None:
+        self.step_times: deque[float] = deque(maxlen=_KEPT_STEP_TIMES)
+        self.seconds = 0.0
+        self.tokens = 0
+        self._began = 0.0
+        gc.collect()
+        self._resettable = _reset_peak_memory()
+        self._energy_at_start = _energy_millijoules()
+
+    def step_begins(self) -> None:
+        self._began = time.perf_counter()
+
+    def step_ends(self, tokens: int) -> None:
+        """`tokens` are the non-padding tokens of the step's micro-batches."""
+        duration = time.perf_counter() - self._began
+        self.step_times.append(duration)
+        self.seconds += duration
+        self.tokens += tokens
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, so that a resumed run's times are those of the whole run."""
+        return {"step_times": list(self.step_times), "seconds": self.seconds, "tokens": self.tokens}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.step_times.extend(state["step_times"])
+        self.seconds, self.tokens = state["seconds"], state["tokens"]
+
+    def costs(self) -> dict[str, float]:
+        """The measured fields of `Counts` that are known here."""
+        costs: dict[str, float] = {"peak_memory_bytes": _peak_memory(self._resettable)}
+        if self.step_times:
+            costs["step_seconds"] = statistics.median(self.step_times)
+            costs["tokens_per_second"] = self.tokens / self.seconds
+        energy = _energy_millijoules()
+        if energy is not None and self._energy_at_start is not None:
+            costs["energy_joules"] = (energy - self._energy_at_start) / 1000
+        return costs
+
+
+def _reset_peak_memory() -> bool:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        return True
+    try:
+        # What an earlier run in this process freed goes back to the system first, or it would be counted again.
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def _peak_memory(resettable: bool) -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    if resettable:
+        return int(_field(Path("/proc/self/status").read_text().splitlines(), "VmHWM:")) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _field(lines: Iterable[str], name: str) -> str:
+    return next(line.split()[1] for line in lines if line.startswith(name))
+
+
+def _energy_millijoules() -> int | None:
+    """The board's energy counter, or None without a CUDA device or NVML."""
+    if not torch.cuda.is_available():
+        return None
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")))
+    except (ImportError, OSError, AttributeError, RuntimeError):
+        return None
+    except Exception as error:
+        # NVML's errors are classes of its own that derive from Exception alone.
+        if type(error).__module__.startswith("pynvml"):
+            return None
+        raise
