@@ -1,0 +1,210 @@
+"""The five grammars of the toy suite: each draws a *family* of examples with one vocabulary and different answers.
+
+A family is made of near-identical sentences, so that a word by itself says (almost) nothing about the label: what decides is
+the order of the words, who does what to whom, and what a negation or a quantifier reaches. Randomness is only ever
+`random.Random`, whose sequence is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from random import Random
+from typing import Any, NamedTuple
+
+from craft.tasks import toy_words as words
+
+
+class Example(NamedTuple):
+    """One sentence or pair with its label: a class number, or a score."""
+
+    text: str
+    text_pair: str | None
+    label: float
+
+
+Grammar = Callable[[Random], list[Example]]
+
+
+def acceptability(draw: Random) -> list[Example]:
+    """Agreement over an attractor, reflexives, and words that need a negation above them; 1 is acceptable."""
+    return draw.choice((_agreement, _agreement, _reflexive, _licensing))(draw)
+
+
+def _agreement(draw: Random) -> list[Example]:
+    """The verb agrees with the head of its subject, whatever stands in between."""
+    near = draw.random() < 0.5
+    head, attractor = draw.sample(words.THINGS if near else words.PEOPLE, 2)
+    attractor += draw.choice(("", "s"))
+    if near:
+        between = f"{draw.choice(('near', 'behind', 'under', 'beside'))} the {attractor}"
+        verbs = [f"{form} {draw.choice(words.STATES)}" for form in ("is", "are")]
+    else:
+        liking, resting = draw.choice(words.LIKING), draw.choice(words.RESTING)
+        between = f"that the {attractor} {liking}{'' if attractor.endswith('s') else 's'}"
+        verbs = [f"{resting}s", resting]
+    return [
+        Example(f"The {head}{'s' if plural else ''} {between} {verbs[verb]}.", None, float(plural == verb))
+        for plural, verb in product((0, 1), repeat=2)
+    ]
+
+
+def _reflexive(draw: Random) -> list[Example]:
+    """A reflexive takes its gender from the subject, not from the nearest noun."""
+    he, she = draw.choice(words.GENDERED)[0], draw.choice(words.GENDERED)[1]
+    met, hurt = draw.choice(words.MET), draw.choice(words.HURT)
+    return [
+        Example(f"The {subject} who {met} the {other} {hurt} {itself}.", None, float((subject == he) == (itself == "himself")))
+        for (subject, other), itself in product(((he, she), (she, he)), ("himself", "herself"))
+    ]
+
+
+def _licensing(draw: Random) -> list[Example]:
+    """ "Ever" needs a negation that governs it: in the subject, not inside the subject's relative clause."""
+    head, inner = draw.sample(words.PEOPLE, 2)
+    met, hurt, end = draw.choice(words.MET), draw.choice(words.HURT), draw.choice(words.PEOPLE)
+    return [
+        Example(f"{first} {head} that {second} {inner} {met} has ever {hurt} the {end}.", None, label)
+        for first, second, label in (("No", "the", 1.0), ("The", "no", 0.0))
+    ]
+
+
+def sentiment(draw: Random) -> list[Example]:
+    """The clause that a contrast puts in front decides, and a negation turns its adjective; 1 is positive."""
+    subject = draw.choice(list(words.REVIEWED))
+    major, minor = draw.sample(words.REVIEWED[subject], 2)
+    shape = draw.choice((
+        "The {major} was {a}.",
+        "The {minor} was {b}, but the {major} was {a}.",
+        "Although the {minor} was {b}, the {major} was {a}.",
+        "The {major} was {a}, although the {minor} was {b}.",
+        "The {major} was {a}, even if the {minor} was {b}.",
+        "The {minor} was {b}, yet in the end the {major} was {a}.",
+    ))  # fmt: skip
+    negated = draw.random() < 0.5, draw.random() < 0.5
+    good, bad = (draw.sample(adjectives, 2) for adjectives in (words.GOOD, words.BAD))
+    no, lead = draw.choice(("not", "hardly", "never", "far from", "anything but")), draw.choice(_LEADS)
+    family = []
+    for positive in (True, False):
+        a, b = (
+            f"{no} {(bad if value else good)[place]}" if turned else (good if value else bad)[place]
+            for place, (value, turned) in enumerate(zip((positive, not positive), negated, strict=True))
+        )
+        sentence = shape.format(major=major, minor=minor, a=a, b=b)
+        text = lead.format(subject=subject, sentence=sentence[0].lower() + sentence[1:]) if lead else sentence
+        family.append(Example(text, None, float(positive)))
+    return family
+
+
+_LEADS = ("", "", "As for the {subject}, {sentence}", "About that {subject}: {sentence}")
+
+
+def paraphrase(draw: Random) -> list[Example]:
+    """Two sentences with the same words say the same (1), or have the two roles exchanged (0)."""
+    agent, patient = (_person(draw, noun) for noun in draw.sample(words.PEOPLE, 2))
+    verbs = list(draw.choice(words.DEEDS))
+    draw.shuffle(verbs)
+    when = draw.choice(("yesterday", "last week", "on monday", "at the party", "in the market", "after lunch"))
+    first, second = draw.choice(_FORMS), draw.choice(_FORMS)
+    pair = []
+    for same in (True, False):
+        one = first.format(a=agent, p=patient, v=verbs[0], w=when)
+        roles = (agent, patient) if same else (patient, agent)
+        pair.append(Example(one, second.format(a=roles[0], p=roles[1], v=verbs[1], w=when), float(same)))
+    return pair
+
+
+_FORMS = (
+    "The {a} {v} the {p} {w}.",
+    "The {p} was {v} by the {a} {w}.",
+    "It was the {a} who {v} the {p} {w}.",
+    "It was the {p} that the {a} {v} {w}.",
+)
+
+
+def _person(draw: Random, noun: str) -> str:
+    return f"{draw.choice(words.TRAITS)} {noun}" if draw.random() < 0.5 else noun
+
+
+QUANTIFIERS = {
+    "every": ("Every {one}", "All {many}", "Each {one}"),
+    "some": ("Some {many}", "At least one {one}", "{a_one}"),
+    "no": ("No {one}", "Not a single {one}", "No {many}"),
+    "not every": ("Not every {one}", "Not all {many}"),
+}
+Statement = tuple[str, bool, bool]  # quantifier, narrow noun?, narrow act?
+
+
+def entailment(draw: Random) -> list[Example]:
+    """A premise entails (0), leaves open (1) or contradicts (2) a hypothesis about a wider or narrower class or act."""
+    noun, act, manner = draw.choice(words.NOUNS), draw.choice(words.ACTS), draw.choice(words.MANNERS)
+    trait = draw.choice(words.TRAITS)
+    family = []
+    for label in range(3):
+        statements = draw.choice(statement_pairs()[label])
+        sides = []
+        for quantifier, narrow, narrow_act in statements:
+            one = f"{trait} {noun}" if narrow else noun
+            subject = draw.choice(QUANTIFIERS[quantifier]).format(one=one, many=_plural(one), a_one=_a(one))
+            sides.append(f"{subject} {act}{' ' + manner if narrow_act else ''}.")
+        family.append(Example(sides[0], sides[1], float(label)))
+    return family
+
+
+def _plural(noun: str) -> str:
+    return noun.removesuffix("child") + "children" if noun.endswith("child") else noun + "s"
+
+
+def _a(one: str) -> str:
+    return f"{'An' if one[0] in 'aeiou' else 'A'} {one}"
+
+
+@cache
+def statement_pairs() -> tuple[tuple[tuple[Statement, Statement], ...], ...]:
+    """Pairs of statements by label, found by checking them in every small world.
+
+    A world says which of the nine sorts of individuals exist: narrow noun, wide noun only or neither, times narrow act, wide
+    act only or neither. Worlds without the narrow noun are left out, as speakers presuppose what they quantify over.
+    """
+    sorts = list(product((2, 1, 0), repeat=2))
+    every_world = (
+        [sort for sort, there in zip(sorts, bits, strict=True) if there] for bits in product((0, 1), repeat=len(sorts))
+    )
+    worlds = [world for world in every_world if any(noun == 2 for noun, _ in world)]
+    statements = list(product(QUANTIFIERS, (True, False), (True, False)))
+    truth = {statement: [_holds(statement, world) for world in worlds] for statement in statements}
+    by_label: tuple[list[Any], ...] = ([], [], [])
+    for premise, hypothesis in product(statements, repeat=2):
+        if premise == hypothesis:
+            continue
+        seen = {then for given, then in zip(truth[premise], truth[hypothesis], strict=True) if given}
+        by_label[0 if seen == {True} else 2 if seen == {False} else 1].append((premise, hypothesis))
+    return tuple(tuple(pairs) for pairs in by_label)
+
+
+def _holds(statement: Statement, world: list[tuple[int, int]]) -> bool:
+    quantifier, narrow, narrow_act = statement
+    acting = [act >= 1 + narrow_act for noun, act in world if noun >= 1 + narrow]
+    return {"every": all(acting), "some": any(acting), "no": not any(acting), "not every": not all(acting)}[quantifier]
+
+
+def similarity(draw: Random) -> list[Example]:
+    """Who did what to what, where and when: 5 less one for each part that differs, however it is worded."""
+    parts = (words.AGENTS, words.EVENTS, words.OBJECTS, words.PLACES, words.TIMES)
+    meanings = [draw.sample(range(len(part)), 2) for part in parts]
+    ways = [draw.randrange(2) for _ in parts]
+    first = _event([part[meaning[0]][way] for part, meaning, way in zip(parts, meanings, ways, strict=True)], draw)
+    differing = draw.sample(range(5), draw.randrange(6))
+    second = [
+        part[meaning[at in differing]][1 - way if draw.random() < 0.6 else way]
+        for at, (part, meaning, way) in enumerate(zip(parts, meanings, ways, strict=True))
+    ]
+    return [Example(first, _event(second, draw), 5.0 - len(differing))]
+
+
+def _event(parts: list[str], draw: Random) -> str:
+    agent, event, thing, place, time = parts
+    text = draw.choice(("{t}, {a} {e} {o} {p}.", "{a} {e} {o} {p} {t}.", "{p}, {a} {e} {o} {t}."))
+    text = text.format(t=time, a=agent, e=event, o=thing, p=place)
+    return text[0].upper() + text[1:]
