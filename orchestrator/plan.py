@@ -11,7 +11,7 @@ above a dimension, a projection that is not there. Constraints are judged on the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -31,7 +31,8 @@ from orchestrator.trial import TrialSpec
 MAX_TRIALS = 100_000
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
 
-Counter = Callable[[RunSpec, int], Counts]
+Counter = Callable[[RunSpec], Counts]
+MemoryEstimate = Callable[[RunSpec], int]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Configuration:
         id: 10 hexadecimal digits, a hash of method, parameters and training settings.
         parameters: the method's, defaults filled in.
         training: the training settings that the point itself chose; they win over the file's other ones.
-        counts: what it costs, counted on the meta device; None where the plan was made without a model.
+        counts: what it costs, counted on the meta device, with the widest of its tasks' heads.
+        estimated_memory_bytes: what a training step is estimated to need, on the hungriest of its tasks.
         path: the method block it came from.
     """
 
@@ -51,13 +53,15 @@ class Configuration:
     method: str
     parameters: dict[str, Any]
     training: dict[str, Any]
-    counts: Counts | None = None
+    counts: Counts
+    estimated_memory_bytes: int | None = None
     path: YamlPath = ()
 
     @property
     def known(self) -> dict[str, float]:
         """Its metrics known before training."""
-        return self.counts.known() if self.counts else {}
+        memory = {} if self.estimated_memory_bytes is None else {"estimated_memory_bytes": self.estimated_memory_bytes}
+        return {**self.counts.known(), **memory}
 
 
 @dataclass(frozen=True)
@@ -85,15 +89,22 @@ class Plan:
 
 
 class Planner:
-    """Points -> configurations -> trials, for one sweep. Counts are made once for each method and parameters."""
+    """Points -> configurations -> trials, for one sweep.
 
-    def __init__(self, sweep: Sweep, counter: Counter | None = None) -> None:
+    `counter` and `memory` are `craft.measure.planned_counts` and `estimated_memory`, which remember what they counted, or what
+    stands in for them.
+    """
+
+    def __init__(self, sweep: Sweep, counter: Counter | None = None, memory: MemoryEstimate | None = None) -> None:
         self.sweep = sweep
-        self._counter = counter
-        self._counted: dict[str, Counts] = {}
+        if counter is None:
+            from craft.measure import estimated_memory, planned_counts
+
+            counter, memory = planned_counts, estimated_memory
+        self._counter, self._memory = counter, memory
 
     def configuration(self, point: Point) -> Configuration:
-        """The configuration that `point` means, counted if this planner counts.
+        """The configuration that `point` means, counted.
 
         Raises:
             SweepError: parameters that do not go together, or that the model cannot have; names the block's place in the file.
@@ -117,15 +128,15 @@ class Planner:
             # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
             "chosen": sorted(overruled & set(point.training)),
         }
-        configuration = Configuration(
-            id=content_hash(content, 10),
-            label=_label(method.title, method.label(checked), point.training),
-            method=point.method,
-            parameters=parameters,
-            training=dict(point.training),
-            path=path,
+        label = _label(method.title, method.label(checked), point.training)
+        try:
+            counts, memory = self._cost(point, parameters)
+        except (ValueError, RunFailed) as error:
+            where = f"{self.sweep.where(path)}: {dotted(path)}"
+            raise SweepError([f"{where}: {label} cannot be built on {self.sweep.model}: {error}"]) from error
+        return Configuration(
+            content_hash(content, 10), label, point.method, parameters, dict(point.training), counts, memory, path
         )
-        return replace(configuration, counts=self._count(configuration)) if self._counter else configuration
 
     def broken_constraint(self, configuration: Configuration) -> str | None:
         """Why the sweep's constraints rule `configuration` out, or None."""
@@ -148,6 +159,10 @@ class Planner:
         ]
 
     def run_spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
+        """The run of `configuration` on one task with one seed."""
+        return self._spec(configuration.method, configuration.parameters, configuration.training, task, seed)
+
+    def _spec(self, method: str, parameters: dict[str, Any], training: dict[str, Any], task: str, seed: int) -> RunSpec:
         sweep = self.sweep
         custom = task.removeprefix("custom/")
         own = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
@@ -155,44 +170,29 @@ class Planner:
             model=sweep.model,
             revision=sweep.revision,
             task=task,
-            method=configuration.method,
-            parameters=configuration.parameters,
-            training=sweep.training_for(task, configuration.training),
+            method=method,
+            parameters=parameters,
+            training=sweep.training_for(task, training),
             # Other tasks' files are no part of this trial: adding one must not rename it.
             data=sweep.data.model_copy(update={"custom": own}),
             protocol=sweep.protocol,
             seed=seed,
         )
 
-    def _count(self, configuration: Configuration) -> Counts:
-        assert self._counter is not None
-        key = content_hash({"method": configuration.method, "parameters": configuration.parameters}, 16)
-        if key not in self._counted:
-            task = find_task(self.sweep.task_names[0], self.sweep.data)
-            spec = self.run_spec(configuration, task.name, self.sweep.seeds[0])
-            try:
-                self._counted[key] = self._counter(spec, max(1, len(task.labels)))
-            except (ValueError, RunFailed) as error:
-                where = f"{self.sweep.where(configuration.path)}: {dotted(configuration.path)}"
-                raise SweepError([f"{where}: {configuration.label} cannot be built on {self.sweep.model}: {error}"]) from error
-        return self._counted[key]
+    def _cost(self, point: Point, parameters: dict[str, Any]) -> tuple[Counts, int | None]:
+        tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
+        specs = [self._spec(point.method, parameters, point.training, task.name, self.sweep.seeds[0]) for task in tasks]
+        widest = max(range(len(tasks)), key=lambda index: len(tasks[index].labels))
+        return self._counter(specs[widest]), max(map(self._memory, specs)) if self._memory else None
 
 
-def make_plan(sweep: Sweep, *, counter: Counter | None = None, count: bool = True) -> Plan:
+def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     """Every configuration and trial of `sweep`, for the algorithms that know them beforehand (grid, random).
-
-    Args:
-        counter: `craft.measure.planned_counts` or what stands in for it; it is imported when it is first needed.
-        count: False plans without a model: no counts, and constraints are not judged.
 
     Raises:
         SweepError: configurations that cannot be built, every one named; nothing left to run; too much to run.
     """
-    if count and counter is None:
-        from craft.measure import planned_counts
-
-        counter = planned_counts
-    planner = Planner(sweep, counter if count else None)
+    planner = planner or Planner(sweep)
     algorithm = ALGORITHMS[sweep.search.algorithm]
     wanted = sweep.search.trials if algorithm.samples else None
     points = sample(sweep.blocks, sweep.search.seed) if algorithm.samples else grid(sweep.blocks)
