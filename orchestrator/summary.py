@@ -129,7 +129,7 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Sum
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
-    """The front's knee for two objectives (sizes and times on a log axis); None where there is no front or not two objectives."""
+    """The front's knee, counts taken on a log axis; None where there is no front, or where objectives are not two."""
     front = [summary for summary in summaries if summary.on_front]
     if len(objectives) != 2 or not front:
         return None

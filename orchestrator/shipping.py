@@ -1,0 +1,204 @@
+"""The thread that carries a journal to the tracking store: in order, in batches, for as long as it takes.
+
+The cursor (`tracking.cursor.json`, one offset a store) moves only after the store has taken a batch, so a crash repeats at most
+one batch, and repeating is harmless. A store that does not answer is asked again, with growing pauses, for ever: the events are
+safe on disk. An event that a store which *does* answer refuses again and again is set aside in `tracking.refused.jsonl`, so
+that one bad value cannot hold up a night's record; the next start of the sweep offers it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import random
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.journal import Event, Journal, read
+from orchestrator.tracking_uri import redact
+
+if TYPE_CHECKING:
+    from orchestrator.mlflow_writer import MlflowWriter
+
+log = logging.getLogger(__name__)
+
+CURSOR = "tracking.cursor.json"
+REFUSED = "tracking.refused.jsonl"
+BATCH = 500
+LINGER_S = 0.5
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+TRIES = 5
+
+
+class Shipper(threading.Thread):
+    """Ships `folder/journal` to the store at `uri`. `waiting` counts events not yet taken; `trouble` says why, if known."""
+
+    def __init__(self, folder: Path, journal: str, uri: str, opened: Event, artifact_root: Path | None) -> None:
+        super().__init__(name="tracking-shipper", daemon=True)
+        self.trouble: str | None = None
+        self._folder, self._path, self._uri = folder, folder / journal, uri
+        self._opened, self._artifact_root = opened, artifact_root
+        self._change = threading.Condition()
+        self._closing = self._stopped = False
+        self._offset = self._saved_offset()
+        self._refused = [event for event, _ in read(folder / REFUSED)]
+        self._retry_refused = bool(self._refused)
+        self._waiting = sum(1 for _ in read(self._path, self._offset))
+        self._writer: MlflowWriter | None = None
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting + len(self._refused)
+
+    def added(self, count: int) -> None:
+        """Tell the thread that the journal has grown by `count` events."""
+        with self._change:
+            self._waiting += count
+            self._change.notify_all()
+
+    def drain(self, timeout_s: float) -> int:
+        """Wait until nothing waits, or for `timeout_s`; returns what still does."""
+        with self._change:
+            self._closing = True
+            self._change.notify_all()
+            self._change.wait_for(lambda: not self._waiting and not self._retry_refused, timeout_s)
+            self._closing = False
+        return self.waiting
+
+    def stop(self) -> None:
+        """End the thread as soon as the request it is in returns; it never outlives the process."""
+        with self._change:
+            self._stopped = True
+            self._change.notify_all()
+        self.join(timeout=2.0)
+
+    def run(self) -> None:
+        failures = 0
+        while not self._stopped:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting or self._stopped or self._retry_refused)
+                if not self._closing:
+                    self._change.wait_for(lambda: self._stopped or self._closing, LINGER_S)
+            if self._stopped:
+                return
+            try:
+                self._step()
+                failures, self.trouble = 0, None
+            except Exception as error:  # whatever a store, its driver or the network raises must not end the record
+                failures += 1
+                self._failed(error, failures)
+
+    def _step(self) -> None:
+        if self._writer is None:
+            self._writer = self._connect()
+        if self._retry_refused:
+            self._offer_refused()
+        batch = list(itertools.islice(read(self._path, self._offset), BATCH))
+        if batch:
+            self._writer.write([event for event, _ in batch])
+            self._taken(len(batch), batch[-1][1])
+
+    def _failed(self, error: Exception, failures: int) -> None:
+        from orchestrator.mlflow_writer import is_missing, is_refusal
+
+        text = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
+        if failures == 1 or self.trouble is None:
+            log.warning("tracking store %s: %s; training goes on, the record waits in %s", redact(self._uri), text, self._path)
+        self.trouble = text
+        if is_missing(error) and failures < TRIES:
+            self._writer = None
+        if self._writer is not None:
+            answers = self._writer.reconnect()
+            if answers and (is_refusal(error) or failures >= TRIES):
+                self._one_by_one()
+                return
+        pause = 0.5 if self._closing else PAUSES_S[min(failures, len(PAUSES_S)) - 1] * random.uniform(0.75, 1.25)
+        with self._change:
+            self._change.wait_for(lambda: self._stopped, pause)
+
+    def _one_by_one(self) -> None:
+        """Ship the batch that failed event by event, setting aside what the answering store does not take."""
+        assert self._writer is not None
+        for event, offset in itertools.islice(read(self._path, self._offset), BATCH):
+            try:
+                self._writer.write([event])
+            except Exception as error:  # judged by whether the store answers at all
+                if not self._writer.reconnect():
+                    return
+                self._set_aside(event, error)
+            self._taken(1, offset)
+
+    def _set_aside(self, event: Event, error: Exception) -> None:
+        reason = redact(f"{type(error).__name__}: {error}")[:1000]
+        log.error("tracking store refuses a %s event: %s", event.get("kind"), reason)
+        self._refused.append(event)
+        with Journal(self._folder / REFUSED) as refused:
+            refused.append({**event, "reason": reason})
+
+    def _offer_refused(self) -> None:
+        """Once a start: offer again what earlier was set aside; what is refused again stays."""
+        assert self._writer is not None
+        left = []
+        for event in self._refused:
+            try:
+                self._writer.write([event])
+            except Exception as error:  # it was refused before; the reason is on file
+                log.info("still refused: %s", redact(str(error)))
+                left.append(event)
+                self._writer.reconnect()
+        target = self._folder / REFUSED
+        fresh = target.with_suffix(".tmp")
+        fresh.unlink(missing_ok=True)
+        with Journal(fresh) as refused:
+            refused.extend(left)
+        fresh.replace(target)
+        with self._change:
+            self._refused, self._retry_refused = left, False
+            self._change.notify_all()
+
+    def _connect(self) -> MlflowWriter:
+        from orchestrator.mlflow_writer import MlflowWriter
+
+        writer = MlflowWriter(self._uri, self._opened, self._folder, self._artifact_root)
+        if self._offset and not writer.knows_sweep:
+            # The store was emptied or replaced since: it gets the whole record.
+            with self._change:
+                self._offset = 0
+                self._waiting = sum(1 for _ in read(self._path))
+        return writer
+
+    def _taken(self, count: int, offset: int) -> None:
+        self._offset = offset
+        self._save_offset()
+        with self._change:
+            self._waiting -= count
+            self._change.notify_all()
+
+    def _saved_offset(self) -> int:
+        try:
+            offset = int(json.loads((self._folder / CURSOR).read_text())[redact(self._uri)])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+        size = self._path.stat().st_size if self._path.exists() else 0
+        return offset if 0 <= offset <= size else 0
+
+    def _save_offset(self) -> None:
+        path = self._folder / CURSOR
+        try:
+            known = json.loads(path.read_text()) if path.exists() else {}
+        except ValueError:
+            known = {}
+        fresh = path.with_suffix(".tmp")
+        try:
+            with fresh.open("w") as stream:
+                json.dump({**known, redact(self._uri): self._offset, "saved": int(time.time())}, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            fresh.replace(path)
+        except OSError as error:
+            # Without a new cursor the next start repeats this batch, which is harmless.
+            log.warning("the tracking cursor cannot be saved: %s", error)

@@ -1,0 +1,300 @@
+"""The record of a sweep in MLflow, written so that it never stands in the way of training.
+
+    driver  --Tracker-->  journal.jsonl (on disk, fsynced)  --Shipper thread-->  MlflowWriter  -->  MLflow
+
+Every call of `Tracker` returns at once: it appends to the sweep's journal. One thread ships the journal, in order, to the
+tracking store in batches, and moves a cursor when the store has taken them. While a server is slow, restarts or is gone, events
+wait in the journal; after a crash of the driver, the next start of the sweep goes on where the cursor stands, and
+
+    python -m orchestrator.tracking replay runs/NAME [--tracking-uri URI]
+
+ships what is left without running anything. Everything shipped is idempotent (see `orchestrator.mlflow_writer`), so each run,
+metric and artifact is there once however often it was sent. The journal is also the identity of the sweep in the store: its
+first line names a `sweep_id`, and every run of the sweep carries it as a tag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.journal import Event, Journal, JournalBusy, read
+from orchestrator.parameters import flat_parameters
+from orchestrator.shipping import Shipper
+from orchestrator.tracking_uri import TrackingError, redact, redacted, resolve_uri, sqlite_file
+from orchestrator.trial import TrialResult, TrialSpec
+
+__all__ = ["Tracker", "TrackingError", "redact", "resolve_uri"]
+
+log = logging.getLogger(__name__)
+
+JOURNAL = "journal.jsonl"
+
+
+class Tracker:
+    """One sweep's writer. Use one at a time for a folder; `close` it.
+
+    Args:
+        uri: tracking URI; a relative SQLite path is taken from the current folder.
+        sweep_name: the MLflow experiment.
+        folder: the sweep's own folder, where the journal lies.
+        artifact_root: where artifacts go when no server decides it; beside the SQLite file if absent.
+
+    Raises:
+        TrackingError: the URI cannot be used, or the folder's journal belongs to another sweep.
+        JournalBusy: another process tracks into this folder.
+    """
+
+    def __init__(self, uri: str, sweep_name: str, folder: Path, *, artifact_root: Path | None = None) -> None:
+        self.uri = resolve_uri(uri)
+        self.folder = folder.resolve()
+        self._lock = threading.Lock()
+        self._journal = Journal(self.folder / JOURNAL)
+        self._unwritten: list[Event] = []
+        self._last_step: dict[tuple[str, str], int] = {}
+        self._open_trials: dict[str, None] = {}
+        self._configurations: set[str] = set()
+        try:
+            opened = self._recall(sweep_name)
+        except BaseException:
+            self._journal.close()
+            raise
+        self.sweep_id: str = opened["sweep_id"]
+        file = sqlite_file(self.uri)
+        root = artifact_root or (file.parent if file else Path.cwd()) / "mlartifacts"
+        self._shipper = Shipper(self.folder, JOURNAL, self.uri, opened, root)
+        self._shipper.start()
+
+    @property
+    def unsent(self) -> int:
+        """Events that wait for the store."""
+        return self._shipper.waiting + len(self._unwritten)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the store takes nothing at the moment, in one redacted line; None while it does."""
+        return self._shipper.trouble
+
+    def sweep_started(self, info: Mapping[str, Any]) -> None:
+        """Open (or reopen) the sweep's run. `info` becomes its parameters, flat; `manifest` (a dict) and `sweep_yaml` (text)
+        in it become artifacts."""
+        self._write({"kind": "sweep_started", "info": redacted(dict(info))})
+
+    def trial_started(self, spec: TrialSpec, params: Mapping[str, Any] | None = None) -> None:
+        """Open the trial's run, or reopen it where it has one. `params` adds to, or overrides, what the spec says of itself."""
+        self._open_trials[spec.key] = None
+        self._configurations.add(spec.configuration)
+        self._write(
+            {
+                "kind": "trial_started",
+                "key": spec.key,
+                "configuration": spec.configuration,
+                "label": spec.label,
+                "task": spec.run.task,
+                "seed": spec.run.seed,
+                "method": spec.run.method,
+                "protocol": spec.run.protocol,
+                "params": redacted({**flat_parameters(spec.run), **(params or {})}),
+            }
+        )
+
+    def trial_progress(self, key: str, progress: Mapping[str, Any]) -> None:
+        """Metrics of one evaluation, and the training points before it. A step that is already recorded is left out, so a
+        trial that resumes behind its last report repeats nothing."""
+        at = progress.get("time")
+        now = at if isinstance(at, int | float) and at > 1e8 else time.time()
+        rows = [dict(point) for point in progress.get("points", ())]
+        rows.append({**progress.get("metrics", {}), "step": progress["step"]})
+        if "epoch" in progress:
+            rows[-1]["epoch"] = progress["epoch"]
+        rows = [row for row in (self._new(key, row) for row in rows) if len(row) > 1]
+        self._write({"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}, now)
+
+    def trial_ended(self, result: TrialResult, adapter: Path | None = None) -> None:
+        """Close the trial's run: final metrics, counts, status and reason; the adapter's folder becomes its artifact."""
+        self._open_trials.pop(result.key, None)
+        row = self._new(result.key, {**result.counts, "seconds": result.seconds, **result.metrics, "step": result.steps})
+        content = redacted(result.to_json()) | {"metrics": {}, "counts": {}}
+        events = [{"kind": "trial_ended", "key": result.key, "row": row, "result": content}]
+        if adapter is not None:
+            events.append({"kind": "artifact", "key": result.key, "path": self._relative(adapter), "to": "adapter"})
+        self._write_all(events)
+
+    def configuration_ended(
+        self, configuration_id: str, label: str, params: Mapping[str, Any], summary: Mapping[str, Any]
+    ) -> None:
+        """Close a configuration's run with what `Summary.tracked` says of it: numbers become metrics, text becomes tags."""
+        self._configurations.discard(configuration_id)
+        row = self._new(f"configuration/{configuration_id}", _numbers(summary) | {"step": int(summary.get("trials_done", 0))})
+        self._write(
+            {
+                "kind": "configuration_ended",
+                "key": configuration_id,
+                "label": label,
+                "params": redacted(dict(params)),
+                "row": row,
+                "summary": redacted(_plain(summary)),
+            }
+        )
+
+    def sweep_ended(self, status: str, summary: Mapping[str, Any], files: Sequence[Path] = ()) -> None:
+        """Close the sweep's run.
+
+        Args:
+            status: "finished", "failed" or "interrupted"; the last one marks every run still open as killed.
+            summary: numbers become metrics; `description` the run's description (Markdown); `on_front` and
+                `may_be_on_front` (lists of configuration ids) and `knee` (one id) tag those configurations and their trials.
+            files: what becomes the sweep run's artifacts.
+        """
+        events: list[Event] = [{"kind": "trial_interrupted", "key": key} for key in self._open_trials]
+        events += [{"kind": "configuration_interrupted", "key": key} for key in sorted(self._configurations)]
+        if status == "finished":
+            events = []
+        self._open_trials.clear()
+        events += [{"kind": "artifact", "key": None, "path": self._relative(path), "to": ""} for path in files]
+        events.append({"kind": "sweep_ended", "status": status, "summary": redacted(_plain(summary)), "row": _numbers(summary)})
+        self._write_all(events)
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until everything is shipped, at most `timeout_s` seconds; returns how many events still wait."""
+        with self._lock:
+            self._append([])
+        return self._shipper.drain(timeout_s) + len(self._unwritten)
+
+    def close(self, timeout_s: float = 30.0) -> int:
+        """Ship what can be shipped in `timeout_s` seconds and stop; returns how many events are left in the journal."""
+        left = self.flush(timeout_s)
+        self._shipper.stop()
+        self._journal.close()
+        return left
+
+    def _write(self, event: Event, at: float | None = None) -> None:
+        self._write_all([event], at)
+
+    def _write_all(self, events: list[Event], at: float | None = None) -> None:
+        stamp = int((at if at is not None else time.time()) * 1000)
+        with self._lock:
+            self._append([{**event, "time": stamp} for event in events])
+
+    def _append(self, events: list[Event]) -> None:
+        # A full disk must not stop training: what could not be written waits in memory and goes first the next time.
+        self._unwritten += events
+        try:
+            self._journal.extend(self._unwritten)
+        except OSError as error:
+            log.warning("the tracker's journal cannot be written (%s); %d events wait in memory", error, len(self._unwritten))
+            return
+        self._shipper.added(len(self._unwritten))
+        self._unwritten = []
+
+    def _new(self, key: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The part of `row` that is not recorded yet: metrics whose last recorded step lies before this one."""
+        step = int(row["step"])
+        fresh: dict[str, Any] = {"step": step}
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float) and step > self._last_step.get((key, name), -1):
+                self._last_step[key, name] = step
+                fresh[name] = _number(value)
+        return fresh
+
+    def _recall(self, sweep_name: str) -> Event:
+        """Read the journal of earlier attempts: which steps are recorded, which runs are open. Returns its first event."""
+        opened: Event | None = None
+        for event, _ in read(self._journal.path):
+            kind, key = event.get("kind"), event.get("key")
+            if kind == "opened":
+                opened = event
+            elif kind == "trial_started":
+                self._open_trials[str(key)] = None
+                self._configurations.add(event["configuration"])
+            elif kind in ("trial_ended", "trial_interrupted"):
+                self._open_trials.pop(str(key), None)
+            elif kind in ("configuration_ended", "configuration_interrupted"):
+                self._configurations.discard(str(key))
+            owner = f"configuration/{key}" if kind == "configuration_ended" else str(key)
+            for row in event.get("rows") or [event.get("row") or {}]:
+                for name in row:
+                    self._last_step[owner, name] = max(int(row.get("step", 0)), self._last_step.get((owner, name), -1))
+        if opened is None:
+            opened = {"kind": "opened", "sweep": sweep_name, "sweep_id": uuid.uuid4().hex, "uri": redact(self.uri)}
+            self._journal.append({**opened, "time": int(time.time() * 1000)})
+        if opened["sweep"] != sweep_name:
+            raise TrackingError(f"{self.folder} holds the journal of sweep {opened['sweep']!r}, not of {sweep_name!r}")
+        return opened
+
+    def _relative(self, path: Path) -> str:
+        path = path.resolve()
+        return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinities and no NaN: those travel as text, and the writer makes a tag of them."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: float(value)
+        for name, value in summary.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def _plain(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, bool | str | list) else list(value) if isinstance(value, tuple | set) else str(value)
+        for name, value in summary.items()
+        if isinstance(value, bool) or not isinstance(value, int | float)
+    }
+
+
+def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
+    """Ship what a sweep's journal still holds, and mark runs that nothing is running any more as killed.
+
+    Returns:
+        How many events could not be shipped in `timeout_s` seconds.
+
+    Raises:
+        TrackingError: there is no journal there, or its store must be named because the journal keeps no passwords.
+    """
+    opened = next((event for event, _ in read(folder / JOURNAL)), None)
+    if opened is None or opened.get("kind") != "opened":
+        raise TrackingError(f"{folder} holds no {JOURNAL}: give the folder of a sweep, as in runs/NAME")
+    target = uri or opened["uri"]
+    if "***@" in target:
+        raise TrackingError(f"the journal keeps no passwords ({target}); give --tracking-uri with the whole address")
+    tracker = Tracker(target, opened["sweep"], folder)
+    if tracker._open_trials:
+        tracker.sweep_ended("interrupted", {})
+    return tracker.close(timeout_s)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m orchestrator.tracking`: 0 all shipped, 1 something is left, 2 a wrong call."""
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.tracking", description="A sweep's record in MLflow.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("replay", help="ship what a sweep's journal still holds")
+    command.add_argument("folder", type=Path, help="the sweep's folder, as in runs/NAME")
+    command.add_argument("--tracking-uri", help="the store; the one the sweep used if absent")
+    command.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="give up after this long (600)")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        left = replay(given.folder, given.tracking_uri, given.timeout)
+    except (TrackingError, JournalBusy, OSError) as error:
+        print(redact(str(error)), file=sys.stderr)
+        return 2
+    print(f"{left} events are left; run this again when the store answers" if left else "everything is in the tracking store")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Where a sweep is tracked, as a URI: made absolute, checked before a night is lost, and shown without its password.
+
+Credentials come from the environment (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD`, `MLFLOW_TRACKING_TOKEN`,
+`PGPASSWORD`) or, for databases, from the URI itself; whatever is shown, logged or written to disk has gone through `redact`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+SCHEMES = ("sqlite", "http", "https", "postgresql", "postgres", "mysql", "mssql")
+
+_USERINFO = re.compile(r"(?<=://)[^\s\"'<>]*@")
+_SECRET_QUERY = re.compile(r"(?i)([?&;\s](?:password|passwd|pwd|sslpassword|token|secret|access_key|api_key)=)[^&;\s\"']+")
+
+
+class TrackingError(ValueError):
+    """A tracking store that cannot be used, said for a person."""
+
+
+def redact(text: str) -> str:
+    """`text` with the user and password of every URI in it, and secrets in query strings, replaced by `***`."""
+    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
+
+
+def redacted(content: Any) -> Any:
+    """The same for every string inside plain data (mappings, lists)."""
+    if isinstance(content, str):
+        return redact(content)
+    if isinstance(content, dict):
+        return {redacted(name): redacted(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [redacted(item) for item in content]
+    return content
+
+
+def resolve_uri(uri: str, base: Path | None = None) -> str:
+    """An absolute tracking URI: a SQLite file is taken from `base` (the current folder) on.
+
+    Raises:
+        TrackingError: no scheme, one that is not supported, or no file name; the message says what to write instead.
+    """
+    scheme, separator, rest = uri.partition("://")
+    kind = scheme.split("+", 1)[0].lower()
+    if not separator or kind == "file":
+        raise TrackingError(
+            f"tracking uri {redact(uri)!r} is a folder; MLflow keeps runs in a database. Write sqlite:///mlflow.db for a file "
+            "here, or the address of a server (http://127.0.0.1:5000)"
+        )
+    if kind not in SCHEMES:
+        raise TrackingError(f"tracking uri {redact(uri)!r} has the unknown scheme {scheme!r}. Known: {', '.join(SCHEMES)}")
+    if kind != "sqlite":
+        if not rest.strip("/"):
+            raise TrackingError(f"tracking uri {redact(uri)!r} names no host")
+        return uri
+    name = rest.removeprefix("/")
+    if not name or name.startswith(":memory:") or not rest.startswith("/"):
+        raise TrackingError(f"tracking uri {uri!r} names no file. Write sqlite:///mlflow.db, or sqlite:////full/path/mlflow.db")
+    return f"sqlite:///{((base or Path.cwd()) / name).resolve()}"
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a resolved SQLite URI, None for any other."""
+    return Path(uri.partition(":///")[2]) if uri.startswith("sqlite") else None
