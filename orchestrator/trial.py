@@ -105,10 +105,10 @@ def run_trial(
     Raises:
         OSError, RuntimeError: for faults of the machine, which another try may not meet.
     """
-    if train is None:
-        from craft.training import train_run as train
+    train = train or _train_run()
     started = time.monotonic()
-    run, notes = spec.run, []
+    notes: list[str] = []
+    run = spec.run
     while True:
         try:
             result = train(run, directory, report=report, resume_from=resume_from)
@@ -157,6 +157,12 @@ def reason(error: BaseException) -> str:
 
 
 _MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
+
+
+def _train_run() -> Train:
+    from craft.training import train_run
+
+    return train_run
 
 
 def _smaller(training: TrainingSettings) -> TrainingSettings | None:

@@ -1,0 +1,64 @@
+"""Why a trial's process died, in one line for people, from what the scheduler knows and what the process left on stderr."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from orchestrator.trial import reason
+
+TAIL_BYTES = 16_384
+
+
+def describe(error: BaseException | None, stderr: Path | None = None) -> str:
+    """The reason a trial failed.
+
+    Args:
+        error: what the scheduler got: an error that was raised in the trial (then `cause` holds it), or word of a lost process.
+        stderr: the file the process wrote its stderr to, where this machine has it.
+    """
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        return reason(cause)
+    text = " ".join(str(error).split()) if error is not None else ""
+    tail = _tail(stderr)
+    hung = re.search(r"Timeout \((\d+):(\d+):(\d+)", tail)
+    if hung:
+        hours, minutes, seconds = map(int, hung.groups())
+        limit = f"{hours * 60 + minutes} min" if hours or minutes else f"{seconds} s"
+        return f"no evaluation for {limit}, so its process was ended{_where(tail)}"
+    if "node has died" in text or "node died" in text or "NODE_DIED" in text:
+        return "the machine it ran on was lost"
+    if "preempt" in text.lower():
+        return "the machine it ran on was taken away"
+    if "memory" in text.lower() and "kill" in text.lower():
+        return "killed by the system because memory ran out on its machine"
+    last = [line.strip() for line in tail.splitlines() if line.strip() and not line.startswith("  File")]
+    said = f"; it last wrote: {last[-1][:200]}" if last else ""
+    if "actor died" in text or "worker died" in text or "Worker unexpectedly exits" in text or "ActorDied" in text:
+        return f"its process died{_exit(text)}{said}"
+    return (text[:300] or "its process died") + said
+
+
+def _exit(text: str) -> str:
+    found = re.search(r"exit code[ :]*(-?\d+)", text) or re.search(r"(SIG[A-Z]+)", text)
+    return f" ({found[0]})" if found else " (killed, or crashed in native code)"
+
+
+def _where(stack: str) -> str:
+    """The place the hanging process was in: the innermost frame of the first thread that was training."""
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', stack)
+    own = [frame for frame in frames if "threading.py" not in frame[0]]
+    if not own:
+        return ""
+    path, line, function = own[0]
+    return f"; it was in {function} ({Path(path).name}:{line})"
+
+
+def _tail(path: Path | None) -> str:
+    if path is None or not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - TAIL_BYTES))
+        return file.read().decode(errors="replace")

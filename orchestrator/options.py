@@ -1,0 +1,68 @@
+"""What a caller asks of a run beyond the sweep file, and what it gets back. No Ray here: the command line stays light."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.trial import TrialResult
+
+Verbosity = Literal["quiet", "normal", "verbose"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run a plan.
+
+    Attributes:
+        folder: everything the sweep keeps locally (`runs/NAME`): ledger, journal, log, and Ray's folder unless `storage` says
+            otherwise. Made absolute.
+        storage: where checkpoints and adapters go, a folder that all machines see or a URI; `folder/ray` if not given.
+        address: a Ray cluster to join (`auto`, `ray://host:10001`); a cluster of this machine alone if not given.
+        resume: go on with what `folder` already holds; without it a folder with results is refused.
+        max_concurrent: trials at once, at most.
+        cpus: cores of this machine to use, where no address is given; all if not given.
+        max_failures: how often a trial whose process or machine dies is started again.
+        heartbeat_minutes: a trial that reports nothing for so long is ended and counts as died.
+        memory_bytes: what a trial may allocate before it alone runs out of memory; no limit if not given.
+        verbosity: `quiet` shows nothing, `verbose` also a line for each evaluation.
+    """
+
+    folder: Path
+    storage: str | None = None
+    address: str | None = None
+    resume: bool = False
+    max_concurrent: int | None = None
+    cpus: int | None = None
+    max_failures: int = 3
+    heartbeat_minutes: float | None = 120.0
+    memory_bytes: int | None = None
+    verbosity: Verbosity = "normal"
+
+
+@dataclass(frozen=True)
+class SweepOutcome:
+    """How a sweep ended. Keys of trials by how they ended; `missing` never ended, `interrupted` will go on from a checkpoint.
+
+    Attributes:
+        results: of every trial of the plan that ever ended, by key, those of earlier runs included.
+        stopped: ended early by the scheduler, with a result.
+        seconds: of this run.
+        trouble: why the run ended before its plan did, where it did.
+    """
+
+    results: dict[str, TrialResult]
+    finished: list[str]
+    stopped: list[str]
+    failed: list[str]
+    interrupted: list[str]
+    missing: list[str]
+    seconds: float
+    trouble: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Every trial of the plan has a result that counts."""
+        return not (self.failed or self.interrupted or self.missing)

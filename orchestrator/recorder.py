@@ -1,0 +1,175 @@
+"""The one writer of a sweep's record on the driver: every event of a trial passes here, in one thread, in order.
+
+The ledger hears of a result first, and only then do the tracker, the display and the searcher. What a tracker does wrong is
+logged and never stops the sweep; results that the ledger cannot take (a full disk) wait and are tried again until the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orchestrator.ledger import Ledger
+from orchestrator.parameters import flat_parameters
+from orchestrator.progress import Display
+from orchestrator.summary import Summary, summarize
+from orchestrator.trial import TrialResult, TrialSpec
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
+
+log = logging.getLogger(__name__)
+
+
+class Tracker(Protocol):
+    """What the recorder asks of `orchestrator.tracking.Tracker`."""
+
+    def trial_started(self, trial: TrialSpec, params: dict[str, Any]) -> None: ...
+    def trial_progress(self, key: str, progress: dict[str, Any]) -> None: ...
+    def trial_ended(self, result: TrialResult, adapter: Path | None) -> None: ...
+    def configuration_ended(self, configuration: str, label: str, params: dict[str, Any], summary: dict[str, Any]) -> None: ...
+
+
+class Recorder:
+    """Records what happens to the trials of a plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        ledger: Ledger,
+        display: Display,
+        tracker: Tracker | None = None,
+        on_configuration: Callable[[Summary], None] = lambda summary: None,
+    ) -> None:
+        """
+        Args:
+            on_configuration: hears of a configuration when the last of its trials has ended.
+        """
+        self._ledger, self._display, self._tracker, self._on_configuration = ledger, display, tracker, on_configuration
+        self._specs = {trial.key: trial for trial in plan.trials}
+        self._trials_of: dict[str, list[TrialSpec]] = {}
+        for trial in plan.trials:
+            self._trials_of.setdefault(trial.configuration, []).append(trial)
+        self._counts = plan.counts
+        self.results = {key: result for key, result in ledger.results().items() if key in self._specs}
+        self._ended: set[str] = {key for key, result in self.results.items() if result.settled}
+        self._running: dict[str, dict[str, Any]] = {}
+        self._unwritten: list[TrialResult] = []
+        for key in self._ended:
+            display.ended(self._specs[key], self.results[key], earlier=True)
+
+    def is_settled(self, key: str) -> bool:
+        """Whether the trial needs no run: a result that holds is on record, or it ended in this run."""
+        return key in self._ended
+
+    @property
+    def remaining(self) -> list[str]:
+        """Keys of trials that are still to run, in the plan's order."""
+        return [key for key in self._specs if key not in self._ended]
+
+    def spec(self, key: str) -> TrialSpec:
+        return self._specs[key]
+
+    def started(self, key: str) -> None:
+        spec = self._specs[key]
+        self._running.setdefault(key, {})
+        self._display.started(spec)
+        self._track("trial_started", spec, flat_parameters(spec.run))
+
+    def progressed(self, key: str, progress: dict[str, Any]) -> None:
+        self._running[key] = progress
+        self._display.progressed(self._specs[key], progress)
+        self._track("trial_progress", key, progress)
+
+    def retried(self, key: str, why: str) -> None:
+        log.warning("trial %s is started again: %s", key, why)
+        self._display.retried(self._specs[key], why)
+
+    def ended(self, result: TrialResult, adapter: Path | None = None) -> None:
+        """A trial is over for this run: writes that down before anyone hears of it."""
+        if result.key in self._ended:
+            return
+        spec = self._specs[result.key]
+        self._running.pop(result.key, None)
+        self.results[result.key] = result
+        self._ended.add(result.key)
+        self._unwritten.append(result)
+        self.flush()
+        self._display.ended(spec, result)
+        self._track("trial_ended", result, adapter)
+        self._maybe_end_configuration(spec.configuration)
+
+    def stopped(self, key: str) -> None:
+        """A scheduler stopped the trial: its last evaluation is its result."""
+        last = self._running.get(key, {})
+        self.ended(TrialResult(key, "stopped", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0))))
+
+    def interrupted(self) -> list[str]:
+        """The sweep stops: says so of each running trial, and returns their keys. They stay to be run.
+
+        The tracker marks what is open itself when it hears that the sweep was interrupted.
+        """
+        keys = list(self._running)
+        for key in keys:
+            last = self._running.pop(key)
+            result = TrialResult(key, "interrupted", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0)))
+            self.results[key] = result
+            self._unwritten.append(result)
+            self._display.ended(self._specs[key], result)
+        self.flush()
+        return keys
+
+    def lost(self) -> list[str]:
+        """An attempt broke off: the trials that were running, which will be started again from their checkpoints."""
+        keys = list(self._running)
+        for key in keys:
+            self._running.pop(key)
+            self._display.retried(self._specs[key], "the attempt broke off")
+        return keys
+
+    def flush(self) -> bool:
+        """Writes what the ledger has not taken yet; False while the disk refuses."""
+        while self._unwritten:
+            try:
+                self._ledger.add(self._unwritten[0])
+            except OSError as error:
+                log.error("the ledger %s cannot be written: %s", self._ledger.path, error)
+                self._display.trouble(f"{self._ledger.path} cannot be written ({error.strerror}); trying again")
+                return False
+            self._unwritten.pop(0)
+        return True
+
+    def summaries(self, configurations: Sequence[str] | None = None) -> list[Summary]:
+        """The plan's configurations as their trials stand now (all, or those of the given ids)."""
+        chosen = self._trials_of if configurations is None else configurations
+        trials = [trial for name in chosen for trial in self._trials_of[name]]
+        return summarize(trials, self.results, self._counts)
+
+    def _maybe_end_configuration(self, configuration: str) -> None:
+        if any(trial.key not in self._ended for trial in self._trials_of[configuration]):
+            return
+        (summary,) = self.summaries([configuration])
+        self._track("configuration_ended", configuration, summary.label, summary.parameters, summary.tracked())
+        self._on_configuration(summary)
+
+    def _track(self, method: str, *arguments: Any) -> None:
+        if self._tracker is None:
+            return
+        try:
+            getattr(self._tracker, method)(*arguments)
+        except Exception:
+            log.exception("the tracker failed in %s; the sweep goes on", method)
+
+
+def with_facts(result: TrialResult, **facts: Any) -> TrialResult:
+    """The same result with more facts."""
+    return replace(result, facts={**result.facts, **facts})
+
+
+def objective_values(summary: Summary, objectives: Mapping[str, Any]) -> dict[str, float]:
+    """The configuration's value on every objective it has a value for."""
+    values = {name: summary.value(name) for name in objectives}
+    return {name: value for name, value in values.items() if value == value}

@@ -1,0 +1,427 @@
+"""Runs a plan on Ray Tune so that no finished work is lost, whatever dies.
+
+    plan - ledger = what remains -->  attempt-N (a fresh Tune experiment)  -->  results --> ledger, tracker, display
+                  ^                        |
+                  +---- fit() broke -------+
+
+Ray's own restore is not used. An attempt is a fresh experiment over what remains; each of its trials looks for the newest whole
+checkpoint of its key in all attempts (`orchestrator.worker`). So a resumed sweep, an extended one and one whose attempt broke
+off are the same thing. Trials whose process or machine dies are started again by Tune. When Ray gives up as a whole (the system
+killed a worker for memory), another attempt follows: first the trials that were running, one at a time, so that the one to
+blame fails alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from pyarrow import fs
+from ray import tune
+
+from orchestrator import crash
+from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, open_storage
+from orchestrator.ledger import Ledger, one_driver
+from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.progress import Display
+from orchestrator.quiet import log_to_root, stderr_to_log
+from orchestrator.recorder import Recorder, Tracker, objective_values, with_facts
+from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
+from orchestrator.stop import Stop
+from orchestrator.summary import Summary
+from orchestrator.trial import Train, TrialResult, TrialSpec
+from orchestrator.worker import STDERR_FILE, WorkerSettings, work
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Configuration, Plan
+    from orchestrator.sweep import Resources
+
+__all__ = ["RunOptions", "SweepOutcome", "run_sweep"]
+
+log = logging.getLogger(__name__)
+
+FRUITLESS_ATTEMPTS = 3
+"""How many attempts in a row may break without one trial ending before the run gives up."""
+
+DRIVER_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # The monitor kills a worker, perhaps an innocent one, with an error that ends the whole of fit().
+    "RAY_memory_monitor_refresh_ms": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
+    # Tune's snapshots are never read: the ledger is what a resume goes by.
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+WORKER_ENVIRONMENT = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30", "TOKENIZERS_PARALLELISM": "false"}
+PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
+OBJECT_STORE_BYTES = 100 * 2**20
+
+Prepare = Callable[[Sequence[TrialSpec]], None]
+
+
+def run_sweep(
+    plan: Plan,
+    options: RunOptions,
+    *,
+    tracker: Tracker | None = None,
+    train: Train | None = None,
+    prepare: Prepare | None = None,
+) -> SweepOutcome:
+    """Runs what remains of a plan and returns how the sweep stands.
+
+    Ctrl-C or SIGTERM once stops gracefully: the outcome has `interrupted` trials, which go on from their last checkpoints when
+    the sweep is resumed. A second one stops at once.
+
+    Args:
+        tracker: hears of every trial and configuration; whoever made it opens and closes the sweep's own run.
+        train: what workers run instead of `craft.training.train_run`.
+        prepare: called with the remaining trials before the first one starts; raises ValueError to refuse them.
+
+    Raises:
+        FolderInUse: another driver runs this sweep.
+        ValueError: the folder holds results and `options.resume` is not set; storage cannot be written; no machine can hold a
+            trial; a cluster does not answer.
+    """
+    started = time.monotonic()
+    folder = options.folder.absolute()
+    storage = options.storage or str(folder / "ray")
+    storage = storage if "://" in storage else str(Path(storage).absolute())
+    with one_driver(folder):
+        ledger = Ledger(folder)
+        if not options.resume and (ledger.results() or attempts(storage)):
+            raise ValueError(f"{folder} holds a sweep already. Go on with it by --resume, or start afresh with another --name.")
+        _check_storage(storage)
+        try:
+            with stderr_to_log(folder) as screen, Display(len(plan.trials), screen, options.verbosity) as display:
+                run = _Run(plan, options, folder, storage, ledger, display, tracker, train)
+                trouble = run.to_the_end(prepare)
+        finally:
+            ledger.close()
+            shutil.rmtree(folder / "scratch", ignore_errors=True)
+    return _outcome(plan, run.recorder, time.monotonic() - started, trouble)
+
+
+class _Run:
+    """One run of the driver: attempts until nothing remains, somebody stops it or nothing helps any more."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: RunOptions,
+        folder: Path,
+        storage: str,
+        ledger: Ledger,
+        display: Display,
+        tracker: Tracker | None,
+        train: Train | None,
+    ) -> None:
+        self.plan, self.options, self.folder, self.storage, self.train = plan, options, folder, storage, train
+        self.display = display
+        self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
+        self.proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan)
+        self.stop = Stop(display.say)
+        self._suggested: list[str] = []
+        self._trials_of: dict[str, list[TrialSpec]] = {}
+        for trial in plan.trials:
+            self._trials_of.setdefault(trial.configuration, []).append(trial)
+
+    def to_the_end(self, prepare: Prepare | None) -> str | None:
+        """Returns why it ended before its plan did, or None."""
+        if not self.recorder.remaining:
+            return None
+        if prepare is not None:
+            prepare([self.recorder.spec(key) for key in self.recorder.remaining])
+        trouble = None
+        try:
+            trouble = self._attempts()
+        except KeyboardInterrupt:
+            self.stop.asked = True
+        self.recorder.interrupted()
+        if not self.recorder.flush():
+            trouble = (
+                f"{self.folder} cannot be written: results since then are kept only in {self.storage}; make room and --resume"
+            )
+        return trouble
+
+    def _attempts(self) -> str | None:
+        suspects: list[str] = []
+        fruitless = 0
+        while self.recorder.remaining and not self.stop.asked:
+            before = len(self.recorder.results)
+            error = self._attempt(suspects)
+            if self.stop.asked:
+                return None
+            running = self.recorder.lost()
+            if error is None:
+                if not suspects and self.recorder.remaining:
+                    return "Ray ended the attempt with trials left; see the log"
+                suspects = []
+                continue
+            log.error("the attempt broke off", exc_info=error)
+            what = crash.describe(error)
+            if "memory" in str(error).lower():
+                if suspects and running:
+                    for key in running:
+                        self.recorder.ended(TrialResult(key, "failed", error=f"{what} (it ran alone)", retryable=True))
+                    suspects = [key for key in suspects if not self.recorder.is_settled(key)]
+                else:
+                    suspects = running
+            fruitless = 0 if len(self.recorder.results) > before else fruitless + 1
+            self.display.trouble(f"Ray broke off ({what}); starting again with what remains")
+            if fruitless >= FRUITLESS_ATTEMPTS:
+                return f"Ray broke off {fruitless} times without one trial ending: {what}"
+        return None
+
+    def _attempt(self, only: Sequence[str]) -> Exception | None:
+        """One Tune experiment over what remains (of the trials `only`, one at a time, if given). Returns what broke it."""
+        sweep = self.plan.sweep
+        number = max(attempts(self.storage), default=0) + 1
+        try:
+            with _ray(self.options) as cluster, self.stop.on_signals():
+                slots = _slots(cluster, sweep.resources, self.options)
+                tuner = tune.Tuner(
+                    tune.with_resources(_trainable(self._worker_settings()), _resources(sweep.resources)),
+                    param_space={},
+                    tune_config=tune.TuneConfig(
+                        search_alg=self._source(only),
+                        scheduler=SCHEDULERS[sweep.scheduler.name].make(sweep),
+                        num_samples=-1,
+                        reuse_actors=True,
+                        trial_name_creator=_key_of,
+                        trial_dirname_creator=_key_of,
+                    ),
+                    run_config=tune.RunConfig(
+                        name=f"attempt-{number}",
+                        storage_path=self.storage,
+                        stop=_Stopper(self.stop),
+                        callbacks=[_Recording(self, number)],
+                        failure_config=tune.FailureConfig(max_failures=self.options.max_failures),
+                        # Two, so that a damaged one has one before it.
+                        checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
+                        verbose=0,
+                    ),
+                )
+                os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else slots)
+                tuner.fit()
+        except ValueError:
+            raise
+        except Exception as error:
+            return error
+        return None
+
+    def _source(self, only: Sequence[str]) -> TrialSource:
+        if only:
+            waiting = [self.recorder.spec(key) for key in only]
+            return TrialSource(Listed(()), self._trials, self.recorder.is_settled, waiting, max_concurrent=1)
+        waiting = [trial for configuration in self._suggested for trial in self._trials_of[configuration]]
+        return TrialSource(self.proposer, self._trials, self.recorder.is_settled, waiting, self.options.max_concurrent)
+
+    def _trials(self, configuration: Configuration) -> list[TrialSpec]:
+        self._suggested.append(configuration.id)
+        return self._trials_of[configuration.id]
+
+    def _tell(self, summary: Summary) -> None:
+        values = objective_values(summary, self.plan.sweep.objectives)
+        self.proposer.tell(summary.configuration, values, "complete" if summary.complete else "incomplete")
+
+    def _worker_settings(self) -> WorkerSettings:
+        minutes = self.options.heartbeat_minutes
+        return WorkerSettings(
+            storage=self.storage,
+            scratch=None if self.options.address else str(self.folder / "scratch"),
+            threads=max(1, int(self.plan.sweep.resources.cpu)),
+            heartbeat_seconds=minutes * 60 if minutes else None,
+            memory_bytes=self.options.memory_bytes,
+            train=self.train,
+        )
+
+
+class _Recording(tune.Callback):
+    """Passes what Tune sees of the trials of an attempt to the recorder."""
+
+    def __init__(self, run: _Run, attempt: int) -> None:
+        self._run, self._recorder, self._attempt = run, run.recorder, attempt
+        self._next_tick = 0.0
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._recorder.started(trial.config["key"])
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        key = trial.config["key"]
+        if "result" in result:
+            self._end(TrialResult.from_json(result["result"]), result.get("checkpoint_dir_name"))
+        elif "progress" in result and not self._recorder.is_settled(key):
+            self._recorder.progressed(key, result["progress"])
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        # One with a result is on record already; one without was stopped by the scheduler.
+        if not self._recorder.is_settled(trial.config["key"]):
+            self._recorder.stopped(trial.config["key"])
+
+    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._recorder.retried(trial.config["key"], self._why(trial))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        key, tries = trial.config["key"], self._run.options.max_failures + 1
+        times = f" ({tries} times)" if tries > 1 else ""
+        self._recorder.ended(TrialResult(key, "failed", error=f"{self._why(trial)}{times}", retryable=True))
+
+    def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + 0.25
+            self._recorder.flush()
+            self._run.display.tick()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
+        return {}
+
+    def _end(self, result: TrialResult, checkpoint: str | None) -> None:
+        if result.status != "finished" or checkpoint is None:
+            self._recorder.ended(result)
+            return
+        filesystem, root = open_storage(self._run.storage)
+        stored = posixpath.join(f"attempt-{self._attempt}", result.key, checkpoint, ADAPTER_FOLDER)
+        path = posixpath.join(root, stored)
+        if isinstance(filesystem, fs.LocalFileSystem):
+            adapter = Path(path)
+        else:
+            adapter = self._run.folder / "adapters" / result.key
+            fs.copy_files(path, str(adapter), source_filesystem=filesystem)
+        self._recorder.ended(with_facts(result, adapter=posixpath.join(self._run.storage, stored)), adapter)
+
+    def _why(self, trial: Any) -> str:
+        return crash.describe(trial.get_pickled_error(), self._run.folder / "scratch" / trial.config["key"] / STDERR_FILE)
+
+
+class _Stopper(tune.Stopper):
+    """Ends an attempt when somebody asked for it."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._stop.asked
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+def _trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
+    def trial(config: dict[str, Any]) -> None:
+        def report(metrics: dict[str, Any], folder: Path | None) -> None:
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
+
+        work(config["trial"], settings, report)
+
+    return trial
+
+
+def _key_of(trial: Any) -> str:
+    return trial.config["key"]
+
+
+def _resources(resources: Resources) -> dict[str, float]:
+    return {"cpu": resources.cpu} | ({"gpu": resources.gpu} if resources.gpu else {})
+
+
+@contextmanager
+def _ray(options: RunOptions) -> Iterator[dict[str, float]]:
+    """A connection to the cluster, or a cluster of this machine alone; gives its resources.
+
+    Raises:
+        ValueError: the cluster does not answer.
+    """
+    os.environ.update(DRIVER_ENVIRONMENT)
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    common: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.WARNING,
+        "runtime_env": {"env_vars": WORKER_ENVIRONMENT | passed_on},
+    }
+    if options.address:
+        if (
+            any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+            or Path("~/.ray/auth_token").expanduser().exists()
+        ):
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        try:
+            ray.init(address=options.address, **common)
+        except Exception as error:
+            raise ValueError(
+                f"no Ray cluster answers at {options.address} ({str(error).strip().splitlines()[0]}). Check the address, and "
+                "RAY_AUTH_TOKEN if the cluster asks for a token."
+            ) from error
+    else:
+        ray.init(
+            address="local", include_dashboard=False, num_cpus=options.cpus, object_store_memory=OBJECT_STORE_BYTES, **common
+        )
+    log_to_root(("ray", "ray.tune", "ray.train", "ray.data"))
+    session = None if options.address else _session_folder()
+    try:
+        yield ray.cluster_resources()
+    finally:
+        ray.shutdown()
+        if session:
+            shutil.rmtree(session, ignore_errors=True)
+
+
+def _session_folder() -> str | None:
+    node = ray._private.worker._global_node
+    return node.get_session_dir_path() if node else None
+
+
+def _slots(cluster: dict[str, float], resources: Resources, options: RunOptions) -> int:
+    """How many trials the cluster holds at once.
+
+    Raises:
+        ValueError: not one, and the cluster is this machine, which will not grow.
+    """
+    asked = {"CPU": resources.cpu, "GPU": resources.gpu}
+    slots = min(int(cluster.get(name, 0) / need + 1e-9) for name, need in asked.items() if need)
+    if slots == 0 and not options.address:
+        has = ", ".join(f"{name.lower()} {cluster.get(name, 0):g}" for name in asked)
+        raise ValueError(
+            f"a trial asks for cpu {resources.cpu:g}, gpu {resources.gpu:g} and this machine has {has}: lower `resources`, or "
+            "give --address of a cluster that has them."
+        )
+    return max(1, min(slots, options.max_concurrent or slots))
+
+
+def _check_storage(storage: str) -> None:
+    filesystem, path = open_storage(storage)
+    probe = posixpath.join(path, ".writable")
+    try:
+        filesystem.create_dir(path, recursive=True)
+        with filesystem.open_output_stream(probe) as file:
+            file.write(b"ok")
+        filesystem.delete_file(probe)
+    except OSError as error:
+        raise ValueError(
+            f"storage {storage} cannot be written: {error}. Give another by --storage, or its permissions."
+        ) from error
+
+
+def _outcome(plan: Plan, recorder: Recorder, seconds: float, trouble: str | None) -> SweepOutcome:
+    by_status: dict[str, list[str]] = {"finished": [], "stopped": [], "failed": [], "interrupted": [], "missing": []}
+    for trial in plan.trials:
+        result = recorder.results.get(trial.key)
+        by_status[result.status if result else "missing"].append(trial.key)
+    return SweepOutcome(results=dict(recorder.results), seconds=seconds, trouble=trouble, **by_status)
