@@ -1,0 +1,161 @@
+"""The arithmetic of CRAFT: the change of every layer's core, and three equal ways to put it into a layer's forward pass.
+
+With C_l = sum_k (U1 J1)[l, k] G[k] the core of layer l, and C0_l the same at J = I, the paper's weight is
+
+    Ŵ_l = W_l + s U2 M_l U3ᵀ          M_l = J2 C_l J3ᵀ - C0_l          (r2 x r3)
+
+The difference is never formed from its two nearly equal halves. With D = J - I it is a sum of products, each with a factor
+that is zero at J = I, so that there M is exactly zero and the adapted model is the base model bit for bit in every dtype:
+
+    E = (U1 D1) G        P = D2 (C0 + E)        M = E + P + (C0 + E + P) D3ᵀ
+
+Three ways to use it::
+
+    bypass   y = W x + s U2 (M (U3ᵀ x))                 x ─┬─ W ───────────────┬─ y
+                                                           └─ U3ᵀ ─ M ─ s U2 ──┘
+    hybrid   y = (W + s U2 M U3ᵀ) x, dM through the factors or through dŴ (`HybridLinear`)
+    weight   y = Ŵ x by plain autograd, as the paper writes it: the reference of the tests
+
+The bypass never builds a d x d matrix and leaves W alone, so W may be quantized or half precision. The hybrid rounds Ŵ to W's
+dtype, which only float32 and wider can hold; there `cheapest` picks what costs the fewest floating-point operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Form = Literal["bypass", "factors", "dense"]
+
+BUILD_WEIGHT = 1.5
+"""Relative cost of an operation in building Ŵ: small products and a pass over W in memory, fitted by `tests.benchmarks`."""
+
+
+def core_offsets(u1: Tensor, core: Tensor, base: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
+    """M of all L layers in one contraction; exactly zero at J = I.
+
+    Args:
+        u1: (L, r1).
+        core: G, (r1, r2, r3).
+        base: C0 = U1 G, (L, r2, r3), as `base_cores` gives it.
+        j1, j2, j3: (r, r), or (L, r, r) where every layer has its own dropout mask.
+
+    Returns:
+        (L, r2, r3).
+    """
+    r1, r2, r3 = core.shape
+    d1, d2, d3 = (j - torch.eye(j.shape[-1], dtype=j.dtype, device=j.device) for j in (j1, j2, j3))
+    mixing = u1 @ d1 if d1.dim() == 2 else (u1[:, None, :] @ d1).squeeze(1)
+    moved = (mixing @ core.reshape(r1, r2 * r3)).view(-1, r2, r3)
+    mixed = base + moved
+    # Written as (Cᵀ D2ᵀ)ᵀ, a shared D2 makes one large product instead of L small ones.
+    turned = (mixed.mT @ d2.mT).mT
+    return moved + turned + (mixed + turned) @ d3.mT
+
+
+def base_cores(u1: Tensor, core: Tensor) -> Tensor:
+    """C0_l = sum_k U1[l, k] G[k], (L, r2, r3)."""
+    return torch.tensordot(u1, core, dims=1)
+
+
+def bypass(x: Tensor, y: Tensor, u3t: Tensor, core: Tensor, u2s: Tensor) -> Tensor:
+    """y + s U2 M U3ᵀ x.
+
+    Args:
+        x: (..., d_in), of the factors' dtype.
+        y: (..., d_out): the base layer's output.
+        u3t: U3ᵀ, (r3, d_in).
+        core: M of this layer, (r2, r3).
+        u2s: s U2ᵀ, (r2, d_out).
+    """
+    h = F.linear(F.linear(x, u3t), core)
+    if y.dtype != h.dtype:
+        return y + (h @ u2s).to(y.dtype)
+    return torch.addmm(y.reshape(-1, y.shape[-1]), h.reshape(-1, h.shape[-1]), u2s).view(y.shape)
+
+
+def weight_delta(core: Tensor, u2: Tensor, u3: Tensor, scaling: float) -> Tensor:
+    """s U2 M U3ᵀ, (d_out, d_in): what merging adds to W."""
+    return (scaling * u2) @ core @ u3.T
+
+
+def weight_form(x: Tensor, weight: Tensor, bias: Tensor | None, delta: Tensor) -> Tensor:
+    """The paper's form: x through W + delta, the weight rebuilt whole and differentiated by autograd."""
+    return F.linear(x, weight + delta, bias)
+
+
+def cheapest(tokens: int, d_out: int, d_in: int, r2: int, r3: int, *, training: bool) -> Form:
+    """The form with the fewest multiply-adds for one layer, beyond the base layer's own.
+
+    ======== ====================================== =====================================================
+    form     forward                                backward (gradient of x is the base layer's own in all)
+    ======== ====================================== =====================================================
+    bypass   T (d_in r3 + r2 r3 + d_out r2)         the same again, and T r2 r3 for dM
+    factors  B + T d_in r3                          T (d_out r2 + r2 r3)
+    dense    B                                      T d_out d_in + r2 d_in (d_out + r3)
+    ======== ====================================== =====================================================
+
+    B = d_out r3 (r2 + d_in) builds Ŵ, weighed by `BUILD_WEIGHT`. So with square weights the bypass is left at about T = d
+    tokens, and between the other two r = d / 2 decides. Without a backward pass only the forward column counts. Ŵ is kept
+    for the backward pass; where it would be larger than the layer's output (T < d_in), the bypass stays.
+    """
+    if tokens < d_in:
+        return "bypass"
+    build = BUILD_WEIGHT * d_out * r3 * (r2 + d_in)
+    through = tokens * (d_in * r3 + r2 * r3 + d_out * r2)
+    if not training:
+        return "bypass" if through <= build else "factors"
+    costs: dict[Form, float] = {
+        "bypass": 2 * through + tokens * r2 * r3,
+        "factors": build + through,
+        "dense": build + tokens * d_out * d_in + r2 * d_in * (d_out + r3),
+    }
+    return min(costs, key=costs.__getitem__)
+
+
+class HybridLinear(torch.autograd.Function):
+    """y = x Ŵᵀ + b with Ŵ = W + s U2 M U3ᵀ; the gradients of x through Ŵ, of M through the factors or through dŴ.
+
+    W and the factors are frozen: they get no gradient. `dense` says which way dM takes:
+    dM = (dy U2 s)ᵀ (x U3), or (s U2ᵀ) (dyᵀ x) U3. Both are the same sum in another order.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, core: Tensor, u3t: Tensor, u2s: Tensor, dense: bool
+    ) -> Tensor:
+        adapted = torch.addmm(weight, u2s.T, core @ u3t)
+        ctx.dense = dense
+        kept = x if dense else F.linear(x, u3t)
+        ctx.save_for_backward(kept, adapted, u3t, u2s)
+        return F.linear(x, adapted, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        kept, adapted, u3t, u2s = ctx.saved_tensors
+        rows = dy.reshape(-1, dy.shape[-1])
+        kept = kept.reshape(-1, kept.shape[-1])
+        dx = dy @ adapted if ctx.needs_input_grad[0] else None
+        dcore = None
+        if ctx.needs_input_grad[3]:
+            dcore = u2s @ (rows.T @ kept) @ u3t.T if ctx.dense else (rows @ u2s.T).T @ kept
+        return dx, None, None, dcore, None, None, None
+
+
+def dropout_masks(sizes: Sequence[int], p: float, layers: int | None, like: Tensor) -> tuple[Tensor, ...]:
+    """Inverted dropout masks of J1, J2, J3: 0 with probability p, else 1 / (1 - p).
+
+    Args:
+        sizes: (r1, r2, r3).
+        layers: L for one mask a layer, (L, r, r); None for one mask in all, (r, r).
+    """
+    leading = () if layers is None else (layers,)
+    keep = 1 - p
+    return tuple(
+        torch.empty((*leading, size, size), dtype=like.dtype, device=like.device).bernoulli_(keep).div_(keep) for size in sizes
+    )

@@ -1,0 +1,107 @@
+"""`CraftConfig`: what a CRAFT adapter is, as PEFT configures its methods.
+
+    Ŵ = W + s (T - R),   T = G x1 (U1 J1) x2 (U2 J2) x3 (U3 J3)       trainable: J1 (r1 x r1), J2 (r2 x r2), J3 (r3 x r3)
+
+for each projection type, whose weights of all layers are one stack. `craft.model` puts it on a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from peft.config import PeftConfig
+from peft.utils.peft_types import PeftType
+
+from craft.projections import WORDS
+
+DEFAULT_PROJECTIONS = ("q", "v")
+
+
+@dataclass
+class CraftConfig(PeftConfig):
+    """Configuration of a CRAFT adapter (paper, Algorithm 1).
+
+    Args:
+        ranks: (r1, r2, r3) of layers, outputs and inputs; 'all' is the full dimension. r1 <= L. Each stack trains
+            r1^2 + r2^2 + r3^2 parameters.
+        projections: words of `craft.projections.WORDS`; q and v if neither these nor `target_modules` are given.
+        dropout: probability with which an entry of J is zeroed in training (the others grow by 1 / (1 - p)).
+        scaling: s, the factor on the change of the weights.
+        init_epsilon: J starts at I + epsilon N(0, 1); 0 starts exactly at the pre-trained model.
+        dropout_mask: "shared" draws one mask of each J a forward pass, as Algorithm 1 does; "per_layer" one for each layer.
+        init_seed: seeds the start of J; torch's global generator if absent.
+        projection_map: word -> end of the module's path, for model families that `craft.projections.FAMILIES` lacks.
+        save_factors: keep the frozen factors in the saved adapter. Without them they are decomposed again, or read from
+            the store, when it is loaded.
+        target_modules: PEFT's way to choose modules (names' ends, a regular expression or "all-linear") instead of
+            `projections`: modules whose paths differ only in digits are one stack.
+        exclude_modules: names' ends or a regular expression of modules to leave out.
+        modules_to_save: modules to train and save whole beside the adapter, such as a task head.
+        layers_to_transform: refused: CRAFT's factors are those of all layers together.
+
+    Raises:
+        ValueError: a value outside its range, `projections` together with `target_modules`, or `layers_to_transform`.
+    """
+
+    ranks: tuple[int | str, int | str, int | str] = field(
+        default=("all", 64, 64), metadata={"help": "(r1, r2, r3) of layers, outputs, inputs; 'all' is the full dimension"}
+    )
+    projections: tuple[str, ...] | None = field(default=None, metadata={"help": f"words among {', '.join(WORDS)}"})
+    dropout: float = field(default=0.0, metadata={"help": "on the entries of J, in training only"})
+    scaling: float = field(default=1.0, metadata={"help": "s, the factor on the change of the weights"})
+    init_epsilon: float = field(default=1e-3, metadata={"help": "J starts at I + epsilon N(0, 1)"})
+    dropout_mask: str = field(
+        default="shared", metadata={"help": "one mask a forward pass, or one a layer: shared | per_layer"}
+    )
+    init_seed: int | None = field(default=None, metadata={"help": "seeds the start of J"})
+    projection_map: dict[str, str] | None = field(default=None, metadata={"help": "word -> end of the module's path"})
+    save_factors: bool = field(default=False, metadata={"help": "keep the frozen factors in the saved adapter"})
+    target_modules: list[str] | str | None = field(
+        default=None, metadata={"help": "names' ends, a regular expression or 'all-linear', instead of projections"}
+    )
+    exclude_modules: list[str] | str | None = field(default=None, metadata={"help": "modules to leave out"})
+    modules_to_save: list[str] | None = field(default=None, metadata={"help": "modules trained and saved whole"})
+    layers_to_transform: list[int] | int | None = field(default=None, metadata={"help": "refused; see the class"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peft_type = PeftType.CRAFT
+        self.ranks = self._checked_ranks(self.ranks)
+        if self.projections is not None:
+            self.projections = (self.projections,) if isinstance(self.projections, str) else tuple(self.projections)
+            if not self.projections or len(set(self.projections)) != len(self.projections):
+                raise ValueError(f"projections are one or more words, each once; got {list(self.projections)}")
+        if isinstance(self.target_modules, list | tuple | set):
+            self.target_modules = sorted(self.target_modules)
+        if self.projections is not None and self.target_modules is not None:
+            raise ValueError("give projections or target_modules, not both: they are two ways to name the same modules")
+        if self.layers_to_transform is not None:
+            raise ValueError(
+                "layers_to_transform is not possible with CRAFT: its factors are those of all layers' weights stacked, so "
+                "leaving layers out changes every layer's adapter. Use exclude_modules to decompose fewer layers."
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is a probability from 0 to below 1; got {self.dropout}")
+        if not self.scaling > 0:
+            raise ValueError(f"scaling is positive; got {self.scaling}")
+        if not self.init_epsilon >= 0:
+            raise ValueError(f"init_epsilon is 0 or more; got {self.init_epsilon}")
+        if self.dropout_mask not in ("shared", "per_layer"):
+            raise ValueError(f"dropout_mask is 'shared' or 'per_layer'; got {self.dropout_mask!r}")
+
+    @staticmethod
+    def _checked_ranks(ranks: Any) -> tuple[int | str, int | str, int | str]:
+        if isinstance(ranks, str) or not hasattr(ranks, "__len__") or len(ranks) != 3:
+            raise ValueError(f"ranks are three, (r1, r2, r3) for layers, outputs and inputs; got {ranks!r}")
+        for rank in ranks:
+            if rank != "all" and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):
+                raise ValueError(f"ranks are whole numbers from 1, or 'all'; got {rank!r} in {list(ranks)}")
+        return tuple(ranks)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The projection words in force; empty where `target_modules` chooses the modules."""
+        if self.projections is not None:
+            return self.projections
+        return DEFAULT_PROJECTIONS if self.target_modules is None else ()

@@ -1,0 +1,117 @@
+"""What a saved adapter says about the factors it was trained in, and the check when it is loaded.
+
+J mean something in one basis alone: the columns of U1, U2, U3. So beside J the adapter's file keeps, for each stack::
+
+    craft_fingerprint.<stack>_weights      SHA-256 of the stacked weights, 32 bytes
+    craft_fingerprint.<stack>_shape        L, d_out, d_in and r1, r2, r3
+    craft_fingerprint.<stack>_algorithm    `craft.tucker.ALGORITHM`, as bytes
+    craft_fingerprint.<stack>_sketch       `TuckerFactors.sketch`, float32
+    craft_factors.<stack>_core _u1 _u2 _u3 only with save_factors
+
+An adapter whose factors would be others here is refused; so is one for other weights, whatever it carries, since the change
+it learnt belongs to the weights it was learnt on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from craft.stack import Stack
+from craft.tucker import ALGORITHM, TuckerFactors, sketch_difference
+
+FINGERPRINT = "craft_fingerprint."
+FACTORS = "craft_factors."
+TOLERANCE = 1e-3
+"""Largest sketch difference at which two bases are the same; see `craft.tucker.sketch_difference`."""
+
+_PARTS = ("core", "u1", "u2", "u3")
+_ELSEWHERE = "To use it beside other weights, load it on its own base and export it with to_lora()."
+
+
+def record(stacks: Mapping[str, Stack], with_factors: bool) -> dict[str, Tensor]:
+    """Tensors that identify the stacks' factors, and the factors themselves where asked; empty on the meta device."""
+    tensors: dict[str, Tensor] = {}
+    for name, stack in stacks.items():
+        if stack.factors is None or stack.weights_hash is None:
+            continue
+        parts = {
+            "weights": torch.frombuffer(bytearray.fromhex(stack.weights_hash), dtype=torch.uint8),
+            "shape": torch.tensor([*stack.shape, *stack.ranks]),
+            "algorithm": torch.frombuffer(bytearray(ALGORITHM.encode()), dtype=torch.uint8),
+            "sketch": stack.factors.sketch().float(),
+        }
+        tensors.update({f"{FINGERPRINT}{name}_{part}": tensor for part, tensor in parts.items()})
+        if with_factors:
+            for part in _PARTS:
+                kept = getattr(stack.factors, part).detach().to("cpu", torch.float32)
+                tensors[f"{FACTORS}{name}_{part}"] = kept.contiguous().clone()
+    return tensors
+
+
+def verify(stacks: Mapping[str, Stack], tensors: Mapping[str, Tensor]) -> None:
+    """Compares what an adapter says of its factors with those at hand; takes over the factors it carries.
+
+    Raises:
+        ValueError: the adapter has no record for a stack; its weights, shape or ranks are others; its factors are carried
+            but broken; or they are not carried and came out differently here.
+    """
+    for name, stack in stacks.items():
+        if stack.weights_hash is None:
+            continue
+        kept = {part: tensors.get(f"{FINGERPRINT}{name}_{part}") for part in ("weights", "shape", "algorithm", "sketch")}
+        weights, shape, algorithm, sketch = kept.values()
+        if weights is None or shape is None or algorithm is None or sketch is None:
+            recorded = {key[len(FINGERPRINT) :].rpartition("_")[0] for key in tensors if key.startswith(FINGERPRINT)}
+            raise ValueError(
+                f"the CRAFT adapter does not say which factors its J of projection {name!r} belong to (it has records of "
+                f"{', '.join(sorted(recorded)) or 'none'}), so it cannot be loaded safely. Save it again with save_pretrained."
+            )
+        _check_base(name, stack, bytes(weights.cpu().tolist()).hex(), tuple(shape.tolist()))
+        carried = _carried(name, stack, tensors)
+        if carried is not None:
+            if sketch_difference(sketch, carried.sketch().float()) > TOLERANCE:
+                raise ValueError(f"the factors of projection {name!r} that the CRAFT adapter carries are broken: copy it again")
+            stack.set_factors(carried)
+            continue
+        trained_with = bytes(algorithm.cpu().tolist()).decode(errors="replace")
+        difference = sketch_difference(sketch, stack.ready().sketch().float())
+        if trained_with != ALGORITHM or difference > TOLERANCE:
+            raise ValueError(
+                f"the CRAFT adapter was trained in another basis than the factors of projection {name!r} that came out here "
+                f"(sketches differ by {difference:.2g}, at most {TOLERANCE:g} is rounding; decomposed by {trained_with}, here "
+                f"by {ALGORITHM}). Its J would mean something else. Where it was trained, set save_factors=True in its config "
+                "and save it again: then it carries its factors."
+            )
+
+
+def carries_factors(tensors: Mapping[str, Tensor]) -> bool:
+    return any(key.startswith(FACTORS) for key in tensors)
+
+
+def _check_base(name: str, stack: Stack, weights: str, shape: tuple[int, ...]) -> None:
+    if shape != (*stack.shape, *stack.ranks):
+        raise ValueError(
+            f"the CRAFT adapter's projection {name!r} has stack {shape[:3]} at ranks {shape[3:]}; here it is {stack.shape} at "
+            f"{stack.ranks}: another model, or another configuration"
+        )
+    if weights != stack.weights_hash:
+        raise ValueError(
+            f"the CRAFT adapter was trained on other weights of projection {name!r} (SHA-256 {weights[:12]}..., here "
+            f"{str(stack.weights_hash)[:12]}...). Load the base model it was trained on: same checkpoint and revision, same "
+            f"dtype, not quantized differently, nothing merged into it. {_ELSEWHERE}"
+        )
+
+
+def _carried(name: str, stack: Stack, tensors: Mapping[str, Tensor]) -> TuckerFactors | None:
+    parts = [tensors.get(f"{FACTORS}{name}_{part}") for part in _PARTS]
+    if any(part is None for part in parts):
+        return None
+    have = stack.factors
+    device, dtype = (have.core.device, have.core.dtype) if have else (stack.device, torch.float32)
+    core, u1, u2, u3 = (part.to(device, dtype) for part in parts if part is not None)
+    # The spectra are a report's business; an adapter that carries its factors does not need them.
+    none = torch.zeros(0, dtype=torch.float64)
+    return TuckerFactors(core, u1, u2, u3, singular_values=(none, none, none), squared_norm=float("nan"))

@@ -1,0 +1,200 @@
+"""`CraftLinear`: a linear module with CRAFT's change of its weight beside it, merged into it, or switched off.
+
+    y = W x + b  +  s U2 M_l U3ᵀ x        for each active adapter; M_l from the adapter's stack (`craft.stack`)
+
+Nothing trainable lies here: a layer knows which stacks it is a slice of, and which outputs are that slice's (a fused module
+holds several). The base layer is called as it is, so it may be quantized or offloaded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer, check_adapters_to_merge
+from peft.utils.quantization_utils import resolve_quantization_backend
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.pytorch_utils import Conv1D
+
+from craft.stack import CraftAdapter, Stack
+from craft.bypass import HybridLinear, bypass, cheapest
+from craft.projections import Located
+
+
+@dataclass(eq=False)
+class Slice:
+    """One stack's share of a layer: the layer's place in the stack and in the module's outputs.
+
+    `recomputes` is set while a reentrant checkpoint runs the layer without gradients; the recomputation in the backward pass
+    then makes this layer's core anew, since its backward may not run twice through the graph all layers share.
+    """
+
+    adapter: CraftAdapter
+    stack: Stack
+    index: int
+    place: Located
+    recomputes: bool = False
+
+    def core(self, dtype: torch.dtype, device: torch.device, training: bool) -> Tensor:
+        stack = self.stack
+        if not torch.compiler.is_compiling():
+            in_backward = torch._C._current_graph_task_id() != -1
+            if stack.cores is None or (not in_backward and stack.is_stale(self.adapter.js(stack))):
+                stack.refresh(self.adapter.js(stack), dtype, training)
+            if stack.has_grad and not torch.is_grad_enabled():
+                self.recomputes = True
+            elif in_backward and self.recomputes:
+                return stack.offsets(self.adapter.js(stack), stack.masks, self.index)[0].to(device, dtype)
+            else:
+                self.recomputes = False
+        assert stack.cores is not None
+        core = stack.cores[self.index]
+        return core if core.dtype == dtype and core.device == device else core.to(device, dtype)
+
+
+class CraftLinear(nn.Module, BaseTunerLayer):
+    """A Linear, Conv1D or quantized linear module under CRAFT; made by `CraftModel`."""
+
+    adapter_layer_names = ("craft_J",)
+    other_param_names = ("craft_slices",)
+
+    def __init__(self, base_layer: nn.Module) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+        self.craft_slices: dict[str, list[Slice]] = {}
+        self.craft_rows: list[tuple[str, Tensor]] | None = None
+        self.merged_adapters: list[str] = []
+        self._disable_adapters = False
+        self._pristine: Tensor | None = None
+        self.quantization_backend = resolve_quantization_backend(base_layer, get_apply_tensor_subclass=lambda: None)
+
+    @property
+    def craft_J(self) -> nn.ModuleDict:
+        """Adapter -> its J, which are the tuner's and shared by all layers; PEFT's bookkeeping reads them here."""
+        return nn.ModuleDict({name: slices[0].adapter for name, slices in self.craft_slices.items()})
+
+    def update_layer(self, adapter_name: str, slices: list[Slice]) -> None:
+        self.craft_slices[adapter_name] = slices
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.disable_adapters or self.merged:
+            if self.merged and self.disable_adapters:
+                self.unmerge()
+            return self.base_layer(x, *args, **kwargs)
+        if self.craft_rows is not None:
+            return self._forward_by_row(x, self.base_layer(x, *args, **kwargs))
+        slices = [piece for name in self.active_adapters for piece in self.craft_slices.get(name, ())]
+        if len(slices) == 1 and not args and not kwargs:
+            adapted = self._through_weight(x, slices[0])
+            if adapted is not None:
+                return adapted
+        y = self.base_layer(x, *args, **kwargs)
+        for piece in slices:
+            y = self._beside(x, y, piece)
+        return y
+
+    def _beside(self, x: Tensor, y: Tensor, piece: Slice) -> Tensor:
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        u3t, u2s = piece.stack.cast(dtype, x.device)
+        core = piece.core(dtype, x.device, self.training)
+        x = x.to(dtype)
+        if piece.place.is_whole:
+            return bypass(x, y, u3t, core, u2s)
+        start, stop = piece.place.start, piece.place.stop
+        part = bypass(x, y[..., start:stop], u3t, core, u2s)
+        return torch.cat([y[..., :start], part, y[..., stop:]], dim=-1)
+
+    def _through_weight(self, x: Tensor, piece: Slice) -> Tensor | None:
+        """The hybrid form where it is exact and cheaper; None otherwise."""
+        base = self.base_layer
+        if type(base) is not nn.Linear or base._forward_hooks or base._forward_pre_hooks or hasattr(base, "_hf_hook"):
+            return None
+        weight = base.weight
+        # A narrower W would round the change away; under autocast W is cast first.
+        if x.dtype != weight.dtype or weight.dtype not in (torch.float32, torch.float64) or weight.requires_grad:
+            return None
+        if torch.is_autocast_enabled(x.device.type) or not piece.place.is_whole:
+            return None
+        learns = torch.is_grad_enabled()
+        d_out, d_in = weight.shape
+        _, r2, r3 = piece.stack.ranks
+        form = cheapest(x.numel() // d_in, d_out, d_in, r2, r3, training=learns)
+        if form == "bypass":
+            return None
+        u3t, u2s = piece.stack.cast(x.dtype, x.device)
+        core = piece.core(x.dtype, x.device, self.training)
+        if learns and (core.requires_grad or x.requires_grad):
+            return HybridLinear.apply(x, weight, base.bias, core, u3t, u2s, form == "dense")
+        return F.linear(x, torch.addmm(weight, u2s.T, core @ u3t), base.bias)
+
+    def _forward_by_row(self, x: Tensor, y: Tensor) -> Tensor:
+        """Each row of the batch with its own adapter."""
+        assert self.craft_rows is not None
+        for name, rows in self.craft_rows:
+            rows = rows.to(x.device)
+            for piece in self.craft_slices.get(name, ()):
+                y = y.index_copy(0, rows, self._beside(x[rows], y[rows], piece))
+        return y
+
+    def get_delta_weight(self, adapter_name: str) -> Tensor:
+        """What the adapter adds to the base weight: of its shape, float32 or wider, in its orientation."""
+        conv = isinstance(self.get_base_layer(), Conv1D)
+        delta: Tensor | None = None
+        for piece in self.craft_slices[adapter_name]:
+            with torch.no_grad():
+                change = piece.stack.delta(piece.adapter.js(piece.stack), piece.index)
+            if delta is None:
+                delta = change.new_zeros(piece.place.outputs, piece.place.inputs)
+            delta[piece.place.start : piece.place.stop] += change
+        assert delta is not None
+        return delta.T if conv else delta
+
+    def supports_lora_conversion(self, adapter_name: str = "default") -> bool:
+        return self.quantization_backend is None
+
+    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
+        """Adds the adapters' change to the base weight; `unmerge` gives back the very bits there were.
+
+        Args:
+            safe_merge: refuse if the sum is not finite, before anything is changed.
+            adapter_names: those to merge; the active ones if absent.
+
+        Raises:
+            ValueError: the base is quantized, or `safe_merge` found NaN or infinity.
+        """
+        names = [name for name in check_adapters_to_merge(self, adapter_names) if name in self.craft_slices]
+        if not names:
+            return
+        if self.quantization_backend is not None or not self.get_base_layer().weight.is_floating_point():
+            kind = self.quantization_backend.backend_name if self.quantization_backend else "integer"
+            raise ValueError(
+                f"CRAFT cannot be merged into quantized weights ({kind}): rounding them again would drown the change. Score "
+                "through the bypass, or export with to_lora() and serve it beside the quantized base."
+            )
+        weight = self.get_base_layer().weight
+        with torch.no_grad():
+            change = sum(self.get_delta_weight(name) for name in names)
+            merged = (weight.data.to(change.dtype) + change.to(weight.device)).to(weight.dtype)  # type: ignore[union-attr]
+            if safe_merge and not torch.isfinite(merged).all():
+                raise ValueError(f"merging {', '.join(names)} gives NaN or infinite weights; the adapter seems to be broken")
+            if self._pristine is None:
+                self._pristine = weight.data.clone()
+            weight.data.copy_(merged)
+        self.merged_adapters = [*self.merged_adapters, *names]
+
+    def unmerge(self) -> None:
+        """Puts back the weight as it was before any adapter was merged."""
+        if not self.merged:
+            warnings.warn("Already unmerged. Nothing to do.", stacklevel=2)
+            return
+        if self._pristine is not None:
+            self.get_base_layer().weight.data.copy_(self._pristine)
+        self._pristine = None
+        self.merged_adapters = []
+
+    def __repr__(self) -> str:
+        return "craft." + super().__repr__()

@@ -1,0 +1,295 @@
+"""`CraftModel`: CRAFT as a PEFT tuner (paper, Algorithm 1).
+
+::
+
+    inject_adapter     projections -> stacks -> factors (store) -> CraftAdapter -> CraftLinear around every module
+    forward            pre-hook on the base model: M of all layers of every active stack, one contraction each
+                       every CraftLinear: y + s U2 M_l U3ᵀ x
+    save / load        J and what identifies the factors (`craft.fingerprint`)
+
+J live here, on the tuner, under `craft_J.<adapter>`: they belong to no layer alone. The base model's weights are never
+written, except by `merge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from peft.config import PeftConfig
+from peft.tuners.tuners_utils import BaseTuner, _maybe_include_all_linear_layers, check_target_module_exists
+from peft.utils.integrations import init_empty_weights
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from craft import fingerprint
+from craft.config import CraftConfig
+from craft.layer import CraftLinear, Slice
+from craft.projections import Located, Stacks, find_projections, find_targets
+from craft.stack import CraftAdapter, Stack
+from craft.store import default_store, hash_weights
+from craft.tucker import resolve_ranks
+
+
+class RefreshCores:
+    """Forward pre-hook of the base model: computes all cores before any layer, and any checkpointed block, needs them."""
+
+    def __init__(self, tuner: CraftModel) -> None:
+        self.tuner = tuner
+
+    def __call__(self, _module: nn.Module, _inputs: Any) -> None:
+        self.tuner.refresh()
+
+
+class CraftModel(BaseTuner):
+    """Puts CRAFT adapters on a model; `get_peft_model(model, CraftConfig(...))` makes one.
+
+    Attributes:
+        craft_J: adapter name -> `CraftAdapter`.
+    """
+
+    uses_shared_state = True
+    prefix = "craft_"
+    tuner_layer_cls = CraftLinear
+    target_module_mapping: dict[str, list[str]] = {}
+
+    def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
+        self.craft_J = nn.ModuleDict()
+        self._refresh_hook = model.register_forward_pre_hook(RefreshCores(self))
+
+    def inject_adapter(
+        self,
+        model: nn.Module,
+        adapter_name: str,
+        autocast_adapter_dtype: bool = True,
+        low_cpu_mem_usage: bool = False,
+        state_dict: dict[str, Tensor] | None = None,
+    ) -> None:
+        """Decomposes the chosen projections' weights and puts the adapter on their modules.
+
+        Raises:
+            ValueError: a projection or a rank that the model does not allow; an adapter is merged into the weights.
+        """
+        config = self.peft_config[adapter_name]
+        # PEFT sets every adapter's requires_grad by the new one's inference mode.
+        flags = [(parameter, parameter.requires_grad) for parameter in self.craft_J.parameters()]
+        try:
+            adapter = self._new_adapter(model, config, low_cpu_mem_usage)
+            self.craft_J[adapter_name] = adapter
+            super().inject_adapter(model, adapter_name, autocast_adapter_dtype, low_cpu_mem_usage, state_dict)
+        except BaseException:
+            if adapter_name in self.craft_J:
+                del self.craft_J[adapter_name]
+            if not self.craft_J:
+                self._refresh_hook.remove()
+            raise
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+
+    def _new_adapter(self, model: nn.Module, config: CraftConfig, low_cpu_mem_usage: bool) -> CraftAdapter:
+        if any(isinstance(module, CraftLinear) and module.merged for module in model.modules()):
+            raise ValueError(
+                "an adapter is merged into the base weights: decomposing them now would make it part of the new adapter's "
+                "factors. Call unmerge_adapter() first."
+            )
+        stacks = []
+        device = torch.device("cpu")
+        modules = dict(model.named_modules())
+        for name, layers in self._locate(model, config).items():
+            shape = (len(layers), *layers[0].shape)
+            ranks = resolve_ranks(config.ranks, shape, name=f"projection {name!r}")
+            weights = [_base_weight(modules[layer.module_name], layer) for layer in layers]
+            device = weights[0].device
+            stack = Stack(name, layers, ranks, config, device)
+            if not any(weight.is_meta for weight in weights):
+                stack.weights_hash = hash_weights(weights)
+                # An adapter that carries its factors brings them when it is loaded, a moment from now.
+                if not (config.save_factors and config.inference_mode):
+                    factors = default_store().get(weights, ranks, name=name)
+                    stack.set_factors(factors.to(device))
+            stacks.append(stack)
+        with init_empty_weights() if low_cpu_mem_usage else _nothing():
+            return CraftAdapter(stacks, device, config.init_epsilon, config.init_seed)
+
+    def _locate(self, model: nn.Module, config: CraftConfig) -> Stacks:
+        if config.target_modules is None:
+            stacks = find_projections(model, config.words, config.projection_map)
+        else:
+            _maybe_include_all_linear_layers(config, model)
+            if not isinstance(config.target_modules, str):
+                config.target_modules = sorted(config.target_modules)
+            shim = PeftConfig()
+            shim.target_modules, shim.modules_to_save = config.target_modules, config.modules_to_save
+            stacks = find_targets(model, lambda key: check_target_module_exists(shim, key))
+        kept: Stacks = {}
+        for name, layers in stacks.items():
+            layers = [layer for layer in layers if not _excluded(config, layer.module_name)]
+            if layers:
+                kept[name] = layers
+        if not kept:
+            raise ValueError(f"exclude_modules {config.exclude_modules!r} leaves out every module that was chosen")
+        return kept
+
+    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:
+        return peft_config
+
+    def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> bool:  # type: ignore[override]
+        names = [name for name, config in self.peft_config.items() if config is peft_config and name in self.craft_J]
+        return any(key == layer.module_name for name in names for layer, _, _ in self._places(name))
+
+    def _places(self, adapter_name: str) -> Iterator[tuple[Located, Stack, int]]:
+        for stack in self.craft_J[adapter_name].stacks.values():
+            for index, layer in enumerate(stack.layers):
+                yield layer, stack, index
+
+    def _create_and_replace(
+        self,
+        peft_config: PeftConfig,
+        adapter_name: str,
+        target: nn.Module,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        parameter_name: str | None = None,
+    ) -> None:
+        adapter = self.craft_J[adapter_name]
+        slices = [
+            Slice(adapter, stack, index, layer)
+            for layer, stack, index in self._places(adapter_name)
+            if layer.module_name == current_key
+        ]
+        if isinstance(target, CraftLinear):
+            target.update_layer(adapter_name, slices)
+        else:
+            wrapped = CraftLinear(target)
+            wrapped.update_layer(adapter_name, slices)
+            self._replace_module(parent, target_name, wrapped, target)
+
+    def refresh(self) -> None:
+        """Computes the cores of the active adapters, as the pre-hook does before every forward of the base model."""
+        layers = self._layers()
+        first = next(layers, None)
+        if first is None or first.disable_adapters or first.merged:
+            return
+        rows = first.craft_rows
+        names = self.active_adapters if rows is None else [name for name, _ in rows]
+        for name in names:
+            if name not in self.craft_J:
+                continue
+            adapter = self.craft_J[name]
+            for stack in adapter.stacks.values():
+                stack.refresh(adapter.js(stack), self._product_dtype(stack), self.model.training)
+
+    def _layers(self) -> Iterator[CraftLinear]:
+        return (module for module in self.model.modules() if isinstance(module, CraftLinear))
+
+    def _product_dtype(self, stack: Stack) -> torch.dtype:
+        """The dtype of the large products around a stack's layers: autocast's, or the base weight's."""
+        if torch.is_autocast_enabled(stack.device.type):
+            return torch.get_autocast_dtype(stack.device.type)
+        base = self.model.get_submodule(stack.layers[0].module_name)
+        _, dtype = base._get_base_layer_device_and_dtype(base.get_base_layer())
+        return dtype if dtype is not None and dtype.is_floating_point and dtype.itemsize > 1 else torch.float32
+
+    def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
+        """Called when an adapter has been made or loaded: J to the base weights' device, never narrower than float32."""
+        adapter = self.craft_J[adapter_name]
+        for stack in adapter.stacks.values():
+            if stack.device.type != "meta":
+                adapter.move(stack.device)
+                break
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        super().delete_adapter(adapter_name)
+        del self.craft_J[adapter_name]
+
+    def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> nn.Module:
+        model = super()._unload_and_optionally_merge(*args, **kwargs)
+        self._refresh_hook.remove()
+        return model
+
+    @contextmanager
+    def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """PEFT's `adapter_names=[...]` of a forward or generate call: an adapter for each row, "__base__" for none."""
+        names = kwargs.get("adapter_names")
+        if names is None:
+            yield
+            return
+        if self.training:
+            raise ValueError("adapter_names chooses adapters row by row for inference; call eval() first")
+        unknown = sorted(set(names) - set(self.craft_J) - {"__base__"})
+        if unknown:
+            raise ValueError(f"adapter_names has unknown adapters {unknown}; there are {sorted(self.craft_J)} and '__base__'")
+        layers = list(self._layers())
+        if any(layer.merged for layer in layers):
+            raise ValueError("adapter_names cannot be used while an adapter is merged; call unmerge_adapter() first")
+        beams = kwargs.get("num_beams") or 1
+        names = [name for name in names for _ in range(beams)]
+        chosen = [name for name in dict.fromkeys(names) if name != "__base__"]
+        rows = [(name, torch.tensor([i for i, other in enumerate(names) if other == name])) for name in chosen]
+        try:
+            for layer in layers:
+                layer.craft_rows = rows
+            yield
+        finally:
+            for layer in layers:
+                layer.craft_rows = None
+
+    @classmethod
+    def _get_adapter_state_dict(
+        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict, unwanted_adapter_names: list[str]
+    ) -> dict[str, Tensor]:
+        kept = super()._get_adapter_state_dict(model, config, adapter_name, state_dict, unwanted_adapter_names)
+        path, tuner = _tuner_of(model)
+        stacks = tuner.craft_J[adapter_name].stacks
+        return {**kept, **{path + key: value for key, value in fingerprint.record(stacks, config.save_factors).items()}}
+
+    @classmethod
+    def _remap_adapter_state_dict_for_load(
+        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        path, tuner = _tuner_of(model)
+        ours = (path + fingerprint.FINGERPRINT, path + fingerprint.FACTORS)
+        said = {key.removeprefix(path): state_dict[key] for key in state_dict if key.startswith(ours)}
+        fingerprint.verify(tuner.craft_J[adapter_name].stacks, said)
+        rest = {key: value for key, value in state_dict.items() if not key.startswith(ours)}
+        return super()._remap_adapter_state_dict_for_load(model, config, adapter_name, rest)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _tuner_of(model: nn.Module) -> tuple[str, CraftModel]:
+    name, tuner = next((name, module) for name, module in model.named_modules() if isinstance(module, CraftModel))
+    return f"{name}." if name else "", tuner
+
+
+def _excluded(config: CraftConfig, key: str) -> bool:
+    shim = PeftConfig()
+    shim.target_modules, shim.exclude_modules, shim.modules_to_save = [key], config.exclude_modules, config.modules_to_save
+    return not check_target_module_exists(shim, key)
+
+
+def _base_weight(module: nn.Module, layer: Located) -> Tensor:
+    """A layer's (d_out, d_in) weight, dequantized where it must be."""
+    while hasattr(module, "base_layer"):
+        module = module.base_layer
+    wrapped = CraftLinear(module)
+    if wrapped.quantization_backend is not None or not module.weight.is_floating_point():
+        try:
+            weight = wrapped.get_base_weight()
+        except (TypeError, NotImplementedError) as error:
+            raise ValueError(
+                f"{layer.module_name} is quantized in a way that cannot be read back as numbers ({error}), so CRAFT cannot "
+                "decompose it. Use a bitsandbytes or HQQ base, or the model before quantization."
+            ) from error
+        if not weight.is_floating_point():
+            raise ValueError(f"{layer.module_name} holds {weight.dtype} weights, which CRAFT cannot decompose: dequantize them")
+    else:
+        weight = module.weight.detach()
+    matrix = weight.T if isinstance(module, Conv1D) else weight
+    return matrix[layer.start : layer.stop]

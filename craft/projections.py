@@ -1,0 +1,305 @@
+"""Where a model family keeps its projections: the words q, k, v, o, gate, up, down as places in a transformers model.
+
+A projection word names one linear map of every layer; CRAFT stacks the L weights of a word into one tensor, LoRA and its kin
+adapt each of them alone. `FAMILIES` is a table from transformers' `model_type` to the end of the module's path for each word;
+`pattern[i/n]` is the i-th of n equal parts of a fused module's outputs (GPT-2's `c_attn` holds q, k and v)::
+
+    bert.encoder.layer.3.attention.self.query     word q, path without digits bert.encoder.layer.attention.self.query
+    transformer.h.3.attn.c_attn[0/3]              word q of GPT-2: outputs 0 to d of 3 d
+
+Modules whose path without its digits differs (an encoder's, a decoder's, a cross attention's q) or whose shapes differ are
+different stacks. A family that is not in the table is named by a mapping, word -> pattern, in the method's configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+WORDS = ("q", "k", "v", "o", "gate", "up", "down")
+
+_BERT = {
+    "q": r"attention\.self\.query",
+    "k": r"attention\.self\.key",
+    "v": r"attention\.self\.value",
+    "o": r"attention\.output\.dense",
+    "up": r"intermediate\.dense",
+    "down": r"layer\.\d+\.output\.dense",
+}
+_LLAMA = {
+    "q": r"self_attn\.q_proj",
+    "k": r"self_attn\.k_proj",
+    "v": r"self_attn\.v_proj",
+    "o": r"self_attn\.o_proj",
+    "gate": r"mlp\.gate_proj",
+    "up": r"mlp\.up_proj",
+    "down": r"mlp\.down_proj",
+}
+_OPT = {
+    "q": r"(?:self|encoder)_attn\.q_proj",
+    "k": r"(?:self|encoder)_attn\.k_proj",
+    "v": r"(?:self|encoder)_attn\.v_proj",
+    "o": r"(?:self|encoder)_attn\.out_proj",
+    "up": r"fc1",
+    "down": r"fc2",
+}
+_DISTILBERT = {
+    "q": r"attention\.q_lin",
+    "k": r"attention\.k_lin",
+    "v": r"attention\.v_lin",
+    "o": r"attention\.out_lin",
+    "up": r"ffn\.lin1",
+    "down": r"ffn\.lin2",
+}
+_GPT2 = {
+    "q": r"attn\.c_attn[0/3]",
+    "k": r"attn\.c_attn[1/3]",
+    "v": r"attn\.c_attn[2/3]",
+    "o": r"attn\.c_proj",
+    "up": r"mlp\.c_fc",
+    "down": r"mlp\.c_proj",
+}
+_T5 = {
+    "q": r"(?:SelfAttention|EncDecAttention)\.q",
+    "k": r"(?:SelfAttention|EncDecAttention)\.k",
+    "v": r"(?:SelfAttention|EncDecAttention)\.v",
+    "o": r"(?:SelfAttention|EncDecAttention)\.o",
+    "gate": r"DenseReluDense\.wi_0",
+    "up": r"DenseReluDense\.wi(?:_1)?",
+    "down": r"DenseReluDense\.wo",
+}
+
+FAMILIES: dict[str, Mapping[str, str]] = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "electra": _BERT,
+    "distilbert": _DISTILBERT,
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "gemma": _LLAMA,
+    "gemma2": _LLAMA,
+    "gemma3_text": _LLAMA,
+    "opt": _OPT,
+    "bart": _OPT,
+    "gpt2": _GPT2,
+    "t5": _T5,
+}
+"""Rows: transformers' `model_type` -> word -> end of the module's path (a regular expression), `[i/n]` for a fused part."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """One layer's weight of a projection.
+
+    Attributes:
+        module_name: path in the model.
+        start, stop: the outputs of the module that are this projection's; all of them unless the module is fused.
+        outputs: how many outputs the module has.
+        inputs: d_in.
+    """
+
+    module_name: str
+    start: int
+    stop: int
+    outputs: int
+    inputs: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.stop - self.start == self.outputs
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d_out, d_in)."""
+        return self.stop - self.start, self.inputs
+
+
+Stacks = dict[str, list[Located]]
+
+
+def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[str, str] | None = None) -> Stacks:
+    """The stacks of the projections `names`, in the order of the names; layers in the model's order.
+
+    Args:
+        model: a transformers model, on any device; it may already carry adapters.
+        names: words of `WORDS`, or keys of `mapping`.
+        mapping: word -> end of the module path (a regular expression, with `[i/n]` for a fused part). Its words come before
+            the family's; a model family that is not in `FAMILIES` needs one.
+
+    Returns:
+        Stack name -> one `Located` a layer. The name is the word, with the path behind it where a word has several stacks.
+
+    Raises:
+        ValueError: a word the family does not have, a family that is not known, a pattern that fits nothing; says what
+            linear modules the model holds.
+    """
+    if not names:
+        raise ValueError(f"no projections given; choose among {', '.join(WORDS)}")
+    linear = linear_modules(model)
+    patterns = {**_family(model, linear, needed=[name for name in names if name not in (mapping or {})]), **(mapping or {})}
+    stacks: Stacks = {}
+    for name in names:
+        if name not in patterns:
+            raise ValueError(_unknown_word(name, patterns, model, linear))
+        pattern, part, parts = _parse(patterns[name])
+        found = [key for key in linear if re.search(rf"(?:^|\.)(?:{pattern})$", key)]
+        if not found:
+            raise ValueError(
+                f"projection {name!r} is looked for at {patterns[name]!r}, but no linear module of {_called(model)} has such a "
+                f"path. {_found(linear)}"
+            )
+        stacks.update(_grouped(name, [_located(key, linear[key], part, parts) for key in found]))
+    return stacks
+
+
+def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
+    """The stacks of the linear modules whose path `matches`, grouped by path without digits and by shape.
+
+    Raises:
+        ValueError: nothing matches; says what linear modules the model holds.
+    """
+    linear = linear_modules(model)
+    groups: dict[str, list[Located]] = {}
+    for key, shape in linear.items():
+        if matches(key):
+            groups.setdefault(_without_digits(key), []).append(_located(key, shape, 0, 1))
+    if not groups:
+        raise ValueError(f"target_modules fit no linear module of {_called(model)}. {_found(linear)}")
+    stacks: Stacks = {}
+    for path, layers in groups.items():
+        stacks.update(_grouped(_short(path, groups), layers))
+    return stacks
+
+
+def target_modules(model: nn.Module, names: Sequence[str], mapping: Mapping[str, str] | None = None) -> list[str]:
+    """Module names that a per-layer method (LoRA and its kin) adapts for the projections `names`.
+
+    Ends of paths, as short as they can be without naming another module; whole paths where that is not possible. A fused
+    module that holds one of the projections is named whole.
+    """
+    paths = dict.fromkeys(layer.module_name for stack in find_projections(model, names, mapping).values() for layer in stack)
+    every = [name for name, _ in model.named_modules()]
+    suffixes: dict[str, None] = {}
+    for path in paths:
+        words = path.split(".")
+        for start in range(len(words) - 1, -1, -1):
+            suffix = ".".join(words[start:])
+            others = [name for name in every if (name == suffix or name.endswith(f".{suffix}")) and name not in paths]
+            if not others and not any(word.isdigit() for word in words[start:]):
+                suffixes[suffix] = None
+                break
+        else:
+            suffixes[path] = None
+    return list(suffixes)
+
+
+def linear_modules(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Path -> (d_out, d_in) of every linear map of the model, quantized ones included; the insides of adapters left out."""
+    found: dict[str, tuple[int, int]] = {}
+    inside: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        if not name or (inside and name.startswith(inside)):
+            continue
+        if hasattr(module, "base_layer"):
+            inside += (name + ".",)
+            while hasattr(module, "base_layer"):
+                module = module.base_layer
+        shape = _shape(module)
+        if shape is not None:
+            found[name] = shape
+    return found
+
+
+def _shape(module: nn.Module) -> tuple[int, int] | None:
+    if isinstance(module, Conv1D):
+        inputs, outputs = module.weight.shape
+        return outputs, inputs
+    if isinstance(module, nn.Bilinear | nn.MultiheadAttention):
+        return None
+    sizes = getattr(module, "out_features", None), getattr(module, "in_features", None)
+    if hasattr(module, "weight") and isinstance(sizes[0], int) and isinstance(sizes[1], int):
+        return sizes[0], sizes[1]
+    return None
+
+
+def _family(model: nn.Module, linear: Iterable[str], needed: list[str]) -> Mapping[str, str]:
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if kind in FAMILIES or not needed:
+        return FAMILIES.get(kind or "", {})
+    raise ValueError(
+        f"the places of {', '.join(needed)} in {_called(model)} are not known; families known are {', '.join(FAMILIES)}. Name "
+        f"them with projection_map, such as {{'q': 'attention.wq', 'v': 'attention.wv'}}. {_found(linear)}"
+    )
+
+
+def _parse(pattern: str) -> tuple[str, int, int]:
+    fused = re.fullmatch(r"(.*)\[(\d+)/(\d+)\]", pattern)
+    if not fused:
+        return pattern, 0, 1
+    part, parts = int(fused[2]), int(fused[3])
+    if part >= parts:
+        raise ValueError(f"{pattern!r} asks for part {part} of {parts}; parts count from 0 to {parts - 1}")
+    return fused[1], part, parts
+
+
+def _located(name: str, shape: tuple[int, int], part: int, parts: int) -> Located:
+    outputs, inputs = shape
+    if outputs % parts:
+        raise ValueError(f"{name} has {outputs} outputs, which do not fall into {parts} equal parts")
+    width = outputs // parts
+    return Located(name, part * width, (part + 1) * width, outputs, inputs)
+
+
+def _grouped(word: str, layers: list[Located]) -> Stacks:
+    groups: dict[tuple[str, tuple[int, int]], list[Located]] = {}
+    for layer in layers:
+        groups.setdefault((_without_digits(layer.module_name), layer.shape), []).append(layer)
+    if len(groups) == 1:
+        return {word: layers}
+    paths = [path for path, _ in groups]
+    named: Stacks = {}
+    for (path, shape), group in groups.items():
+        name = f"{word}-{path.replace('.', '-')}" if len(set(paths)) > 1 else word
+        named[name if paths.count(path) == 1 else f"{name}-{shape[0]}x{shape[1]}"] = group
+    return named
+
+
+def _without_digits(path: str) -> str:
+    return ".".join(word for word in path.split(".") if not word.isdigit())
+
+
+def _short(path: str, paths: Iterable[str]) -> str:
+    words = path.split(".")
+    for start in range(len(words) - 1, 0, -1):
+        suffix = ".".join(words[start:])
+        if not any(other != path and other.endswith(f".{suffix}") for other in paths):
+            return suffix.replace(".", "-")
+    return path.replace(".", "-")
+
+
+def _called(model: nn.Module) -> str:
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    return f"{type(model).__name__} (model_type {kind!r})" if kind else type(model).__name__
+
+
+def _found(linear: Iterable[str]) -> str:
+    paths = list(dict.fromkeys(_without_digits(key) for key in linear))
+    shown = ", ".join(paths[:24]) + (f" and {len(paths) - 24} more" if len(paths) > 24 else "")
+    return f"Linear modules found, layer numbers left out: {shown or 'none'}."
+
+
+def _unknown_word(name: str, patterns: Mapping[str, str], model: nn.Module, linear: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, patterns, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return (
+        f"{_called(model)} has no projection {name!r}.{hint} It has {', '.join(patterns)}; "
+        f"others can be named with projection_map. {_found(linear)}"
+    )

@@ -1,0 +1,223 @@
+"""One CRAFT adapter: its trainable J, its frozen stacks, and the cores of all layers that a forward pass uses.
+
+::
+
+    CraftModel.craft_J["default"]: CraftAdapter     parameters q_J1 q_J2 q_J3 v_J1 ...   in the state dict
+      .stacks["q"]: Stack                           G, U1, U2, U3, C0                    not in the state dict
+          .refresh() -> .cores[l]                   M_l of every layer, once a forward   read by the layers
+
+J and the factors are never narrower than float32: casting the model to half precision leaves them as they are, moving it to
+another device takes them along, and only a model cast to float64 widens them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from craft.bypass import base_cores, core_offsets, dropout_masks, weight_delta
+from craft.config import CraftConfig
+from craft.projections import Located
+from craft.tucker import Ranks, TuckerFactors
+
+Cores = tuple[Tensor, ...]
+
+
+class Stack:
+    """One projection of all layers: the frozen factors, and the cores M that belong to the present J.
+
+    Attributes:
+        name: the projection's name, unique in the adapter.
+        layers: where each layer's weight lies.
+        ranks: (r1, r2, r3), resolved.
+        factors: None on the meta device, and until they are loaded from an adapter that carries them.
+        weights_hash: SHA-256 of the stacked weights; None on the meta device.
+        device: where factors and cores live.
+        cores: M of each layer, in the dtype of the layers' products; None before the first forward.
+    """
+
+    def __init__(self, name: str, layers: Sequence[Located], ranks: Ranks, config: CraftConfig, device: torch.device) -> None:
+        self.name = name
+        self.device = device
+        self.layers = list(layers)
+        self.ranks = ranks
+        self.scaling = config.scaling
+        self.dropout = config.dropout
+        self.mask_per_layer = config.dropout_mask == "per_layer"
+        self.factors: TuckerFactors | None = None
+        self.weights_hash: str | None = None
+        self.base: Tensor | None = None
+        self._cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
+        self.forget()
+
+    @property
+    def shape(self) -> Ranks:
+        """(L, d_out, d_in)."""
+        return (len(self.layers), *self.layers[0].shape)
+
+    def set_factors(self, factors: TuckerFactors) -> None:
+        """Takes factors over; from here on the stack can be used in a forward pass."""
+        self.factors = replace(factors, core=factors.core.contiguous(), u1=factors.u1.contiguous())
+        self.base = base_cores(self.factors.u1, self.factors.core)
+        self._cast.clear()
+        self.forget()
+
+    def move(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        if self.factors is not None and (self.factors.core.device != device or self.factors.core.dtype != dtype):
+            self.set_factors(self.factors.to(device, dtype))
+
+    def forget(self) -> None:
+        """Drops what was derived from J; the next forward pass computes it again."""
+        self.cores: Cores | None = None
+        self.masks: tuple[Tensor, ...] | None = None
+        self.has_grad = False
+        self._stamp: tuple[Any, ...] = ()
+
+    def cast(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """U3ᵀ (r3, d_in) and s U2ᵀ (r2, d_out) in the dtype of a layer's products."""
+        if (dtype, device) not in self._cast:
+            factors = self.ready()
+            with torch.inference_mode(False), torch.no_grad():
+                pair = factors.u3.T, factors.u2.T * self.scaling
+                self._cast[dtype, device] = tuple(part.to(device, dtype).contiguous() for part in pair)  # type: ignore[assignment]
+        return self._cast[dtype, device]
+
+    def ready(self) -> TuckerFactors:
+        if self.factors is None:
+            raise ValueError(
+                f"CRAFT's factors of projection {self.name!r} are not there: the model was built on the meta device, where only "
+                "shapes are known. Load the base model with its weights before putting the adapter on it."
+            )
+        return self.factors
+
+    def offsets(self, js: Sequence[Tensor], masks: Sequence[Tensor] | None = None, layer: int | None = None) -> Tensor:
+        """M of all layers, or of one: (L or 1, r2, r3), differentiable in `js`."""
+        factors, base = self.ready(), self.base
+        assert base is not None
+        if masks is not None:
+            js = [j * mask for j, mask in zip(js, masks, strict=True)]
+        if layer is None:
+            return core_offsets(factors.u1, factors.core, base, *js)
+        one = slice(layer, layer + 1)
+        return core_offsets(factors.u1[one], factors.core, base[one], *(j[one] if j.dim() == 3 else j for j in js))
+
+    def delta(self, js: Sequence[Tensor], layer: int) -> Tensor:
+        """s U2 M_l U3ᵀ, (d_out, d_in): the change of one layer's weight."""
+        factors = self.ready()
+        return weight_delta(self.offsets(js, layer=layer)[0], factors.u2, factors.u3, self.scaling)
+
+    def is_stale(self, js: Sequence[Tensor]) -> bool:
+        """Whether `cores` belong to other J, or lack the graph that is wanted now."""
+        wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
+        return self.cores is None or (wants_grad and not self.has_grad) or not _same(self._stamp, _stamp(js))
+
+    def refresh(self, js: Sequence[Tensor], dtype: torch.dtype, training: bool) -> None:
+        """Computes the cores of all layers, with new dropout masks; keeps those there are where nothing has changed."""
+        wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
+        drops = training and self.dropout > 0
+        compiling = torch.compiler.is_compiling()
+        if not (compiling or wants_grad or drops or self.has_grad or self.masks or self.is_stale(js)) and self.cores:
+            if self.cores[0].dtype == dtype:
+                return
+        layers = len(self.layers) if self.mask_per_layer else None
+        with no_autocast(js[0].device):
+            self.masks = dropout_masks(self.ranks, self.dropout, layers, js[0]) if drops else None
+            if wants_grad or compiling:
+                self.cores = self.offsets(js, self.masks).to(dtype).unbind()
+            else:
+                with torch.inference_mode(False), torch.no_grad():
+                    self.cores = self.offsets(js, self.masks).to(dtype).unbind()
+        self.has_grad = wants_grad
+        self._stamp = () if compiling else _stamp(js)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {"_cast": {}, "cores": None, "masks": None, "has_grad": False, "_stamp": ()}
+        return {**self.__dict__, **kept}
+
+
+class CraftAdapter(nn.Module):
+    """J1, J2, J3 of every stack of one adapter, with the stacks.
+
+    Args:
+        stacks: the adapter's projections, in order.
+        device: where J live; meta gives shapes alone.
+        epsilon, seed: J starts at I + epsilon N(0, 1), drawn on the CPU in the order of the stacks.
+    """
+
+    def __init__(self, stacks: Sequence[Stack], device: torch.device, epsilon: float = 1e-3, seed: int | None = None) -> None:
+        super().__init__()
+        self.stacks = {stack.name: stack for stack in stacks}
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        for stack in stacks:
+            for mode, rank in enumerate(stack.ranks, start=1):
+                if device.type == "meta":
+                    start = torch.empty(rank, rank, dtype=torch.float32, device=device)
+                else:
+                    noise = torch.randn(rank, rank, dtype=torch.float32, device="cpu", generator=generator)
+                    start = (torch.eye(rank) + epsilon * noise).to(device)
+                self.register_parameter(f"{stack.name}_J{mode}", nn.Parameter(start))
+
+    def js(self, stack: Stack) -> list[Tensor]:
+        """(J1, J2, J3) of one stack."""
+        return [self._parameters[f"{stack.name}_J{mode}"] for mode in (1, 2, 3)]  # type: ignore[misc]
+
+    def forget(self) -> None:
+        for stack in self.stacks.values():
+            stack.forget()
+
+    def train(self, mode: bool = True) -> CraftAdapter:
+        self.forget()
+        return super().train(mode)
+
+    def move(self, device: torch.device) -> None:
+        """J and factors to a device, J from a narrower dtype back to float32."""
+        for parameter in self.parameters():
+            if not parameter.is_meta:
+                wide = torch.promote_types(parameter.dtype, torch.float32)
+                parameter.data = parameter.data.to(device, wide)
+        for stack in self.stacks.values():
+            stack.move(device, stack.factors.core.dtype if stack.factors else torch.float32)
+        self.forget()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CraftAdapter:
+        def wide(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            narrow = moved.is_floating_point() and torch.finfo(moved.dtype).bits < 32
+            return tensor.to(moved.device, torch.float32) if narrow else moved
+
+        super()._apply(wide, recurse)
+        for stack in self.stacks.values():
+            if stack.factors is not None:
+                # Asked of an empty tensor: fn may give back uninitialized memory (to_empty), and factors are not to be lost.
+                probe = wide(torch.empty(0, dtype=stack.factors.core.dtype, device=stack.factors.core.device))
+                if probe.device.type != "meta":
+                    stack.move(probe.device, probe.dtype)
+        self.forget()
+        return self
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{stack.name}: {stack.shape} at ranks {stack.ranks}" for stack in self.stacks.values())
+
+
+@contextmanager
+def no_autocast(device: torch.device) -> Iterator[None]:
+    """Outside autocast, where it is on: the cores stay float32."""
+    if torch.is_autocast_enabled(device.type):
+        with torch.autocast(device.type, enabled=False):
+            yield
+    else:
+        yield
+
+
+def _stamp(js: Sequence[Tensor]) -> tuple[Any, ...]:
+    return tuple((j, 0 if j.is_inference() else j._version) for j in js)
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return len(one) == len(other) and all(a is b and m == n for (a, m), (b, n) in zip(one, other, strict=True))
