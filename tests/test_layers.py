@@ -18,7 +18,7 @@ FORBIDDEN = {
 }
 OWNERS = {
     "ray": {"orchestrator/runner.py", "orchestrator/search.py"},
-    "mlflow": {"orchestrator/tracking.py", "dashboards/data.py"},
+    "mlflow": {"orchestrator/mlflow_writer.py", "orchestrator/artifacts.py", "dashboards/data.py"},
 }
 
 

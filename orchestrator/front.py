@@ -1,0 +1,265 @@
+"""The front for people: a table on the terminal, CSV, LaTeX in the paper's style, Markdown for the tracking store, a picture.
+
+All of them show the same rows in the same order: configurations by their cost, smallest first. `●` marks the front, `○` what the
+intervals do not rule out from it; incomplete configurations say so and stand last, never among the ranked.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.intervals import Interval
+from orchestrator.pareto import Direction
+from orchestrator.summary import Objectives, Summary, knee, mark_front, summarize
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Summary", "knee", "latex", "mark_front", "markdown", "summarize", "terminal_table", "write_csv", "write_front"]
+
+TITLES = {
+    "score": "score",
+    "trainable_parameters": "parameters",
+    "adapter_bytes": "adapter bytes",
+    "peak_memory_bytes": "peak memory",
+    "step_seconds": "s / step",
+}
+
+
+def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Path, title: str) -> list[Path]:
+    """`front.csv`, `front.tex` and `front.png` in `folder`; returns their paths."""
+    from orchestrator.front_picture import write_png
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"front.{suffix}" for suffix in ("csv", "tex", "png")]
+    write_csv(summaries, objectives, paths[0])
+    paths[1].write_text(latex(summaries, objectives))
+    write_png(summaries, objectives, paths[2], title)
+    return paths
+
+
+def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
+    """The rows' order: complete before incomplete; then by the last objective (the cost), better first; then by the first."""
+    names = list(objectives.items())[::-1]
+
+    def place(summary: Summary) -> tuple[Any, ...]:
+        return (not summary.complete, *(_worse(summary.value(name), direction) for name, direction in names), summary.label)
+
+    return sorted(summaries, key=place)
+
+
+def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: str = "", tasks_shown: int = 8) -> Table:
+    """A rich table: front rows marked and bright, dominated ones dimmed; per-task columns where there are few enough."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    tasks = _tasks(summaries) if 1 < len(_tasks(summaries)) <= tasks_shown else []
+    table = Table(title=escape(title) or None, title_justify="left", header_style="bold", pad_edge=False)
+    table.add_column("", width=1)
+    table.add_column("configuration", overflow="fold", min_width=16)
+    for name in objectives:
+        table.add_column(TITLES.get(name, name), justify="right", no_wrap=True)
+    for task in tasks:
+        table.add_column(escape(_short(task)), justify="right")
+    table.add_column("trials", justify="right", no_wrap=True)
+    for summary in ranked(summaries, objectives):
+        row = [_mark(summary), escape(full_label(summary)), *(shown(summary, name) for name in objectives)]
+        row += [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
+        row.append(escape(trials(summary)))
+        table.add_row(*row, style="bold" if summary.on_front else "red" if summary.failed else "" if _open(summary) else "dim")
+    return table
+
+
+def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
+    """One line under the table: how many configurations, on the front, incomplete; the knee; what the interval means."""
+    front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
+    incomplete = sum(not summary.complete for summary in summaries)
+    parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
+    possible = sum(summary.may_be_on_front and not summary.on_front for summary in summaries)
+    if possible and any(summary.score.n > 1 for summary in summaries):
+        parts.append(f"○ {possible} more may be")
+    if incomplete:
+        parts.append(f"{incomplete} incomplete, not ranked")
+    if chosen:
+        parts.append(f"knee: {full_label(chosen)}")
+    seeds = max((summary.score.n for summary in summaries), default=0)
+    parts.append("± is the 95 % t interval over seeds" if seeds > 1 else "one seed: no interval")
+    return "; ".join(parts)
+
+
+def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 40) -> str:
+    """The front as a Markdown table, for the description of the sweep's run: front rows first, at most `limit` rows."""
+    tasks = _tasks(summaries) if len(_tasks(summaries)) > 1 else []
+    heads = ["", "configuration", *(TITLES.get(name, name) for name in objectives), *map(_short, tasks), "trials"]
+    lines = ["| " + " | ".join(map(_cell, heads)) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
+    rows = sorted(ranked(summaries, objectives), key=lambda summary: not summary.on_front)
+    for summary in rows[:limit]:
+        values = [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
+        row = [_mark(summary), full_label(summary), *(shown(summary, name) for name in objectives), *values, trials(summary)]
+        lines.append("| " + " | ".join(map(_cell, row)) + " |")
+    if len(rows) > limit:
+        lines.append(f"\n{len(rows) - limit} more configurations are in `front.csv`.")
+    return "\n".join(lines) + f"\n\n{caption(summaries, objectives)}\n"
+
+
+def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:
+    """Every configuration with every number: parameters, metrics and tasks with interval ends, counts, trials, reasons."""
+    rows = [_csv_row(summary) for summary in ranked(summaries, objectives)]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
+    """A booktabs table in the style of the paper's: method, number of parameters, a column a task, their average.
+
+    Front rows are shaded, the best of every column among complete configurations is bold. Needs booktabs and
+    `\\usepackage[table]{xcolor}`.
+    """
+    rows = [summary for summary in ranked(summaries, objectives) if summary.finished]
+    tasks = _tasks(rows)
+    columns: list[tuple[str, str, Direction]] = [(f"score/{task}", _title(task), "maximize") for task in tasks]
+    columns.append(("score", "Avg." if len(tasks) > 1 else "Score", "maximize"))
+    columns += [(name, TITLES.get(name, name), way) for name, way in objectives.items() if name not in _IN_LATEX]
+    best = {name: _best([row.value(name) for row in rows if row.complete], way) for name, _, way in columns}
+    heads = ["Method", "\\# Params", *(_escape(title) for _, title, _ in columns)]
+    lines = [
+        "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}",
+        f"\\begin{{tabular}}{{@{{}}l r {' '.join('c' for _ in columns)}@{{}}}}",
+        "\\toprule",
+        " & ".join(f"\\textbf{{{head}}}" for head in heads) + " \\\\",
+        "\\midrule",
+    ]
+    for row in rows:
+        shade = "\\cellcolor{blue!8} " if row.on_front else ""
+        note = "" if row.complete else f" ({row.finished}/{row.planned} trials)"
+        cells = [_escape(full_label(row) + note), size(row.value("trainable_parameters"))]
+        for name, _, _ in columns:
+            value = row.bounds(name)
+            plain = number(value.mean) if name.startswith("score") else _escape(_amount(name, value.mean))
+            text = f"\\textbf{{{plain}}}" if row.complete and value.mean == best[name] else plain
+            half = f"$_{{\\pm{value.half:.1f}}}$" if name == "score" and math.isfinite(value.half) and value.n > 1 else ""
+            cells.append("--" if math.isnan(value.mean) else text + half)
+        lines.append(" & ".join(shade + cell for cell in cells) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def full_label(summary: Summary) -> str:
+    """The configuration's label, with its method in front where the label does not begin with it."""
+    return summary.label if summary.label.lower().startswith(summary.method.lower()) else f"{summary.method} {summary.label}"
+
+
+def shown(summary: Summary, name: str) -> str:
+    """An objective's value as text: a metric with its half interval, a count with thousands separators."""
+    value = summary.bounds(name)
+    if name in summary.metrics or name.startswith("score"):
+        half = f" ± {value.half:.2f}" if value.n > 1 and math.isfinite(value.half) else ""
+        return number(value.mean) + half
+    return _amount(name, value.mean)
+
+
+def number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def size(value: float) -> str:
+    """A number of parameters the way papers write it: 328, 40.3K, 1.04M."""
+    if math.isnan(value):
+        return "--"
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if value >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.0f}"
+
+
+def trials(summary: Summary) -> str:
+    """`3/3`, or `2/3, 1 failed` with the first reason."""
+    parts = [f"{summary.finished}/{summary.planned}"]
+    parts += [f"{count} {word}" for count, word in ((summary.failed, "failed"), (summary.stopped, "stopped")) if count]
+    text = ", ".join(parts)
+    if summary.reasons:
+        reason = summary.reasons[0].splitlines()[0]
+        text += f": {reason[:57]}…" if len(reason) > 58 else f": {reason}"
+    return text
+
+
+_IN_LATEX = ("score", "trainable_parameters")
+_LATEX = {"\\": "\\textbackslash{}", "·": "$\\cdot$", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
+_LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+
+
+def _open(summary: Summary) -> bool:
+    return summary.may_be_on_front or not summary.complete
+
+
+def _mark(summary: Summary) -> str:
+    return "●" if summary.on_front else "○" if summary.may_be_on_front and summary.score.n > 1 else ""
+
+
+def _amount(name: str, value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    if name.endswith("_bytes"):
+        return f"{value / 2**20:,.1f} MiB" if value >= 2**20 else f"{value / 2**10:,.1f} KiB"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def _worse(value: float, direction: Direction) -> float:
+    return math.inf if math.isnan(value) else -value if direction == "maximize" else value
+
+
+def _best(values: Sequence[float], direction: Direction) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return (max(known) if direction == "maximize" else min(known)) if known else math.nan
+
+
+def _tasks(summaries: Sequence[Summary]) -> list[str]:
+    return list(dict.fromkeys(task for summary in summaries for task in summary.tasks))
+
+
+def _short(task: str) -> str:
+    return task.rsplit("/", 1)[-1]
+
+
+def _title(task: str) -> str:
+    from craft.tasks import TASKS
+
+    return TASKS[task].title if task in TASKS else _short(task)
+
+
+def _escape(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def _cell(text: str) -> str:
+    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
+        text = text.replace(sign, safe)
+    return " ".join(text.split())
+
+
+def _csv_row(summary: Summary) -> dict[str, Any]:
+    row: dict[str, Any] = {"configuration": summary.configuration, "label": summary.label, "method": summary.method}
+    row |= {"on_front": summary.on_front, "may_be_on_front": summary.may_be_on_front, "complete": summary.complete}
+    measured: Mapping[str, Interval] = summary.metrics | {f"score/{task}": value for task, value in summary.tasks.items()}
+    for name, value in measured.items():
+        row |= {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
+    row |= summary.counts
+    row |= {name: value for name, value in summary.parameters.items() if name not in row}
+    row |= {"planned": summary.planned, "finished": summary.finished, "failed": summary.failed, "stopped": summary.stopped}
+    row |= {"seeds": summary.seeds, "reasons": "; ".join(summary.reasons), "notes": "; ".join(summary.notes)}
+    return {name: _csv_value(value) for name, value in row.items()}
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        # A spreadsheet would run a cell that begins so as a formula.
+        return f"'{value}"
+    return value

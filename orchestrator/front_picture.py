@@ -1,0 +1,97 @@
+"""The front as a PNG: score against cost, without a browser.
+
+Cost runs along a logarithmic x axis where it is a positive count. The step line is the best score to be had at each cost; bars
+are 95 % intervals over seeds; dominated configurations are pale. Methods are told apart by colour (Okabe and Ito's palette, which
+colour-blind readers can tell apart) and by marker shape, so that the picture also reads in grey.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.front import TITLES, caption, full_label
+from orchestrator.summary import Objectives, Summary, knee, logarithmic
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LABELS = 12
+"""Front points named in the picture; a longer front is read from the table."""
+
+
+def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, title: str) -> None:
+    """Draw the first objective (up) against the last (across) into `path`; a single objective is drawn against parameters."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    y_name = next(iter(objectives))
+    x_name = list(objectives)[-1] if len(objectives) > 1 else "trainable_parameters"
+    drawn = [summary for summary in summaries if summary.complete and _finite(summary, x_name, y_name)]
+    figure = Figure(figsize=(8, 5.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for index, method in enumerate(dict.fromkeys(summary.method for summary in drawn)):
+        group = [summary for summary in drawn if summary.method == method]
+        _draw_method(axes, group, x_name, y_name, COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], method)
+    front = sorted((summary for summary in drawn if summary.on_front), key=lambda summary: summary.value(x_name))
+    if front:
+        _draw_front(axes, front, x_name, y_name, objectives, knee(summaries, objectives))
+    if drawn and logarithmic(drawn, x_name):
+        axes.set_xscale("log")
+    if not drawn:
+        axes.text(0.5, 0.5, "no configuration is complete", ha="center", va="center", transform=axes.transAxes)
+    axes.set_xlabel(f"{TITLES.get(x_name, x_name)}", parse_math=False)
+    axes.set_ylabel(f"{TITLES.get(y_name, y_name)}", parse_math=False)
+    axes.set_title(title, loc="left", fontweight="bold", parse_math=False)
+    axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if drawn:
+        axes.legend(frameon=False, fontsize=9)
+    figure.text(0.01, -0.02, caption(summaries, objectives), fontsize=7.5, color="#444444", va="top", parse_math=False)
+    with warnings.catch_warnings():
+        # A label in a script the font lacks is drawn as boxes; the table beside the picture has it whole.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(path, bbox_inches="tight", facecolor="white")
+
+
+def _draw_method(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, colour: str, marker: str, method: str) -> None:
+    for pale in (True, False):
+        part = [summary for summary in group if summary.on_front != pale]
+        if not part:
+            continue
+        bounds = [summary.bounds(y_name) for summary in part]
+        x, y = [summary.value(x_name) for summary in part], [value.mean for value in bounds]
+        half = np.array([value.half if math.isfinite(value.half) else 0.0 for value in bounds])
+        style = {"color": colour, "alpha": 0.3 if pale else 1.0, "zorder": 2 if pale else 4}
+        if (half > 0).any():
+            axes.errorbar(x, y, yerr=half, fmt="none", elinewidth=1.2, capsize=3, **style)
+        named = not pale or all(not summary.on_front for summary in group)
+        axes.scatter(
+            x, y, s=28 if pale else 56, marker=marker, edgecolors="white", linewidths=0.8,
+            label=method.replace("$", "\\$") if named else None, **style,
+        )  # fmt: skip
+
+
+def _draw_front(
+    axes: Any, front: Sequence[Summary], x_name: str, y_name: str, objectives: Objectives, chosen: Summary | None
+) -> None:
+    x, y = [summary.value(x_name) for summary in front], [summary.value(y_name) for summary in front]
+    smaller_is_better = objectives.get(x_name, "minimize") == "minimize"
+    axes.step(x, y, where="post" if smaller_is_better else "pre", color="#333333", linewidth=1.1, zorder=3, label="front")
+    for place, summary in enumerate(front[:LABELS]):
+        text = full_label(summary) + (" (knee)" if chosen is not None and summary is chosen else "")
+        last = place == len(front) - 1 and place > 0
+        axes.annotate(
+            text if len(text) < 44 else f"{text[:42]}…", (x[place], y[place]), xytext=(-6 if last else 6, -11),
+            textcoords="offset points", fontsize=7.5, ha="right" if last else "left", va="top", color="#222222", zorder=5,
+            parse_math=False,
+        )  # fmt: skip
+
+
+def _finite(summary: Summary, *names: str) -> bool:
+    return all(math.isfinite(summary.value(name)) for name in names)
