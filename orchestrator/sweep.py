@@ -140,7 +140,7 @@ class Sweep(Settings):
     def _is_a_folder_name(cls, name: str) -> str:
         if not NAME.fullmatch(name) or name.endswith("."):
             raise ValueError(
-                f"got {shown(name)}; a sweep's name is its folder's: up to 64 letters, digits and - _ . beginning with a letter or digit"
+                f"got {shown(name)}; it names the sweep's folder: 64 letters, digits and - _ . at most, a letter or digit first"
             )
         return name
 

@@ -1,0 +1,64 @@
+"""The plan as a table: what `--plan` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.plan import Plan
+
+SHOWN = 200
+
+
+def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = None) -> None:
+    """Configurations with what each costs, then what is dropped, merged and the totals.
+
+    Args:
+        steps: optimizer steps of a configuration's trials together, by configuration id, where the data's sizes are known.
+    """
+    sweep, steps = plan.sweep, steps or {}
+    table = Table(title=f"{sweep.name}: {sweep.model}", title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table.add_column("configuration", overflow="fold")
+    for name in ("id", "trainable", "head", "adapter", "memory", "trials", "steps"):
+        table.add_column(name, justify="right", no_wrap=True)
+    per_configuration = len(plan.trials) // len(plan.configurations)
+    for one in plan.configurations[:SHOWN]:
+        table.add_row(
+            one.label,
+            one.id,
+            f"{one.counts.trainable_parameters:,}",
+            f"{one.counts.head_parameters:,}",
+            size(one.counts.adapter_bytes),
+            size(one.estimated_memory_bytes) if one.estimated_memory_bytes is not None else "",
+            str(per_configuration),
+            f"{steps[one.id]:,}" if one.id in steps else "?",
+        )
+    console.print(table)
+    if len(plan.configurations) > SHOWN:
+        console.print(f"... and {len(plan.configurations) - SHOWN} more configurations")
+    for dropped in plan.dropped:
+        console.print(f"dropped: {dropped.configuration.label}: {dropped.reason}", highlight=False)
+    if plan.duplicates:
+        console.print(f"merged: {len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}", highlight=False)
+    console.print(
+        f"{len(plan.configurations)} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
+        f"{len(plan.trials)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
+        highlight=False,
+    )
+    console.print(
+        "trainable: the adapter's parameters; head: the task head's, trained beside them; adapter: bytes saved for both; "
+        "memory: estimated for a training step",
+        style="dim",
+        highlight=False,
+    )
+
+
+def size(number: float) -> str:
+    """Bytes as people say them: `66.4 KB`, `1.2 GB`."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
+        number /= 1000
+    raise AssertionError("unreachable")

@@ -1,0 +1,230 @@
+"""The command line of a sweep: `python -m orchestrator.run SWEEP.yaml` plans it, runs it, resumes it and shows its front.
+
+    load_sweep --> make_plan --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
+
+Nothing heavier than pydantic is imported until the file has been checked. Exit status: 0 all good, 1 some trials have no
+result, 2 the file or the call is wrong, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from orchestrator.identity import EFFECTIVE_FILE, check_resume
+from orchestrator.mistakes import SweepError
+from orchestrator.sweep import Sweep, load_sweep
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
+
+GOOD, SOME_FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+
+# Libraries read these when they are imported: progress bars, banners and usage reports have no place on the screen.
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+EXAMPLES = """\
+examples:
+  python -m orchestrator.run sweeps/ranks.yaml --plan
+      what would run, and what each configuration costs; nothing is trained
+  python -m orchestrator.run sweeps/ranks.yaml
+      run it; the record goes to mlflow.db here, all else to runs/ranks/
+  python -m orchestrator.run sweeps/ranks.yaml --resume
+      go on after Ctrl-C, a crash or a reboot; finished trials are kept
+  python -m orchestrator.run sweeps/ranks.yaml --set seeds=[0,1,2,3,4] --resume
+      extend it: only the new seeds run
+  python -m orchestrator.run sweeps/ranks.yaml --name quick --set training.train_examples=200 --set space.1.rank=8
+      a variant under its own name; space.1 is the second method block
+  python -m orchestrator.run sweeps/glue/minilm.yaml --set data.root=DATA
+      GLUE from files (DATA/glue/cola/train.parquet, ...) instead of the hub
+  python -m orchestrator.run sweeps/glue/roberta_base.yaml --address auto --tracking-uri http://tracker:5000
+      on a Ray cluster, recorded by a shared MLflow server
+
+exit status: 0 all good; 1 some trials failed or are missing; 2 the sweep file or the call is wrong; 130 stopped by Ctrl-C
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's flags."""
+    flags = argparse.ArgumentParser(
+        prog="python -m orchestrator.run",
+        description="Run a sweep over fine-tuning methods and show its accuracy-against-parameters front.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument("sweep", metavar="SWEEP.yaml", help="the sweep file")
+    flags.add_argument("--plan", action="store_true", help="print configurations, counts and costs, and stop")
+    flags.add_argument(
+        "--set",
+        dest="overrides",
+        metavar="KEY.PATH=VALUE",
+        action="append",
+        default=[],
+        help="change one value of the file; VALUE is YAML, list items go by index (space.0.dropout=0.1); repeatable",
+    )
+    flags.add_argument(
+        "--resume", action="store_true", help="go on with the sweep of this name (or start it, if there is none)"
+    )
+    flags.add_argument("--name", help="the sweep's name, instead of the file's")
+    flags.add_argument(
+        "--storage", metavar="FOLDER|URI", help="where runs are kept, instead of runs/; checkpoints alone go to a URI"
+    )
+    flags.add_argument("--tracking-uri", metavar="URI", help="the MLflow store, instead of the file's (sqlite:///mlflow.db)")
+    flags.add_argument("--address", help="a Ray cluster to join (auto, ray://HOST:10001); this machine alone if not given")
+    flags.add_argument("--max-concurrent", type=_positive, metavar="N", help="trials at once, at most")
+    flags.add_argument("--cpus", type=_positive, metavar="N", help="cores of this machine to use; all if not given")
+    loudness = flags.add_mutually_exclusive_group()
+    loudness.add_argument("--quiet", action="store_true", help="print errors only")
+    loudness.add_argument("--verbose", action="store_true", help="print a line for each evaluation too")
+    return flags
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    given = parser().parse_args(arguments)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        return _main(given, Console(quiet=given.quiet, highlight=False))
+    except (ValueError, OSError) as error:
+        errors.print(str(error))
+        return WRONG
+    except KeyboardInterrupt:
+        errors.print("stopped")
+        return INTERRUPTED
+
+
+def _main(given: argparse.Namespace, console: Console) -> int:
+    sweep = load_sweep(given.sweep, _overrides(given))
+    folder = sweep.folder
+    if not given.plan:
+        resume = _may_go_on(given, sweep, folder)
+    from orchestrator.plan import make_plan
+
+    if console.is_terminal:
+        with console.status("counting parameters on the meta device ..."):
+            plan = make_plan(sweep)
+    else:
+        plan = make_plan(sweep)
+    if given.plan:
+        from orchestrator.plan_table import print_plan
+        from orchestrator.workload import planned_steps
+
+        print_plan(plan, Console(highlight=False), planned_steps(plan))
+        return GOOD
+    with claimed(folder):
+        return _run(given, plan, folder, resume, console)
+
+
+def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console) -> int:
+    from orchestrator.options import RunOptions
+    from orchestrator.session import run_session
+
+    options = RunOptions(
+        folder=folder,
+        storage=f"{given.storage.rstrip('/')}/{plan.sweep.name}" if _is_uri(given.storage) else None,
+        address=given.address,
+        resume=resume,
+        max_concurrent=given.max_concurrent,
+        cpus=given.cpus,
+        verbosity="quiet" if given.quiet else "verbose" if given.verbose else "normal",
+    )
+    outcome = run_session(plan, options, given.tracking_uri or plan.sweep.tracking.uri, console)
+    again = f"python -m orchestrator.run {given.sweep} --resume"
+    if outcome.interrupted or outcome.missing:
+        left = len(outcome.interrupted) + len(outcome.missing)
+        console.print(f"{left} trials have no result yet; go on with: {again}", markup=False)
+    if outcome.trouble:
+        Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
+    return GOOD if outcome.complete and not outcome.trouble else SOME_FAILED
+
+
+def _overrides(given: argparse.Namespace) -> list[str]:
+    overrides = list(given.overrides)
+    if given.name is not None:
+        overrides.append(f"name={json.dumps(given.name)}")
+    if given.storage is not None and not _is_uri(given.storage):
+        overrides.append(f"storage={json.dumps(given.storage)}")
+    return overrides
+
+
+def _may_go_on(given: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
+    """Whether this is a resume; refuses what would mix two sweeps, asks where it can."""
+    if not (folder / EFFECTIVE_FILE).exists():
+        return given.resume
+    check_resume(folder, sweep)
+    if given.resume:
+        return True
+    question = f"{folder} holds this sweep already."
+    if sys.stdin.isatty() and sys.stdout.isatty() and not given.quiet:
+        if input(f"{question} Go on with it? [Y/n] ").strip().lower() in ("", "y", "yes"):
+            return True
+        raise SweepError(["nothing done; give another --name for a sweep of its own"])
+    raise SweepError([f"{question} Add --resume to go on with it (finished trials are kept), or give another --name"])
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Makes the sweep's folder, and takes back what was made if the sweep is refused before any of its trials began.
+
+    Raises:
+        SweepError: the folder cannot be made or written.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".writable-{os.getpid()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        _take_back(missing)
+        reason = f"storage: {folder} cannot be written ({error.strerror or error}); give another folder by --storage"
+        raise SweepError([reason]) from None
+    try:
+        yield
+    except (ValueError, OSError):
+        if missing and not (folder / "ledger.jsonl").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _take_back(missing)
+        raise
+
+
+def _take_back(folders: Sequence[Path]) -> None:
+    for one in folders:
+        try:
+            one.rmdir()
+        except OSError:
+            return
+
+
+def _is_uri(storage: str | None) -> bool:
+    return storage is not None and "://" in storage
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; a whole number from 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""How much work a plan is: optimizer steps, from the sizes of its tasks' data where those are at hand."""
+
+from __future__ import annotations
+
+import math
+
+from craft.spec import TrainingSettings
+from craft.tasks import find_task
+from orchestrator.plan import Plan
+from orchestrator.sweep import Sweep
+
+
+def planned_steps(plan: Plan) -> dict[str, int]:
+    """Optimizer steps of all trials of each configuration, by its id; empty where the data would have to be downloaded first.
+
+    Raises:
+        ValueError: the data are missing or wrong.
+    """
+    sizes = train_sizes(plan.sweep)
+    if sizes is None:
+        return {}
+    seeds = len(plan.sweep.seeds)
+    return {
+        one.id: seeds * sum(steps(plan.sweep.training_for(task, one.training), size) for task, size in sizes.items())
+        for one in plan.configurations
+    }
+
+
+def train_sizes(sweep: Sweep) -> dict[str, int] | None:
+    """Training examples of each task before `train_examples` cuts them; None where some would come from the hub."""
+    from craft.tasks.splits import load_splits
+
+    tasks = [find_task(name, sweep.data) for name in sweep.task_names]
+    if sweep.data.root is None and any(task.suite not in ("toy", "custom") for task in tasks):
+        return None
+    return {task.name: len(load_splits(task, sweep.data, protocol=sweep.protocol).train) for task in tasks}
+
+
+def steps(training: TrainingSettings, examples: int) -> int:
+    """Optimizer steps of one run on `examples` training examples."""
+    if training.max_steps is not None:
+        return training.max_steps
+    if training.train_examples is not None:
+        examples = min(examples, training.train_examples)
+    batches = math.ceil(examples / training.batch_size)
+    return math.ceil(training.epochs * math.ceil(batches / training.gradient_accumulation))
