@@ -32,12 +32,11 @@ import torch
 from torch import nn
 
 from craft.methods import BuildContext, find_method
-from craft.models import DTYPES, head_names, is_head, load_config, meta_model, quiet_libraries
+from craft.models import DTYPES, TASK_TYPES, head_names, is_head, load_config, meta_model, quiet_libraries
 from craft.results import Counts
 from craft.spec import RunSpec
 from craft.tasks import Kind, find_task
 
-TASK_TYPES: dict[Kind, str] = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "generation": "CAUSAL_LM"}
 _KEPT_STEP_TIMES = 1000
 
 

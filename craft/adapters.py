@@ -1,0 +1,114 @@
+"""Adapters on disk: a PEFT folder with the task head in it, and what is needed to make the scored model again.
+
+    adapter/
+      adapter_config.json  adapter_model.safetensors     PEFT's: `PeftModel.from_pretrained(base, folder)` works
+      run.json                                           the run's spec, labels, metrics and counts
+
+`load_adapter` needs nothing but that folder (and the base model, by the name in it): it rebuilds base, head and adapter, and
+the model gives the very outputs that were scored. A method that is no PEFT model (full fine-tuning, BitFit) saves the
+parameters it trained as `trainable.safetensors` in the place of PEFT's two files; `load_adapter` is the same for both. The
+tokenizer is the base's own and is not copied.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from craft.checkpoint import write_folder
+from craft.methods import BuildContext, find_method
+from craft.models import TASK_TYPES, load_model, load_tokenizer, quiet_libraries
+from craft.spec import RunSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+RUN_FILE = "run.json"
+TRAINABLE_FILE = "trainable.safetensors"
+
+
+def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path:
+    """Writes what `model` has learnt, and `record` as run.json, whole or not at all.
+
+    Args:
+        model: the model that trained.
+        folder: replaced if it is there.
+        record: JSON; `load_adapter` needs `spec`, `kind` and `labels`.
+    """
+
+    def fill(aside: Path) -> None:
+        if isinstance(model, PeftModel):
+            with quiet_libraries():
+                model.save_pretrained(str(aside), save_embedding_layers=False)
+            (aside / "README.md").unlink(missing_ok=True)  # PEFT's model card, a form with nothing filled in
+        else:
+            save_file(trainable_state(model), aside / TRAINABLE_FILE)
+        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False))
+
+    return write_folder(folder, fill)
+
+
+def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    """The model that was scored, and its tokenizer, from a saved adapter.
+
+    Args:
+        folder: as `save_adapter` wrote it, or a copy (an artifact downloaded from the tracking store).
+        base: where the base model lies here, if not under the name the adapter was trained with.
+
+    Returns:
+        The model in evaluation mode, on the CPU, with label names in `config.id2label`; and the tokenizer.
+
+    Raises:
+        ValueError: `folder` is no such folder, or its base model cannot be had.
+    """
+    folder = Path(folder)
+    if not (folder / RUN_FILE).is_file():
+        raise ValueError(f"{folder} is not an adapter of this project: it has no {RUN_FILE}")
+    record = json.loads((folder / RUN_FILE).read_text())
+    spec = RunSpec.model_validate(record["spec"])
+    name = base or spec.model
+    tokenizer = load_tokenizer(name, revision=spec.revision)
+    model: nn.Module = load_model(
+        name,
+        record["kind"],
+        record["labels"],
+        revision=spec.revision,
+        dtype=spec.training.dtype,
+        seed=spec.seed,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with quiet_libraries():
+        if (folder / "adapter_config.json").is_file():
+            model = PeftModel.from_pretrained(model, str(folder))
+        else:
+            row = find_method(spec.method)
+            context = BuildContext(TASK_TYPES[record["kind"]], seed=spec.seed)
+            model = row.build(model, row.parameters.model_validate(spec.parameters), context)
+            restore_trainable(model, load_file(folder / TRAINABLE_FILE))
+    return model.eval(), tokenizer
+
+
+def trainable_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies in CPU memory of every parameter that trains, by name."""
+    return {
+        name: weight.detach().to("cpu", copy=True).contiguous()
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+    }
+
+
+def restore_trainable(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Puts `state` back into the parameters that train. Raises ValueError if it belongs to another model."""
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if weights.keys() != state.keys() or any(weights[name].shape != state[name].shape for name in weights):
+        odd = sorted(weights.keys() ^ state.keys()) or sorted(weights)
+        raise ValueError(f"saved parameters do not fit the model: {', '.join(odd[:3])} differ")
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(state[name])

@@ -1,0 +1,102 @@
+"""Folders that are whole or not there: written aside, sealed with a manifest, renamed into place, checked when read.
+
+    checkpoint-120/
+      trainable.safetensors     every trained parameter: adapter and head, never the frozen base
+      best.safetensors          the same at the best evaluation so far, where that is not this one
+      optimizer.pt scheduler.pt rng_state.pth trainer_state.json      Trainer's own; all loaded with weights_only
+      run.json                  the run's spec, its step, the best evaluation, the times measured so far
+      manifest.json             size and SHA-256 of every other file: the seal
+
+A copy cut short by a crash or a full disk, or a flipped bit, breaks the seal; the caller falls back to an older folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+MANIFEST_FILE = "manifest.json"
+
+
+class CheckpointCorrupt(RuntimeError):
+    """A checkpoint that is not what was written: take an older one."""
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Makes `folder` hold what `fill` writes and a manifest of it, or leaves it as it was.
+
+    Args:
+        folder: replaced if it is there.
+        fill: called with an empty folder beside it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        fill(aside)
+        (aside / MANIFEST_FILE).write_text(json.dumps(_contents(aside), indent=1))
+        for file in aside.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    _sync(folder.parent)
+    return folder
+
+
+def verify(folder: Path) -> None:
+    """Checks every file of a folder against its manifest.
+
+    Raises:
+        CheckpointCorrupt: no manifest, or a file that is missing, shorter or changed; the message names it.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text())
+        expected = {name: (seen["bytes"], seen["sha256"]) for name, seen in manifest.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointCorrupt(f"checkpoint {folder} has no readable {MANIFEST_FILE}") from error
+    for name, (size, digest) in expected.items():
+        file = folder / name
+        if not file.is_file():
+            raise CheckpointCorrupt(f"checkpoint {folder}: {name} is missing")
+        if file.stat().st_size != size:
+            raise CheckpointCorrupt(f"checkpoint {folder}: {name} has {file.stat().st_size} bytes where {size} were written")
+        if _digest(file) != digest:
+            raise CheckpointCorrupt(f"checkpoint {folder}: the content of {name} has changed since it was written")
+
+
+def newest_valid(folder: Path) -> Path | None:
+    """The newest whole `checkpoint-STEP` in `folder`, older ones being taken where newer ones are broken; None without any."""
+    steps = {int(path.name.removeprefix("checkpoint-")): path for path in folder.glob("checkpoint-*") if path.is_dir()}
+    for _, path in sorted(steps.items(), reverse=True):
+        try:
+            verify(path)
+        except CheckpointCorrupt:
+            continue
+        return path
+    return None
+
+
+def _contents(folder: Path) -> dict[str, dict[str, int | str]]:
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST_FILE)
+    return {file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": _digest(file)} for file in files}
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

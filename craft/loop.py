@@ -1,0 +1,193 @@
+"""HF `Trainer` as one run needs it: two learning rates, one explicit loss, evaluation at chosen steps, safe checkpoints.
+
+`RunTrainer` keeps Trainer's loop, data order, schedule and resume, and replaces what costs time or hides trouble:
+
+- the loss is summed over the examples of a whole optimizer step and divided by their number, so that a step does not depend
+  on how it is cut into micro-batches;
+- a loss that is not finite ends the run at its step (Trainer would log a made-up average and go on);
+- checkpoints hold the parameters that train, by name, whatever the method; Trainer's own files hold the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+
+from craft.adapters import TRAINABLE_FILE, restore_trainable, trainable_state
+from craft.encoding import Collator, EncodedSplit
+from craft.evaluation import LOSSES
+from craft.measure import Meter
+from craft.models import head_names, is_head
+from craft.results import RunFailed
+from craft.spec import TrainingSettings
+from craft.tasks import Kind
+
+_POINTS = 100
+_SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+
+
+def total_steps(training: TrainingSettings, examples: int) -> int:
+    """Optimizer steps of a run on so many training examples; `max_steps` overrides the epochs."""
+    return training.max_steps or math.ceil(training.epochs * steps_per_epoch(training, examples))
+
+
+def steps_per_epoch(training: TrainingSettings, examples: int) -> int:
+    """Optimizer steps of one pass; what is left at its end makes a smaller step of its own."""
+    return math.ceil(math.ceil(examples / training.batch_size) / training.gradient_accumulation)
+
+
+def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
+    """The steps after which the search split is scored: every `evaluate_every` epochs, and the last."""
+    total, interval = total_steps(training, examples), training.evaluate_every * steps_per_epoch(training, examples)
+    marks = {max(1, round(index * interval)) for index in range(1, math.floor(total / interval) + 1)}
+    return sorted({mark for mark in marks if mark < total} | {total})
+
+
+class RunTrainer(Trainer):
+    """See the module. `points` collects `train_loss` and `learning_rate` between two evaluations."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        split: EncodedSplit,
+        collator: Collator,
+        *,
+        kind: Kind,
+        training: TrainingSettings,
+        seed: int,
+        directory: Path,
+        meter: Meter,
+        evaluation: Callable[[RunTrainer], None],
+        on_step: Callable[[int, int], None],
+    ) -> None:
+        self.training, self.meter, self.evaluation = training, meter, evaluation
+        self.points: list[dict[str, float]] = []
+        self._tokens = 0
+        super().__init__(
+            model=model,
+            args=_arguments(training, len(split), seed, directory),
+            data_collator=collator,
+            train_dataset=split,
+            compute_loss_func=_Loss(kind),
+            callbacks=[_EvaluateAt(evaluation_steps(training, len(split)), self, on_step)],
+        )
+        self.remove_callback(PrinterCallback)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """AdamW over two groups, the adapter's first: its learning rate is the one that is logged."""
+        if self.optimizer is None:
+            trained = model or self.model
+            heads = head_names(trained)
+            decays = set(self.get_decay_parameter_names(trained))
+            rates = {False: self.training.learning_rate, True: self.training.head_learning_rate or self.training.learning_rate}
+            groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+            for name, weight in trained.named_parameters():
+                if weight.requires_grad:
+                    groups.setdefault((is_head(name, heads), name not in decays), []).append(weight)
+            self.optimizer = torch.optim.AdamW(
+                [
+                    {"params": weights, "lr": rates[head], "weight_decay": 0.0 if spared else self.training.weight_decay}
+                    for (head, spared), weights in sorted(groups.items(), key=lambda item: item[0])
+                ]
+            )
+        return self.optimizer
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        self._tokens += int(inputs["attention_mask"].sum())
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not math.isfinite(loss.item()):
+            raise RunFailed(
+                f"training diverged: the loss is {loss.item()} at step {self.state.global_step + 1} of {self.state.max_steps}. "
+                f"A smaller learning rate may help (it is {self.training.learning_rate:g})"
+            )
+        return loss
+
+    def take_tokens(self) -> int:
+        """Non-padding tokens trained on since the last call."""
+        tokens, self._tokens = self._tokens, 0
+        return tokens
+
+    def evaluate(self, *_args: Any, **_kwargs: Any) -> dict[str, float]:
+        self.control.should_evaluate = False
+        self.evaluation(self)
+        return {}
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        self.control.should_log = False
+        if "loss" in logs:
+            point = {"step": self.state.global_step, "train_loss": logs["loss"], "learning_rate": logs["learning_rate"]}
+            self.points.append(point)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        # Trainer's count walks over every parameter at every micro-batch, and nobody reads it.
+        return 0
+
+    def save_state_to(self, folder: Path) -> None:
+        """What `train(resume_from_checkpoint=folder)` needs to go on as if nothing had happened."""
+        save_file(trainable_state(self.model), folder / TRAINABLE_FILE)
+        self._save_optimizer_and_scheduler(str(folder))
+        self._save_rng_state(str(folder))
+        self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        restore_trainable(model or self.model, load_file(Path(resume_from_checkpoint) / TRAINABLE_FILE))
+
+
+class _Loss:
+    """Mean over all examples of the optimizer step, of which this micro-batch is a part."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.summed = LOSSES[kind]
+
+    def __call__(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        return self.summed(outputs.logits, labels) / (len(labels) if num_items_in_batch is None else num_items_in_batch)
+
+
+class _EvaluateAt(TrainerCallback):
+    """Times every step and asks for an evaluation after the chosen ones."""
+
+    def __init__(self, steps: list[int], trainer: RunTrainer, on_step: Callable[[int, int], None]) -> None:
+        self.steps, self.trainer, self.on_step = frozenset(steps), trainer, on_step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+        self.trainer.meter.step_begins()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+        self.trainer.meter.step_ends(self.trainer.take_tokens())
+        self.on_step(state.global_step, state.max_steps)
+        control.should_evaluate = state.global_step in self.steps
+
+
+def _arguments(training: TrainingSettings, examples: int, seed: int, directory: Path) -> TrainingArguments:
+    steps = total_steps(training, examples)
+    arguments = TrainingArguments(
+        output_dir=str(directory),
+        max_steps=steps,
+        per_device_train_batch_size=training.batch_size,
+        gradient_accumulation_steps=training.gradient_accumulation,
+        learning_rate=training.learning_rate,
+        lr_scheduler_type=_SCHEDULES[training.schedule],
+        warmup_steps=math.ceil(training.warmup_ratio * steps),
+        max_grad_norm=training.max_grad_norm,
+        seed=seed,
+        logging_steps=max(1, steps // _POINTS),
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        log_level="error",
+    )
+    # One process trains on one device; several GPUs are several processes, never DataParallel's threads.
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1
+    return arguments

@@ -1,0 +1,64 @@
+"""A run's manners as a guest in a process: a known state on entry, the caller's own back on leaving, one name for no memory.
+
+A sweep's workers stay warm and train one run after another, so nothing that decides a run's numbers may be left over from the
+run before: the default dtype, deterministic algorithms, environment variables that libraries set, random states.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+class OutOfMemory(MemoryError):
+    """The host or the GPU has no memory left for this run: `craft.training.smaller_micro_batch` may make it fit."""
+
+
+@contextmanager
+def memory_errors_named(what: str) -> Iterator[None]:
+    """Turns the several ways to run out of memory into `OutOfMemory`."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        words = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
+        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError) and not _mentions(text, words):
+            raise
+        raise OutOfMemory(f"out of memory with {what}: {text[:200]}") from error
+
+
+def _mentions(text: str, words: tuple[str, ...]) -> bool:
+    return any(word in text.lower() for word in words)
+
+
+@contextmanager
+def own_process_state() -> Iterator[None]:
+    """A run finds the same process state wherever it runs, and leaves the caller's as it found it."""
+    environment = dict(os.environ)
+    states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    default, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.set_default_dtype(torch.float32)
+    if torch.cuda.is_available():
+        # Attention's backward adds up in any order otherwise. What has no deterministic form stays as it is.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        torch.set_default_dtype(default)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.random.set_rng_state(states[2])
+        os.environ.clear()
+        os.environ.update(environment)
