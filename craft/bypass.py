@@ -136,7 +136,7 @@ class HybridLinear(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         kept, adapted, u3t, u2s = ctx.saved_tensors
         rows = dy.reshape(-1, dy.shape[-1])
         kept = kept.reshape(-1, kept.shape[-1])

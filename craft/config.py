@@ -66,7 +66,7 @@ class CraftConfig(PeftConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.peft_type = PeftType.CRAFT
+        self.peft_type = PeftType("CRAFT")
         self.ranks = self._checked_ranks(self.ranks)
         if self.projections is not None:
             self.projections = (self.projections,) if isinstance(self.projections, str) else tuple(self.projections)

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from craft.stack import CraftAdapter, Stack
 from craft.bypass import HybridLinear, bypass, cheapest
 from craft.projections import Located
+from craft.stack import CraftAdapter, Stack
 
 
 @dataclass(eq=False)
@@ -153,6 +153,11 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         assert delta is not None
         return delta.T if conv else delta
 
+    def _base_parameter(self) -> Tensor:
+        weight = self.get_base_layer().weight
+        assert isinstance(weight, Tensor)
+        return weight
+
     def supports_lora_conversion(self, adapter_name: str = "default") -> bool:
         return self.quantization_backend is None
 
@@ -169,16 +174,16 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         names = [name for name in check_adapters_to_merge(self, adapter_names) if name in self.craft_slices]
         if not names:
             return
-        if self.quantization_backend is not None or not self.get_base_layer().weight.is_floating_point():
+        weight = self._base_parameter()
+        if self.quantization_backend is not None or not weight.is_floating_point():
             kind = self.quantization_backend.backend_name if self.quantization_backend else "integer"
             raise ValueError(
                 f"CRAFT cannot be merged into quantized weights ({kind}): rounding them again would drown the change. Score "
                 "through the bypass, or export with to_lora() and serve it beside the quantized base."
             )
-        weight = self.get_base_layer().weight
         with torch.no_grad():
-            change = sum(self.get_delta_weight(name) for name in names)
-            merged = (weight.data.to(change.dtype) + change.to(weight.device)).to(weight.dtype)  # type: ignore[union-attr]
+            change = torch.stack([self.get_delta_weight(name) for name in names]).sum(0)
+            merged = (weight.data.to(change.dtype) + change.to(weight.device)).to(weight.dtype)
             if safe_merge and not torch.isfinite(merged).all():
                 raise ValueError(f"merging {', '.join(names)} gives NaN or infinite weights; the adapter seems to be broken")
             if self._pristine is None:
@@ -192,7 +197,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
             warnings.warn("Already unmerged. Nothing to do.", stacklevel=2)
             return
         if self._pristine is not None:
-            self.get_base_layer().weight.data.copy_(self._pristine)
+            self._base_parameter().data.copy_(self._pristine)
         self._pristine = None
         self.merged_adapters = []
 

@@ -13,24 +13,22 @@ written, except by `merge`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar, cast
 
 import torch
 from peft.config import PeftConfig
-from peft.tuners.tuners_utils import BaseTuner, _maybe_include_all_linear_layers, check_target_module_exists
+from peft.tuners.tuners_utils import BaseTuner
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from craft import fingerprint
 from craft.config import CraftConfig
 from craft.layer import CraftLinear, Slice
-from craft.projections import Located, Stacks, find_projections, find_targets
+from craft.placing import build_stacks
+from craft.projections import Located
 from craft.stack import CraftAdapter, Stack
-from craft.store import default_store, hash_weights
-from craft.tucker import resolve_ranks
 
 
 class RefreshCores:
@@ -53,7 +51,7 @@ class CraftModel(BaseTuner):
     uses_shared_state = True
     prefix = "craft_"
     tuner_layer_cls = CraftLinear
-    target_module_mapping: dict[str, list[str]] = {}
+    target_module_mapping: ClassVar[dict[str, list[str]]] = {}  # type: ignore[misc]
 
     def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
         self.craft_J = nn.ModuleDict()
@@ -76,7 +74,7 @@ class CraftModel(BaseTuner):
         # PEFT sets every adapter's requires_grad by the new one's inference mode.
         flags = [(parameter, parameter.requires_grad) for parameter in self.craft_J.parameters()]
         try:
-            adapter = self._new_adapter(model, config, low_cpu_mem_usage)
+            adapter = self._new_adapter(model, cast(CraftConfig, config), low_cpu_mem_usage)
             self.craft_J[adapter_name] = adapter
             super().inject_adapter(model, adapter_name, autocast_adapter_dtype, low_cpu_mem_usage, state_dict)
         except BaseException:
@@ -94,43 +92,19 @@ class CraftModel(BaseTuner):
                 "an adapter is merged into the base weights: decomposing them now would make it part of the new adapter's "
                 "factors. Call unmerge_adapter() first."
             )
-        stacks = []
-        device = torch.device("cpu")
-        modules = dict(model.named_modules())
-        for name, layers in self._locate(model, config).items():
-            shape = (len(layers), *layers[0].shape)
-            ranks = resolve_ranks(config.ranks, shape, name=f"projection {name!r}")
-            weights = [_base_weight(modules[layer.module_name], layer) for layer in layers]
-            device = weights[0].device
-            stack = Stack(name, layers, ranks, config, device)
-            if not any(weight.is_meta for weight in weights):
-                stack.weights_hash = hash_weights(weights)
-                # An adapter that carries its factors brings them when it is loaded, a moment from now.
-                if not (config.save_factors and config.inference_mode):
-                    factors = default_store().get(weights, ranks, name=name)
-                    stack.set_factors(factors.to(device))
-            stacks.append(stack)
-        with init_empty_weights() if low_cpu_mem_usage else _nothing():
-            return CraftAdapter(stacks, device, config.init_epsilon, config.init_seed)
+        stacks = build_stacks(model, config)
+        with init_empty_weights() if low_cpu_mem_usage else nullcontext():
+            return CraftAdapter(stacks, stacks[0].device, config.init_epsilon, config.init_seed)
 
-    def _locate(self, model: nn.Module, config: CraftConfig) -> Stacks:
-        if config.target_modules is None:
-            stacks = find_projections(model, config.words, config.projection_map)
-        else:
-            _maybe_include_all_linear_layers(config, model)
-            if not isinstance(config.target_modules, str):
-                config.target_modules = sorted(config.target_modules)
-            shim = PeftConfig()
-            shim.target_modules, shim.modules_to_save = config.target_modules, config.modules_to_save
-            stacks = find_targets(model, lambda key: check_target_module_exists(shim, key))
-        kept: Stacks = {}
-        for name, layers in stacks.items():
-            layers = [layer for layer in layers if not _excluded(config, layer.module_name)]
-            if layers:
-                kept[name] = layers
-        if not kept:
-            raise ValueError(f"exclude_modules {config.exclude_modules!r} leaves out every module that was chosen")
-        return kept
+    def craft_adapter(self, adapter_name: str) -> CraftAdapter:
+        """The J and the stacks of an adapter.
+
+        Raises:
+            ValueError: there is no such adapter.
+        """
+        if adapter_name not in self.craft_J:
+            raise ValueError(f"there is no CRAFT adapter {adapter_name!r}; there are {', '.join(map(repr, self.craft_J))}")
+        return cast(CraftAdapter, self.craft_J[adapter_name])
 
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:
         return peft_config
@@ -140,7 +114,7 @@ class CraftModel(BaseTuner):
         return any(key == layer.module_name for name in names for layer, _, _ in self._places(name))
 
     def _places(self, adapter_name: str) -> Iterator[tuple[Located, Stack, int]]:
-        for stack in self.craft_J[adapter_name].stacks.values():
+        for stack in self.craft_adapter(adapter_name).stacks.values():
             for index, layer in enumerate(stack.layers):
                 yield layer, stack, index
 
@@ -154,7 +128,7 @@ class CraftModel(BaseTuner):
         current_key: str,
         parameter_name: str | None = None,
     ) -> None:
-        adapter = self.craft_J[adapter_name]
+        adapter = self.craft_adapter(adapter_name)
         slices = [
             Slice(adapter, stack, index, layer)
             for layer, stack, index in self._places(adapter_name)
@@ -178,7 +152,7 @@ class CraftModel(BaseTuner):
         for name in names:
             if name not in self.craft_J:
                 continue
-            adapter = self.craft_J[name]
+            adapter = self.craft_adapter(name)
             for stack in adapter.stacks.values():
                 stack.refresh(adapter.js(stack), self._product_dtype(stack), self.model.training)
 
@@ -195,7 +169,7 @@ class CraftModel(BaseTuner):
 
     def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
         """Called when an adapter has been made or loaded: J to the base weights' device, never narrower than float32."""
-        adapter = self.craft_J[adapter_name]
+        adapter = self.craft_adapter(adapter_name)
         for stack in adapter.stacks.values():
             if stack.device.type != "meta":
                 adapter.move(stack.device)
@@ -205,7 +179,7 @@ class CraftModel(BaseTuner):
         super().delete_adapter(adapter_name)
         del self.craft_J[adapter_name]
 
-    def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> nn.Module:
+    def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> Any:
         model = super()._unload_and_optionally_merge(*args, **kwargs)
         self._refresh_hook.remove()
         return model
@@ -243,8 +217,11 @@ class CraftModel(BaseTuner):
     ) -> dict[str, Tensor]:
         kept = super()._get_adapter_state_dict(model, config, adapter_name, state_dict, unwanted_adapter_names)
         path, tuner = _tuner_of(model)
-        stacks = tuner.craft_J[adapter_name].stacks
-        return {**kept, **{path + key: value for key, value in fingerprint.record(stacks, config.save_factors).items()}}
+        stacks = tuner.craft_adapter(adapter_name).stacks
+        return {
+            **kept,
+            **{path + key: value for key, value in fingerprint.record(stacks, cast(CraftConfig, config).save_factors).items()},
+        }
 
     @classmethod
     def _remap_adapter_state_dict_for_load(
@@ -253,43 +230,11 @@ class CraftModel(BaseTuner):
         path, tuner = _tuner_of(model)
         ours = (path + fingerprint.FINGERPRINT, path + fingerprint.FACTORS)
         said = {key.removeprefix(path): state_dict[key] for key in state_dict if key.startswith(ours)}
-        fingerprint.verify(tuner.craft_J[adapter_name].stacks, said)
+        fingerprint.verify(tuner.craft_adapter(adapter_name).stacks, said)
         rest = {key: value for key, value in state_dict.items() if not key.startswith(ours)}
         return super()._remap_adapter_state_dict_for_load(model, config, adapter_name, rest)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _tuner_of(model: nn.Module) -> tuple[str, CraftModel]:
     name, tuner = next((name, module) for name, module in model.named_modules() if isinstance(module, CraftModel))
     return f"{name}." if name else "", tuner
-
-
-def _excluded(config: CraftConfig, key: str) -> bool:
-    shim = PeftConfig()
-    shim.target_modules, shim.exclude_modules, shim.modules_to_save = [key], config.exclude_modules, config.modules_to_save
-    return not check_target_module_exists(shim, key)
-
-
-def _base_weight(module: nn.Module, layer: Located) -> Tensor:
-    """A layer's (d_out, d_in) weight, dequantized where it must be."""
-    while hasattr(module, "base_layer"):
-        module = module.base_layer
-    wrapped = CraftLinear(module)
-    if wrapped.quantization_backend is not None or not module.weight.is_floating_point():
-        try:
-            weight = wrapped.get_base_weight()
-        except (TypeError, NotImplementedError) as error:
-            raise ValueError(
-                f"{layer.module_name} is quantized in a way that cannot be read back as numbers ({error}), so CRAFT cannot "
-                "decompose it. Use a bitsandbytes or HQQ base, or the model before quantization."
-            ) from error
-        if not weight.is_floating_point():
-            raise ValueError(f"{layer.module_name} holds {weight.dtype} weights, which CRAFT cannot decompose: dequantize them")
-    else:
-        weight = module.weight.detach()
-    matrix = weight.T if isinstance(module, Conv1D) else weight
-    return matrix[layer.start : layer.stop]

@@ -19,7 +19,7 @@ def register() -> None:
         member._name_ = NAME
         member._value_ = NAME
         member.__objclass__ = PeftType  # type: ignore[attr-defined]
-        member._sort_order_ = len(PeftType.__members__)
+        member._sort_order_ = len(PeftType.__members__)  # type: ignore[attr-defined]
         PeftType._member_names_.append(NAME)
         PeftType._member_map_[NAME] = member
         PeftType._value2member_map_[NAME] = member

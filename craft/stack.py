@@ -91,8 +91,8 @@ class Stack:
     def ready(self) -> TuckerFactors:
         if self.factors is None:
             raise ValueError(
-                f"CRAFT's factors of projection {self.name!r} are not there: the model was built on the meta device, where only "
-                "shapes are known. Load the base model with its weights before putting the adapter on it."
+                f"CRAFT's factors of projection {self.name!r} are not there: the model was built on the meta device, where "
+                "only shapes are known. Load the base model with its weights before putting the adapter on it."
             )
         return self.factors
 
@@ -122,9 +122,9 @@ class Stack:
         wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
         drops = training and self.dropout > 0
         compiling = torch.compiler.is_compiling()
-        if not (compiling or wants_grad or drops or self.has_grad or self.masks or self.is_stale(js)) and self.cores:
-            if self.cores[0].dtype == dtype:
-                return
+        changed = wants_grad or drops or self.has_grad or self.masks is not None or self.is_stale(js)
+        if not compiling and not changed and self.cores and self.cores[0].dtype == dtype:
+            return
         layers = len(self.layers) if self.mask_per_layer else None
         with no_autocast(js[0].device):
             self.masks = dropout_masks(self.ranks, self.dropout, layers, js[0]) if drops else None
@@ -137,7 +137,7 @@ class Stack:
         self._stamp = () if compiling else _stamp(js)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {"_cast": {}, "cores": None, "masks": None, "has_grad": False, "_stamp": ()}
+        kept: dict[str, Any] = {"_cast": {}, "cores": None, "masks": None, "has_grad": False, "_stamp": ()}
         return {**self.__dict__, **kept}
 
 

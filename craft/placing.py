@@ -1,0 +1,97 @@
+"""From a configuration to stacks: which modules' weights belong together, and their factors (paper, Stages 1 and 2).
+
+Weights are read where they are, quantized ones as the numbers they stand for; factors come from the store, so that a model's
+projection is decomposed once for all adapters, trials and processes.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from peft.tuners.tuners_utils import _maybe_include_all_linear_layers, check_target_module_exists
+from peft.utils.quantization_utils import resolve_quantization_backend
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from craft.config import CraftConfig
+from craft.projections import Located, Stacks, find_projections, find_targets
+from craft.stack import Stack
+from craft.store import default_store, hash_weights
+from craft.tucker import resolve_ranks
+
+
+def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
+    """The stacks of one adapter, with factors unless the model is on the meta device.
+
+    Raises:
+        ValueError: a projection the model does not have, a rank above a dimension, weights that cannot be read as numbers.
+    """
+    modules = dict(model.named_modules())
+    stacks = []
+    for name, layers in locate(model, config).items():
+        ranks = resolve_ranks(config.ranks, (len(layers), *layers[0].shape), name=f"projection {name!r}")
+        weights = [base_weight(modules[layer.module_name], layer) for layer in layers]
+        stack = Stack(name, layers, ranks, config, weights[0].device)
+        if not any(weight.is_meta for weight in weights):
+            stack.weights_hash = hash_weights(weights)
+            # An adapter that carries its factors brings them when it is loaded, a moment from now.
+            if not (config.save_factors and config.inference_mode):
+                stack.set_factors(default_store().get(weights, ranks, name=name).to(stack.device))
+        stacks.append(stack)
+    return stacks
+
+
+def locate(model: nn.Module, config: CraftConfig) -> Stacks:
+    """The modules that a configuration chooses, as stacks."""
+    if config.target_modules is None:
+        stacks = find_projections(model, config.words, config.projection_map)
+    else:
+        _maybe_include_all_linear_layers(config, model)
+        if not isinstance(config.target_modules, str):
+            config.target_modules = sorted(config.target_modules)
+        chosen = SimpleNamespace(target_modules=config.target_modules, modules_to_save=config.modules_to_save)
+        stacks = find_targets(model, lambda key: check_target_module_exists(chosen, key))
+    kept = {name: [layer for layer in layers if not _excluded(config, layer)] for name, layers in stacks.items()}
+    if not any(kept.values()):
+        raise ValueError(
+            f"exclude_modules {config.exclude_modules!r} and modules_to_save {config.modules_to_save!r} leave out every module "
+            f"that was chosen: {', '.join(layer.module_name for layers in stacks.values() for layer in layers[:1])} ..."
+        )
+    return {name: layers for name, layers in kept.items() if layers}
+
+
+def _excluded(config: CraftConfig, layer: Located) -> bool:
+    rules = SimpleNamespace(
+        target_modules=[layer.module_name], exclude_modules=config.exclude_modules, modules_to_save=config.modules_to_save
+    )
+    return not check_target_module_exists(rules, layer.module_name)
+
+
+def base_weight(module: Any, layer: Located) -> Tensor:
+    """A layer's (d_out, d_in) weight, dequantized where it must be.
+
+    Raises:
+        ValueError: it is quantized in a way that PEFT cannot read back.
+    """
+    while hasattr(module, "base_layer"):
+        module = module.base_layer
+    weight = getattr(module, "weight", None)
+    backend = resolve_quantization_backend(module, get_apply_tensor_subclass=lambda: None)
+    if backend is not None:
+        try:
+            weight = backend.get_base_weight(module)
+        except (TypeError, NotImplementedError) as error:
+            raise ValueError(_unreadable(layer, str(error))) from error
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        raise ValueError(_unreadable(layer, f"its weight is {getattr(weight, 'dtype', 'not there')}"))
+    weight = weight.detach()
+    matrix = weight.T if isinstance(module, Conv1D) else weight
+    return matrix[layer.start : layer.stop]
+
+
+def _unreadable(layer: Located, reason: str) -> str:
+    return (
+        f"{layer.module_name} is quantized in a way that cannot be read back as numbers ({reason}), so CRAFT cannot decompose "
+        "it. Use a bitsandbytes, HQQ or torchao base, or the model before quantization."
+    )
