@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clear.add_argument("keys", nargs="*", help="beginnings of keys, as `list` shows them")
     options = parser.parse_args(arguments)
     store = FactorStore(options.dir)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=120)
     if options.command == "list":
         return _list(store, console)
     if options.command == "verify":
