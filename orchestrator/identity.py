@@ -2,7 +2,7 @@
 
 A trial is named by its content, so work that is done is known again wherever it stands in the file. What a sweep *is*, then,
 is what gives all its numbers one meaning: model, data, protocol, training settings, objectives, and how configurations are
-drawn. Those may not change under a name. What it *covers* may: seeds, tasks, method blocks, values, trials to draw, constraints;
+drawn. Those may not change under a name. What it *covers* may: seeds, tasks, blocks, values, constraints;
 only what is new runs, and results that are no longer asked for stay in the ledger, out of the front. How it runs (resources,
 scheduler, budget, tracking store, storage) is free.
 """

@@ -1,7 +1,7 @@
 """Keeps the noise of libraries off the screen: what they say goes to the sweep's log.
 
-Ray's core writes to the process's stderr from C++, so Python's logging is not enough: the file descriptor itself is pointed at
-the log while a sweep runs, and what people should read goes to a copy of the terminal made before.
+Ray's core writes to the process's stderr from C++ and its threads print, so Python's logging is not enough: the file descriptor
+itself is pointed at the log while a sweep runs, and what people should read goes to a copy of the terminal made before.
 """
 
 from __future__ import annotations
@@ -10,30 +10,33 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import IO
 
 LOG_FILE = "sweep.log"
 
 
+_screens: list[IO[str]] = []
+
+
 @contextmanager
-def stderr_to_log(folder: Path) -> Iterator[IO[str]]:
-    """Sends stderr and all logging to `folder/sweep.log` while inside; gives a stream to what stderr was."""
+def noise_to_log(folder: Path) -> Iterator[IO[str]]:
+    """Sends stderr, what is printed and all logging to `folder/sweep.log` while inside; gives a stream to what stderr was."""
     folder.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     saved = os.dup(2)
-    handler = logging.FileHandler(folder / LOG_FILE)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
     root = logging.getLogger()
-    with (folder / LOG_FILE).open("ab", buffering=0) as log, os.fdopen(os.dup(saved), "w", buffering=1) as screen:
+    with (folder / LOG_FILE).open("a", buffering=1) as log, os.fdopen(os.dup(saved), "w", buffering=1) as screen:
+        handler = logging.StreamHandler(log)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
         os.dup2(log.fileno(), 2)
         root.addHandler(handler)
         try:
-            yield screen
+            with redirect_stdout(log):
+                yield screen
         finally:
             root.removeHandler(handler)
-            handler.close()
             sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)

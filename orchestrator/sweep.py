@@ -19,7 +19,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from craft.results import Counts
 from craft.spec import DataSettings, Protocol, Settings, TrainingSettings
-from craft.tasks import TASKS, expand_tasks, suite_names
+from craft.tasks import TASKS, expand_tasks, find_task, suite_names
 from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.mistakes import Mistake, SweepError, YamlPath, dotted, from_pydantic, nearest, shown, unknown
 from orchestrator.space import Block, parse_block
@@ -230,6 +230,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     if sweep is None or mistakes:
         ordered = sorted(mistakes, key=lambda one: source.line(one.path))
         raise SweepError([f"{source.where(one.path)}: {dotted(one.path)}: {one.message}" for one in ordered])
+    sweep = _absolute(sweep)
     sweep._source = source
     return sweep
 
@@ -252,6 +253,30 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
     mistakes += _check_names(content)
     mistakes += _check_tasks(content)
     return sweep, mistakes
+
+
+def _absolute(sweep: Sweep) -> Sweep:
+    """The sweep with its local paths absolute, taken from the current folder: trials run in folders of their own."""
+    data = sweep.data
+    custom = {
+        name: task.model_copy(
+            update={"train": _absolute_path(task.train), "validation": task.validation and _absolute_path(task.validation)}
+        )
+        for name, task in data.custom.items()
+    }
+    root = data.root and _absolute_path(data.root)
+    model = _absolute_path(sweep.model) if Path(sweep.model).expanduser().is_dir() else sweep.model
+    return sweep.model_copy(
+        update={
+            "model": model,
+            "data": data.model_copy(update={"root": root, "custom": custom}),
+            "storage": _absolute_path(sweep.storage),
+        }
+    )
+
+
+def _absolute_path(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  (keeps links as they are; Path would not tidy)
 
 
 def metric_names() -> list[str]:
@@ -308,6 +333,11 @@ def _check_tasks(content: dict[str, Any]) -> list[Mistake]:
     for given in data.custom:
         if not NAME.fullmatch(given):
             mistakes.append(Mistake(("data", "custom", given), "a task's name: up to 64 letters, digits, - _ or ."))
+            continue
+        try:
+            find_task(f"custom/{given}", data)  # opens the file: a missing one, or a missing column, shows now
+        except ValueError as error:
+            mistakes.append(Mistake(("data", "custom", given), str(error)))
     tasks = content.get("tasks")
     given_tasks: list[Any] = tasks if isinstance(tasks, list) else []
     for index, name in enumerate(given_tasks):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from craft.spec import TrainingSettings
 from craft.tasks import find_task
 from orchestrator.plan import Plan
@@ -37,10 +35,7 @@ def train_sizes(sweep: Sweep) -> dict[str, int] | None:
 
 
 def steps(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of one run on `examples` training examples."""
-    if training.max_steps is not None:
-        return training.max_steps
-    if training.train_examples is not None:
-        examples = min(examples, training.train_examples)
-    batches = math.ceil(examples / training.batch_size)
-    return math.ceil(training.epochs * math.ceil(batches / training.gradient_accumulation))
+    """Optimizer steps of one run where its task has so many training examples."""
+    from craft.loop import total_steps
+
+    return total_steps(training, min(examples, training.train_examples or examples))

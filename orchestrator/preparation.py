@@ -1,0 +1,67 @@
+"""What trials share, prepared once before the first of them starts: model files, data, one decomposition a projection.
+
+It also is the last place where a mistake costs nothing: a model that is not there, a data file with a missing column, show here
+and not in every trial. Workers find it all in the caches on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from craft.methods import METHODS, BuildContext
+from craft.spec import RunSpec
+from craft.tasks import find_task
+from orchestrator.trial import TrialSpec
+
+
+def prepare(trials: Sequence[TrialSpec]) -> dict[str, str]:
+    """Loads every task's data and the model once, and decomposes at the largest ranks asked, smaller ones being slices.
+
+    Returns:
+        The data's fingerprint by task.
+
+    Raises:
+        ValueError: the model or the data cannot be had, or are wrong.
+    """
+    from craft.tasks.splits import load_splits
+
+    runs = [trial.run for trial in trials]
+    by_task = {run.task: run for run in runs}
+    fingerprints = {
+        name: load_splits(find_task(name, run.data), run.data, protocol=run.protocol).fingerprint
+        for name, run in by_task.items()
+    }
+    for run in {(run.model, run.revision): run for run in runs}.values():
+        _prepare_model(run, [other for other in runs if (other.model, other.revision) == (run.model, run.revision)])
+    return fingerprints
+
+
+def _prepare_model(run: RunSpec, runs: Sequence[RunSpec]) -> None:
+    from craft.measure import TASK_TYPES
+    from craft.models import load_model, load_tokenizer, quiet_libraries
+
+    task = find_task(run.task, run.data)
+    load_tokenizer(run.model, revision=run.revision)
+    for dtype, parameters in _largest(runs).items():
+        model = load_model(run.model, task.kind, task.labels, revision=run.revision, dtype=dtype)
+        with quiet_libraries():
+            METHODS["craft"].build(
+                model, METHODS["craft"].parameters.model_validate(parameters), BuildContext(TASK_TYPES[task.kind])
+            )
+
+
+def _largest(runs: Sequence[RunSpec]) -> dict[str, dict[str, Any]]:
+    """The CRAFT parameters that cover all of `runs`, by the base's dtype: every projection at the largest rank of each mode."""
+    largest: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        if run.method != "craft":
+            continue
+        cover = largest.setdefault(run.training.dtype, {"ranks": [1, 1, 1], "projections": []})
+        cover["ranks"] = [_larger(one, other) for one, other in zip(cover["ranks"], run.parameters["ranks"], strict=True)]
+        cover["projections"] += [one for one in run.parameters["projections"] if one not in cover["projections"]]
+    return largest
+
+
+def _larger(one: int | str, other: int | str) -> int | str:
+    return "all" if "all" in (one, other) else max(int(one), int(other))

@@ -1,0 +1,192 @@
+"""One session of a sweep, from its claimed folder to its front: the parts that only a run needs, put together.
+
+    effective file --> preparation --> Tracker ... run_sweep ... front files --> Tracker closed --> table on the screen
+
+What is here is order: nothing is recorded before what trials share is known to be there; the tracking store gets the front
+before it is closed; and however the run ends, the record says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from orchestrator.front import caption, knee, mark_front, markdown, summarize, terminal_table, write_front
+from orchestrator.identity import EFFECTIVE_FILE
+from orchestrator.ledger import Ledger
+from orchestrator.manifest import make_manifest
+from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.plan import Plan
+from orchestrator.preparation import prepare
+from orchestrator.quiet import LOG_FILE, stderr_to_log
+from orchestrator.runner import run_sweep
+from orchestrator.summary import Summary
+from orchestrator.tracking import Tracker
+from orchestrator.tracking_uri import redact, resolve_uri
+
+log = logging.getLogger(__name__)
+
+SHIP_SECONDS = 120.0
+PAGE_SECONDS = 120.0
+
+
+def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Console) -> SweepOutcome:
+    """Runs what remains of `plan`, records it, and shows and files the front.
+
+    Raises:
+        ValueError: the sweep is refused: data, model, storage or tracking store; nothing has been trained.
+    """
+    folder, sweep = options.folder, plan.sweep
+    uri = resolve_uri(tracking_uri)
+    with stderr_to_log(folder):
+        fingerprints = _prepare(plan, options, console)
+        _write_effective(plan, uri)
+        tracker = Tracker(uri, sweep.name, folder)
+        try:
+            tracker.sweep_started(_info(plan, fingerprints))
+            status = "failed"
+            try:
+                outcome = run_sweep(plan, options, tracker=tracker)
+                status = (
+                    "finished" if outcome.complete else "interrupted" if outcome.interrupted or outcome.missing else "failed"
+                )
+                summaries = mark_front(summarize(plan.trials, outcome.results, plan.counts), sweep.objectives)
+                files = _front_files(plan, summaries, console)
+            except BaseException:
+                tracker.sweep_ended(status, {})
+                raise
+            tracker.sweep_ended(status, _ended(plan, summaries, outcome), files)
+        finally:
+            left = tracker.close(SHIP_SECONDS)
+        files += _page(folder, uri)
+    _show(plan, summaries, outcome, console, uri, files, left)
+    return outcome
+
+
+def _prepare(plan: Plan, options: RunOptions, console: Console) -> dict[str, str]:
+    """Prepares what remains; returns the data's fingerprints by task, as far as they were read."""
+    results = Ledger(options.folder).results() if options.resume else {}
+    remaining = [trial for trial in plan.trials if trial.key not in results or not results[trial.key].settled]
+    if options.address is not None or not remaining:
+        return {}  # on a cluster the machine that drives need not be one that could train
+    with _doing(console, "preparing model, data and decompositions"):
+        return prepare(remaining)
+
+
+def _write_effective(plan: Plan, uri: str) -> None:
+    tracking = plan.sweep.tracking.model_copy(update={"uri": redact(uri)})
+    text = plan.sweep.model_copy(update={"tracking": tracking}).to_yaml()
+    path = plan.sweep.folder / EFFECTIVE_FILE
+    aside = path.with_suffix(".tmp")
+    aside.write_text(f"# The effective sweep file: what {plan.sweep.name} runs with, defaults written out.\n{text}")
+    aside.replace(path)
+
+
+def _info(plan: Plan, fingerprints: dict[str, str]) -> dict[str, Any]:
+    sweep = plan.sweep
+    return {
+        "model": sweep.model,
+        "tasks": ",".join(sweep.tasks),
+        "seeds": ",".join(map(str, sweep.seeds)),
+        "objectives": json.dumps(sweep.objectives),
+        "algorithm": sweep.search.algorithm,
+        "scheduler": sweep.scheduler.name,
+        "protocol": sweep.protocol,
+        "configurations": len(plan.configurations),
+        "trials": len(plan.trials),
+        "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.seeds, data=fingerprints),
+        "sweep_yaml": (sweep.folder / EFFECTIVE_FILE).read_text(),
+    }
+
+
+def _ended(plan: Plan, summaries: Sequence[Summary], outcome: SweepOutcome) -> dict[str, Any]:
+    objectives = plan.sweep.objectives
+    best = knee(summaries, objectives)
+    content: dict[str, Any] = {
+        "description": markdown(summaries, objectives),
+        "on_front": [one.configuration for one in summaries if one.on_front],
+        "may_be_on_front": [one.configuration for one in summaries if one.may_be_on_front],
+        "trials_planned": len(plan.trials),
+        "trials_done": len(outcome.finished),
+        "trials_failed": len(outcome.failed),
+        "trials_stopped": len(outcome.stopped),
+        "trials_missing": len(outcome.missing) + len(outcome.interrupted),
+        "seconds": outcome.seconds,
+    }
+    return content | ({"knee": best.configuration} if best else {})
+
+
+def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> list[Path]:
+    if not any(summary.finished for summary in summaries):
+        return []
+    try:
+        return write_front(summaries, plan.sweep.objectives, plan.sweep.folder, plan.sweep.name)
+    except OSError as error:
+        # Results are on record; a full disk must not turn a finished sweep into a failed one.
+        log.exception("the front's files could not be written")
+        console.print(f"the front's files could not be written: {error}", markup=False)
+        return []
+
+
+def _page(folder: Path, uri: str) -> list[Path]:
+    """`front.html`, by the dashboards in a process of their own: they may not be imported here."""
+    page = folder / "front.html"
+    command = [sys.executable, "-m", "dashboards", "export", str(folder), "--tracking-uri", uri, "--output", str(page)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PAGE_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        log.exception("front.html could not be made")
+        return []
+    if done.returncode:
+        log.error("front.html could not be made: %s", redact(done.stderr or done.stdout))
+        return []
+    return [page]
+
+
+def _show(
+    plan: Plan,
+    summaries: Sequence[Summary],
+    outcome: SweepOutcome,
+    console: Console,
+    uri: str,
+    files: Sequence[Path],
+    left: int,
+) -> None:
+    objectives, folder = plan.sweep.objectives, plan.sweep.folder
+    if any(summary.finished or summary.failed for summary in summaries):
+        console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
+        console.print(caption(summaries, objectives), markup=False)
+    for result in (outcome.results[key] for key in outcome.failed[:5]):
+        console.print(f"failed: {result.key}: {result.error}", style="red", markup=False)
+    for note in outcome.notes:
+        console.print(note, markup=False)
+    if left:
+        again = f"python -m orchestrator.tracking replay {shown_path(folder)}"
+        console.print(f"{left} records wait for the tracking store; ship them later with: {again}", markup=False)
+    if files:
+        console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
+    console.print(f"runs and adapters: mlflow ui --backend-store-uri {redact(uri)}", markup=False, soft_wrap=True)
+    console.print(f"log: {shown_path(folder / LOG_FILE)}", markup=False, soft_wrap=True)
+
+
+def shown_path(path: Path) -> str:
+    """`path` from the current folder where it lies inside it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+@contextmanager
+def _doing(console: Console, what: str) -> Iterator[None]:
+    if console.is_terminal:
+        with console.status(f"{what} ..."):
+            yield
+    else:
+        console.print(f"{what} ...", markup=False)
+        yield
