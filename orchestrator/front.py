@@ -1,7 +1,7 @@
 """The front for people: a table on the terminal, CSV, LaTeX in the paper's style, Markdown for the tracking store, a picture.
 
-All of them show the same rows in the same order: configurations by their cost, smallest first. `●` marks the front, `○` what the
-intervals do not rule out from it; incomplete configurations say so and stand last, never among the ranked.
+All of them show the same rows in the same order: configurations by their cost, smallest first. `●` marks the front, `○` what
+the intervals do not rule out from it; incomplete configurations say so and stand last, never among the ranked.
 """
 
 from __future__ import annotations

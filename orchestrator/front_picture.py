@@ -1,8 +1,8 @@
 """The front as a PNG: score against cost, without a browser.
 
 Cost runs along a logarithmic x axis where it is a positive count. The step line is the best score to be had at each cost; bars
-are 95 % intervals over seeds; dominated configurations are pale. Methods are told apart by colour (Okabe and Ito's palette, which
-colour-blind readers can tell apart) and by marker shape, so that the picture also reads in grey.
+are 95 % intervals over seeds; dominated configurations are pale. Methods are told apart by colour (Okabe and Ito's palette,
+which colour-blind readers can tell apart) and by marker shape, so that the picture also reads in grey.
 """
 
 from __future__ import annotations

@@ -1,47 +1,102 @@
-"""What a sweep ran with: versions, machine, code. Kept with its record, so that a number can be traced to what made it."""
+"""What a sweep's numbers came from: versions, source state, hardware, seeds, data and the effective sweep, as plain data.
+
+Stored once as `manifest.json` with the sweep's run. It holds facts only, nothing secret (URIs go without their passwords) and
+nothing that costs time: no torch is imported to ask for a GPU.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("craft-sweeps", "torch", "transformers", "peft", "datasets", "safetensors", "ray", "mlflow", "numpy", "scipy")
+import craft
+from orchestrator.tracking_uri import redacted
+
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
+PACKAGES += ("ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
 
 
-def manifest() -> dict[str, Any]:
-    """Versions of what decides numbers, the machine's kind, and the commit where the code is a git checkout."""
-    return {
+def make_manifest(
+    sweep: Mapping[str, Any], *, seeds: Iterable[int] = (), data: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The manifest of a sweep that starts now.
+
+    Args:
+        sweep: the effective sweep file, as plain data.
+        seeds: the trials' seeds.
+        data: fingerprints of the data, by task, as far as they are known.
+    """
+    content = {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "craft_sweeps": craft.__version__,
+        "source": source_state(Path(craft.__file__).resolve().parent.parent),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
-        "commit": _commit(),
-        "command": " ".join(Path(sys.argv[0]).name if index == 0 else part for index, part in enumerate(sys.argv)),
+        "packages": versions(PACKAGES),
+        "hardware": hardware(),
+        "seeds": sorted(set(seeds)),
+        "data": dict(data or {}),
+        "sweep": dict(sweep),
     }
+    return dict(redacted(content))
 
 
-def _version(package: str) -> str | None:
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """Installed versions; packages that are not there are left out."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def source_state(folder: Path) -> dict[str, Any]:
+    """The git commit `folder` is at and whether files differ from it; empty where it is no git checkout."""
+    commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
+    if commit is None:
+        return {}
+    changed = _output(["git", "-C", str(folder), "status", "--porcelain"]) or ""
+    return {"commit": commit, "modified": [line[3:] for line in changed.splitlines()]}
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, memory and GPUs of the machine the sweep is started from."""
+    facts: dict[str, Any] = {"machine": platform.machine(), "processor": _processor(), "cpus": _cpus()}
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    listed = _output(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
+    facts["gpus"] = listed.splitlines() if listed else []
+    return facts
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
     try:
-        return version(package)
-    except PackageNotFoundError:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _output(command: list[str]) -> str | None:
+    if shutil.which(command[0]) is None:
         return None
-
-
-def _commit() -> str | None:
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return done.stdout.rstrip() if done.returncode == 0 else None
