@@ -22,7 +22,13 @@ _screens: list[IO[str]] = []
 
 @contextmanager
 def noise_to_log(folder: Path) -> Iterator[IO[str]]:
-    """Sends stderr, what is printed and all logging to `folder/sweep.log` while inside; gives a stream to what stderr was."""
+    """Sends stderr, what is printed and all logging to `folder/sweep.log` while inside; gives a stream to what stderr was.
+
+    Inside another one it changes nothing and gives that one's stream.
+    """
+    if _screens:
+        yield _screens[-1]
+        return
     folder.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     saved = os.dup(2)
@@ -32,10 +38,12 @@ def noise_to_log(folder: Path) -> Iterator[IO[str]]:
         handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
         os.dup2(log.fileno(), 2)
         root.addHandler(handler)
+        _screens.append(screen)
         try:
             with redirect_stdout(log):
                 yield screen
         finally:
+            _screens.pop()
             root.removeHandler(handler)
             sys.stderr.flush()
             os.dup2(saved, 2)

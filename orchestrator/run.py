@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
-        return _main(given, Console(quiet=given.quiet, highlight=False))
+        return _main(given, Console(file=sys.stdout, quiet=given.quiet, highlight=False))
     except (ValueError, OSError) as error:
         errors.print(str(error))
         return WRONG
@@ -128,7 +128,7 @@ def _main(given: argparse.Namespace, console: Console) -> int:
         from orchestrator.plan_table import print_plan
         from orchestrator.workload import planned_steps
 
-        print_plan(plan, Console(highlight=False), planned_steps(plan))
+        print_plan(plan, Console(file=sys.stdout, highlight=False), planned_steps(plan))
         return GOOD
     with claimed(folder):
         return _run(given, plan, folder, resume, console)

@@ -26,7 +26,7 @@ from orchestrator.manifest import make_manifest
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan
 from orchestrator.preparation import prepare
-from orchestrator.quiet import LOG_FILE, stderr_to_log
+from orchestrator.quiet import LOG_FILE, noise_to_log
 from orchestrator.runner import run_sweep
 from orchestrator.summary import Summary
 from orchestrator.tracking import Tracker
@@ -46,7 +46,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
     """
     folder, sweep = options.folder, plan.sweep
     uri = resolve_uri(tracking_uri)
-    with stderr_to_log(folder):
+    with noise_to_log(folder):
         fingerprints = _prepare(plan, options, console)
         _write_effective(plan, uri)
         tracker = Tracker(uri, sweep.name, folder)
