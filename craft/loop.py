@@ -84,7 +84,7 @@ class RunTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """AdamW over two groups, the adapter's first: its learning rate is the one that is logged."""
         if self.optimizer is None:
-            trained = model or self.model
+            trained = self._trained(model)
             heads = head_names(trained)
             decays = set(self.get_decay_parameter_names(trained))
             rates = {False: self.training.learning_rate, True: self.training.head_learning_rate or self.training.learning_rate}
@@ -110,6 +110,11 @@ class RunTrainer(Trainer):
             )
         return loss
 
+    def _trained(self, given: nn.Module | None = None) -> nn.Module:
+        model = given if given is not None else self.model
+        assert model is not None
+        return model
+
     def take_tokens(self) -> int:
         """Non-padding tokens trained on since the last call."""
         tokens, self._tokens = self._tokens, 0
@@ -132,13 +137,13 @@ class RunTrainer(Trainer):
 
     def save_state_to(self, folder: Path) -> None:
         """What `train(resume_from_checkpoint=folder)` needs to go on as if nothing had happened."""
-        save_file(trainable_state(self.model), folder / TRAINABLE_FILE)
+        save_file(trainable_state(self._trained()), folder / TRAINABLE_FILE)
         self._save_optimizer_and_scheduler(str(folder))
         self._save_rng_state(str(folder))
         self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        restore_trainable(model or self.model, load_file(Path(resume_from_checkpoint) / TRAINABLE_FILE))
+        restore_trainable(self._trained(model), load_file(Path(resume_from_checkpoint) / TRAINABLE_FILE))
 
 
 class _Loss:

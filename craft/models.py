@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from peft import PeftModel
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -230,7 +231,7 @@ def head_names(model: nn.Module) -> tuple[str, ...]:
     Empty for language models, whose output layer belongs to the base. BERT: `classifier`; DistilBERT: `pre_classifier`,
     `classifier`; LLaMA and GPT-2: `score`.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     if "ForSequenceClassification" not in type(base).__name__:
         return ()
     body = base.base_model_prefix

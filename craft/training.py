@@ -82,7 +82,6 @@ def train_run(
         CheckpointCorrupt: `resume_from` is not what was written.
         StopRun: whatever `report` raised.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
     with own_process_state(), memory_errors_named(micro_batch), quiet_libraries():
         began = time.perf_counter()
@@ -236,7 +235,7 @@ def _prepare(
         eval_examples=training.eval_examples,
     )
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
-    model: nn.Module = load_model(
+    base = load_model(
         spec.model,
         task.kind,
         task.labels,
@@ -246,19 +245,19 @@ def _prepare(
         pad_token_id=tokenizer.pad_token_id,
     )
     cut = (spec.protocol, spec.data.search_fraction, training.train_examples, training.eval_examples)
-    length = longest_input(training.max_length, tokenizer, model.config)  # type: ignore[arg-type]
+    length = longest_input(training.max_length, tokenizer, base.config)
     data = encode(splits, task, tokenizer, length, key=(spec.model, spec.revision, *cut))
-    missing = getattr(model, "craft_missing_weights", [])
+    missing = getattr(base, "craft_missing_weights", [])
     notes = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     if training.gradient_checkpointing:
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})  # type: ignore[operator]
+        enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     transformers.set_seed(spec.seed)
     steps_known = BuildContext(TASK_TYPES[task.kind], seed=spec.seed, total_steps=total_steps(training, len(data.train)))
-    model = method.build(model, method.parameters.model_validate(spec.parameters), steps_known)
+    model = method.build(base, method.parameters.model_validate(spec.parameters), steps_known)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
-    collator = Collator(int(tokenizer.pad_token_id))  # type: ignore[arg-type]
+    collator = Collator(int(tokenizer.pad_token_id))
     facts = _facts(spec, splits.fingerprint, data)
     run = _Run(spec, task, model, data, collator, directory, meter, report, facts, notes)
     run.trainer = RunTrainer(
