@@ -1,17 +1,15 @@
-"""Checkpoints of trials on the sweep's storage: sealed when written, checked when read, found by the trial's key.
+"""Checkpoints of trials on the sweep's storage: found by the trial's key, and checked before they are trusted.
 
 Every attempt of a sweep (a start of its driver) keeps its trials' checkpoints apart:
 
     STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state, or at the end adapter/ and result.json
-                                   .../manifest.json   size and SHA-256 of every file: the seal
 
-Storage is a folder or anything pyarrow opens by URI (`s3://`, `gs://`). A copy cut short by a crash, a full disk or a flipped
-bit breaks the seal, and the checkpoint before it is taken instead.
+Each is sealed by its manifest (`craft.checkpoint`). Storage is a folder or anything pyarrow opens by URI (`s3://`, `gs://`). A
+copy cut short by a crash, a full disk or a flipped bit breaks the seal, and the checkpoint before it is taken instead.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import posixpath
 import re
@@ -21,7 +19,8 @@ from typing import Any
 
 from pyarrow import fs
 
-MANIFEST_FILE = "manifest.json"
+from craft.checkpoint import CheckpointCorrupt, verify
+
 RESULT_FILE = "result.json"
 ADAPTER_FOLDER = "adapter"
 
@@ -41,28 +40,6 @@ class Stored:
             return Path(self.path)
         fs.copy_files(self.path, str(directory), source_filesystem=self.filesystem)
         return directory
-
-
-def seal(checkpoint: Path) -> None:
-    """Writes the manifest of a checkpoint's folder, by which a reader knows that all of it is there."""
-    files = {
-        file.relative_to(checkpoint).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256_of(file)}
-        for file in sorted(checkpoint.rglob("*"))
-        if file.is_file() and file.name != MANIFEST_FILE
-    }
-    (checkpoint / MANIFEST_FILE).write_text(json.dumps(files, indent=1))
-
-
-def is_whole(checkpoint: Path) -> bool:
-    """Whether a local folder is what was sealed: every file of its manifest, unchanged."""
-    try:
-        files = json.loads((checkpoint / MANIFEST_FILE).read_text())
-        return bool(files) and all(
-            (checkpoint / name).stat().st_size == seen["bytes"] and _sha256_of(checkpoint / name) == seen["sha256"]
-            for name, seen in files.items()
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return False
 
 
 def stored_checkpoints(storage: str, key: str) -> list[Stored]:
@@ -87,11 +64,11 @@ def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, 
     for stored in stored_checkpoints(storage, key):
         try:
             local = stored.fetch(directory / f"{stored.attempt}-{stored.number}")
-        except OSError:
-            local = None
-        if local is not None and is_whole(local):
-            return local, broken
-        broken += 1
+            verify(local)
+        except (OSError, CheckpointCorrupt):
+            broken += 1
+            continue
+        return local, broken
     return None, broken
 
 
@@ -125,8 +102,3 @@ def stored_result(checkpoint: Path) -> dict[str, Any] | None:
 def _folders(filesystem: fs.FileSystem, path: str) -> list[fs.FileInfo]:
     entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     return [entry for entry in entries if entry.type == fs.FileType.Directory]
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

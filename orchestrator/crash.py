@@ -26,14 +26,14 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
     if hung:
         hours, minutes, seconds = map(int, hung.groups())
         limit = f"{hours * 60 + minutes} min" if hours or minutes else f"{seconds} s"
-        return f"no evaluation for {limit}, so its process was ended{_where(tail)}"
+        return f"no step for {limit}, so its process was ended{_where(tail)}"
     if "node has died" in text or "node died" in text or "NODE_DIED" in text:
         return "the machine it ran on was lost"
     if "preempt" in text.lower():
         return "the machine it ran on was taken away"
     if "memory" in text.lower() and "kill" in text.lower():
         return "killed by the system because memory ran out on its machine"
-    last = [line.strip() for line in tail.splitlines() if line.strip() and not line.startswith("  File")]
+    last = [line.strip() for line in tail.splitlines() if line.strip()]
     said = f"; it last wrote: {last[-1][:200]}" if last else ""
     if "actor died" in text or "worker died" in text or "Worker unexpectedly exits" in text or "ActorDied" in text:
         return f"its process died{_exit(text)}{said}"

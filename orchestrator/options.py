@@ -24,7 +24,8 @@ class RunOptions:
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use, where no address is given; all if not given.
         max_failures: how often a trial whose process or machine dies is started again.
-        heartbeat_minutes: a trial that reports nothing for so long is ended and counts as died.
+        heartbeat_minutes: a trial that does no step for so long is ended and counts as died. Loading a model and decomposing
+            its weights are within it.
         memory_bytes: what a trial may allocate before it alone runs out of memory; no limit if not given.
         verbosity: `quiet` shows nothing, `verbose` also a line for each evaluation.
     """
@@ -36,7 +37,7 @@ class RunOptions:
     max_concurrent: int | None = None
     cpus: int | None = None
     max_failures: int = 3
-    heartbeat_minutes: float | None = 120.0
+    heartbeat_minutes: float | None = 30.0
     memory_bytes: int | None = None
     verbosity: Verbosity = "normal"
 

@@ -32,7 +32,7 @@ from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, open_storage
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.progress import Display
-from orchestrator.quiet import log_to_root, stderr_to_log
+from orchestrator.quiet import log_to_root, noise_to_log
 from orchestrator.recorder import Recorder, Tracker, objective_values, with_facts
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
 from orchestrator.stop import Stop
@@ -105,7 +105,7 @@ def run_sweep(
             raise ValueError(f"{folder} holds a sweep already. Go on with it by --resume, or start afresh with another --name.")
         _check_storage(storage)
         try:
-            with stderr_to_log(folder) as screen, Display(len(plan.trials), screen, options.verbosity) as display:
+            with noise_to_log(folder) as screen, Display(len(plan.trials), screen, options.verbosity) as display:
                 run = _Run(plan, options, folder, storage, ledger, display, tracker, train)
                 trouble = run.to_the_end(prepare)
         finally:
@@ -329,6 +329,7 @@ def _trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
         def report(metrics: dict[str, Any], folder: Path | None) -> None:
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
+        logging.getLogger("ray").setLevel(logging.WARNING)
         work(config["trial"], settings, report)
 
     return trial

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from craft.checkpoint import newest_valid
 from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec, TrainingSettings
 
@@ -81,7 +82,13 @@ class Train(Protocol):
     """The shape of `craft.training.train_run`."""
 
     def __call__(
-        self, spec: RunSpec, directory: Path, *, report: Callable[[Progress], None], resume_from: Path | None
+        self,
+        spec: RunSpec,
+        directory: Path,
+        *,
+        report: Callable[[Progress], None],
+        resume_from: Path | None,
+        on_step: Callable[[int, int], None],
     ) -> RunResult: ...
 
 
@@ -89,16 +96,18 @@ def run_trial(
     spec: TrialSpec,
     directory: Path,
     report: Callable[[Progress], None],
+    on_step: Callable[[int, int], None] = lambda step, total_steps: None,
     resume_from: Path | None = None,
     train: Train | None = None,
 ) -> tuple[TrialResult, Path | None]:
     """Runs a trial in `directory` and returns how it ended, with its adapter's folder where it finished.
 
     Memory that runs out (host or GPU) is answered once by smaller micro-batches with more accumulation, the effective batch
-    the same; the result says so in its notes.
+    the same, from the last checkpoint; the result says so in its notes.
 
     Args:
         report: called with every evaluation's progress; what it raises passes through.
+        on_step: called after every optimizer step with its number and that of the last.
         resume_from: a checkpoint's folder from an earlier try of the same trial.
         train: what runs the training; `craft.training.train_run` unless given.
 
@@ -109,22 +118,33 @@ def run_trial(
     started = time.monotonic()
     notes: list[str] = []
     run = spec.run
+    from_report: list[Exception] = []
+
+    def passed_on(progress: Progress) -> None:
+        try:
+            report(progress)
+        except Exception as error:
+            from_report.append(error)
+            raise
+
     while True:
         try:
-            result = train(run, directory, report=report, resume_from=resume_from)
+            result = train(run, directory, report=passed_on, resume_from=resume_from, on_step=on_step)
             return _finished(spec, result, notes), result.adapter
         except Exception as error:
-            if not out_of_memory(error):
-                if is_transient(error):
-                    raise
-                return _failed(spec, reason(error), notes, started), None
+            if error in from_report or (is_transient(error) and not out_of_memory(error)):
+                raise
             what = reason(error)
+            if not out_of_memory(error):
+                return _failed(spec, what, notes, started), None
         smaller = None if notes else _smaller(run.training)
         if smaller is None:
-            tried = f" (also with {notes[0]})" if notes else ""
-            return _failed(spec, f"out of memory{tried}: {what}", notes, started), None
+            tried = f" ({notes[0]})" if notes else ""
+            named = what if what.startswith("out of memory") else f"out of memory: {what}"
+            return _failed(spec, f"{named}{tried}", notes, started), None
         notes.append(f"micro-batches of {smaller.batch_size} x {smaller.gradient_accumulation} after memory ran out")
-        run, resume_from = run.model_copy(update={"training": smaller}), None
+        run = run.model_copy(update={"training": smaller})
+        resume_from = newest_valid(directory) or resume_from
         _release_memory()
 
 

@@ -1,10 +1,10 @@
-"""A trial inside a warm worker process: found its checkpoint, cleaned of the trial before it, watched, and reported.
+"""A trial inside a warm worker process: set on its newest checkpoint, watched while it runs, reported when it evaluates.
 
-A worker keeps its process (and torch, transformers, the CUDA context) from trial to trial, so each trial begins by putting back
-what the one before may have changed. Two guards surround it: a limit on memory, so that a greedy trial runs out alone, and a
-timer that ends the process if no evaluation comes for too long, even when it hangs inside a library. What the process writes to
-stderr goes to a file in the trial's scratch folder, whose end is the reason shown when it dies. No Ray here: reports go
-through a function.
+A worker keeps its process (and torch, transformers, the CUDA context) from trial to trial; `craft.process` sees to it that a
+run leaves the process as it found it. Two guards surround the trial here: a limit on memory, so that a greedy one runs out
+alone, and a timer that ends the process if no step is done for too long, even when it hangs inside a library. What the process
+writes to stderr goes to a file in the trial's scratch folder, whose end is the reason shown when it dies. No Ray here: reports
+go through a function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import faulthandler
 import gc
 import json
 import os
-import random
 import resource
 import shutil
 import sys
@@ -25,8 +24,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from craft.checkpoint import write_folder
 from craft.results import Progress
-from orchestrator.checkpoints import ADAPTER_FOLDER, RESULT_FILE, newest_whole, seal, stored_result
+from orchestrator.checkpoints import ADAPTER_FOLDER, RESULT_FILE, newest_whole, stored_result
 from orchestrator.trial import Train, TrialResult, TrialSpec, run_trial
 
 STDERR_FILE = "stderr.log"
@@ -58,7 +58,7 @@ def work(trial: str, settings: WorkerSettings, report: Report) -> None:
     """
     spec = TrialSpec.from_json(json.loads(trial))
     with _scratch(settings, spec.key) as scratch, _stderr_to(scratch / STDERR_FILE) as stderr, _memory_limit(settings):
-        _clean_state(settings.threads, spec.run.seed)
+        _free(settings.threads)
         heartbeat = _Heartbeat(settings.heartbeat_seconds, stderr)
         try:
             _run(spec, settings, report, scratch, heartbeat)
@@ -78,12 +78,13 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
 
     def on_progress(progress: Progress) -> None:
         heartbeat.stop()
-        if progress.checkpoint is not None:
-            seal(progress.checkpoint)
         report(_payload(progress), progress.checkpoint)
         heartbeat.beat()
 
-    result, adapter = run_trial(spec, scratch / "run", on_progress, checkpoint, settings.train)
+    def on_step(step: int, total_steps: int) -> None:
+        heartbeat.beat()
+
+    result, adapter = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()
     if broken:
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
@@ -107,12 +108,12 @@ def _payload(progress: Progress) -> dict[str, Any]:
 def _final_checkpoint(scratch: Path, result: TrialResult, adapter: Path | None) -> Path | None:
     if result.status != "finished" or adapter is None:
         return None
-    final = scratch / "final"
-    final.mkdir()
-    shutil.copytree(adapter, final / ADAPTER_FOLDER)
-    (final / RESULT_FILE).write_text(json.dumps(result.to_json()))
-    seal(final)
-    return final
+
+    def fill(folder: Path) -> None:
+        shutil.copytree(adapter, folder / ADAPTER_FOLDER)
+        (folder / RESULT_FILE).write_text(json.dumps(result.to_json()))
+
+    return write_folder(scratch / "final", fill)
 
 
 @contextmanager
@@ -139,13 +140,17 @@ class _Heartbeat:
 
     def __init__(self, seconds: float | None, stderr: int) -> None:
         self.seconds, self.stderr = seconds, stderr
+        self._armed = 0.0
 
     def beat(self) -> None:
-        if self.seconds:
+        # Setting the timer starts a thread, so not at every one of many fast steps.
+        if self.seconds and time.monotonic() - self._armed > min(1.0, self.seconds / 10):
+            self._armed = time.monotonic()
             faulthandler.dump_traceback_later(self.seconds, exit=True, file=self.stderr)
 
     def stop(self) -> None:
         if self.seconds:
+            self._armed = 0.0
             faulthandler.cancel_dump_traceback_later()
 
 
@@ -176,37 +181,12 @@ def _memory_limit(settings: WorkerSettings) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-_first_environment: dict[str, str] = {}
-_first_torch: dict[str, Any] = {}
-
-
-def _clean_state(threads: int, seed: int) -> None:
-    """Puts the process back to how its first trial found it, and seeds what draws random numbers."""
-    import numpy as np
+def _free(threads: int) -> None:
+    """Gives back what the trial before left lying, and uses the cores that this one was given."""
     import torch
 
-    if not _first_environment:
-        _first_environment.update(os.environ)
-        _first_torch.update(
-            dtype=torch.get_default_dtype(),
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-            precision=torch.get_float32_matmul_precision(),
-        )
-    for name in os.environ.keys() - _first_environment.keys():
-        del os.environ[name]
-    os.environ.update(_first_environment)
-    torch.set_default_dtype(_first_torch["dtype"])
-    torch.use_deterministic_algorithms(_first_torch["deterministic"])
-    torch.set_float32_matmul_precision(_first_torch["precision"])
-    torch.set_grad_enabled(True)
-    torch.set_num_threads(threads)
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
     gc.collect()
+    torch.set_num_threads(threads)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    accelerate = sys.modules.get("accelerate.state")
-    if accelerate is not None:
-        accelerate.AcceleratorState._reset_state(reset_partial_state=True)

@@ -1,0 +1,100 @@
+"""The ledger: what it has taken is there after any crash, and one driver at a time writes it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.ledger import FolderInUse, Ledger, one_driver
+from orchestrator.trial import TrialResult
+
+
+def test_a_result_reads_back_as_it_was_added(tmp_path: Path) -> None:
+    result = TrialResult("k1", "finished", {"score": 81.5, "search_loss": float("nan")}, {"trainable_parameters": 10}, 12, 3.5, notes=["n"])
+    Ledger(tmp_path).add(result)
+    read = Ledger(tmp_path).results()["k1"]
+    assert read.metrics["score"] == 81.5
+    assert read.metrics["search_loss"] != read.metrics["search_loss"]
+    assert (read.status, read.steps, read.seconds, read.notes, read.counts) == ("finished", 12, 3.5, ["n"], {"trainable_parameters": 10})
+
+
+def test_the_last_line_of_a_key_holds(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.add(TrialResult("k1", "failed", error="its process died", retryable=True))
+    ledger.add(TrialResult("k1", "finished", {"score": 1.0}))
+    assert ledger.results()["k1"].status == "finished"
+
+
+def test_finished_are_those_with_nothing_left_to_run(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.add(TrialResult("done", "finished"))
+    ledger.add(TrialResult("early", "stopped"))
+    ledger.add(TrialResult("wrong", "failed", error="loss is NaN"))
+    ledger.add(TrialResult("crashed", "failed", error="its process died", retryable=True))
+    ledger.add(TrialResult("broken off", "interrupted"))
+    assert set(ledger.finished()) == {"done", "early", "wrong"}
+
+
+def test_a_line_torn_at_any_byte_costs_that_line_only(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.add(TrialResult("k1", "finished", {"score": 1.0}))
+    whole = ledger.path.stat().st_size
+    ledger.add(TrialResult("k2", "finished", {"score": 2.0}))
+    ledger.close()
+    content = ledger.path.read_bytes()
+    for cut in (whole + 1, whole + 20, len(content) - 1):
+        ledger.path.write_bytes(content[:cut])
+        assert set(Ledger(tmp_path).results()) == {"k1"}
+        again = Ledger(tmp_path)
+        again.add(TrialResult("k3", "finished"))
+        again.close()
+        assert set(Ledger(tmp_path).results()) == {"k1", "k3"}
+
+
+def test_a_line_that_is_no_result_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").write_text('{"key": "k", "state": "odd"}\n')
+    with pytest.raises(ValueError, match=r"ledger\.jsonl: the line that ends at byte 29 .*Remove that line"):
+        Ledger(tmp_path).results()
+
+
+def test_no_ledger_is_no_results(tmp_path: Path) -> None:
+    assert Ledger(tmp_path / "absent").results() == {}
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_second_driver_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    said = context.Queue()
+    with one_driver(tmp_path):
+        other = context.Process(target=_try_to_drive, args=(tmp_path, said))
+        other.start()
+        message = said.get(timeout=30)
+        other.join()
+    assert f"in use by process {os.getpid()} on" in message
+    with one_driver(tmp_path):
+        pass
+
+
+def test_a_driver_that_died_leaves_the_folder_free(tmp_path: Path) -> None:
+    other = multiprocessing.get_context("fork").Process(target=_die_driving, args=(tmp_path,))
+    other.start()
+    other.join()
+    assert other.exitcode == 9
+    with one_driver(tmp_path):
+        pass
+
+
+def _try_to_drive(folder: Path, said: multiprocessing.Queue) -> None:
+    try:
+        with one_driver(folder):
+            said.put("got it")
+    except FolderInUse as error:
+        said.put(str(error))
+
+
+def _die_driving(folder: Path) -> None:
+    with one_driver(folder):
+        os._exit(9)
