@@ -230,7 +230,8 @@ def _short(task: str) -> str:
 def _title(task: str) -> str:
     from craft.tasks import TASKS
 
-    return TASKS[task].title if task in TASKS else _short(task)
+    # Titles read "CoLA: is the sentence acceptable English?"; a column has room for the name.
+    return TASKS[task].title.partition(":")[0] if task in TASKS else _short(task)
 
 
 def _escape(text: str) -> str:

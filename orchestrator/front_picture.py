@@ -87,9 +87,10 @@ def _draw_front(
         text = full_label(summary) + (" (knee)" if chosen is not None and summary is chosen else "")
         last = place == len(front) - 1 and place > 0
         axes.annotate(
-            text if len(text) < 44 else f"{text[:42]}…", (x[place], y[place]), xytext=(-6 if last else 6, -11),
-            textcoords="offset points", fontsize=7.5, ha="right" if last else "left", va="top", color="#222222", zorder=5,
-            parse_math=False,
+            text if len(text) < 44 else f"{text[:42]}…", (x[place], y[place]), xytext=(-6, 8) if last else (6, -9),
+            textcoords="offset points", fontsize=7.5, ha="right" if last else "left", va="bottom" if last else "top",
+            color="#222222", zorder=5, parse_math=False,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
         )  # fmt: skip
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import craft
 from orchestrator.tracking_uri import redacted
 
-PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
-PACKAGES += ("ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
+TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
+PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
 
 
 def make_manifest(

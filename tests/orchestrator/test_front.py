@@ -1,0 +1,227 @@
+"""From trial results to the front people read: nothing averaged over fewer tasks, the same rows in every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from craft.spec import RunSpec, TrainingSettings
+from orchestrator.front import caption, latex, markdown, size, terminal_table, write_csv, write_front
+from orchestrator.parameters import flat_parameters, text
+from orchestrator.summary import Summary, knee, mark_front, summarize
+from orchestrator.trial import TrialResult, TrialSpec
+
+OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
+TASKS = ("glue/cola", "glue/rte")
+
+
+def trial(rank: int, task: str, seed: int, method: str = "craft") -> TrialSpec:
+    parameters = {"ranks": ["all", rank, rank]} if method == "craft" else {"rank": rank}
+    run = RunSpec(
+        model="m", task=task, method=method, parameters=parameters, seed=seed, training=TrainingSettings(learning_rate=3e-4)
+    )
+    return TrialSpec(run, f"{method}{rank}", f"{method} r{rank} qv lr 3e-4")
+
+
+def result(spec: TrialSpec, score: float, parameters: float, status: str = "finished", error: str | None = None) -> TrialResult:
+    metrics = {"score": score, ("matthews" if spec.run.task == "glue/cola" else "accuracy"): score}
+    counts = {
+        "trainable_parameters": parameters,
+        "peak_memory_bytes": 1e6 * (spec.run.seed + 1),
+        "step_seconds": 0.1 * (spec.run.seed + 1),
+    }
+    return TrialResult(spec.key, status, metrics, counts, 30, 10.0, error)  # type: ignore[arg-type]
+
+
+def sweep(scores: dict[tuple[str, int], tuple[float, float]], seeds: int = 3) -> tuple[list[TrialSpec], dict[str, TrialResult]]:
+    """A sweep of (method, rank) -> (mean score, parameters); seeds spread the score by one point, tasks by twenty."""
+    trials, results = [], {}
+    for (method, rank), (score, parameters) in scores.items():
+        for task in TASKS:
+            for seed in range(seeds):
+                spec = trial(rank, task, seed, method)
+                trials.append(spec)
+                offset = (10 if task == TASKS[1] else -10) + (seed - (seeds - 1) / 2)
+                results[spec.key] = result(spec, score + offset, parameters)
+    return trials, results
+
+
+@pytest.fixture
+def four() -> list[Summary]:
+    trials, results = sweep(
+        {
+            ("craft", 8): (60.0, 300.0),
+            ("craft", 64): (75.0, 16000.0),
+            ("lora", 8): (74.0, 70000.0),
+            ("lora", 16): (77.0, 150000.0),
+        }
+    )
+    return mark_front(summarize(trials, results), OBJECTIVES)
+
+
+def rendered(summaries: list[Summary], width: int = 160) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(terminal_table(summaries, OBJECTIVES, "front"))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_summary_is_the_mean_over_tasks_and_seeds(four: list[Summary]) -> None:
+    craft8 = four[0]
+    assert (craft8.score.mean, craft8.score.n, craft8.complete) == (60.0, 3, True)
+    assert craft8.tasks["glue/cola"].mean == 50.0
+    assert craft8.tasks["glue/rte"].mean == 70.0
+    # Suite averages of the seeds are 59, 60, 61: t(0.975, 2) = 4.3027, standard error 1/sqrt(3).
+    assert craft8.score.half == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
+    assert craft8.counts["peak_memory_bytes"] == 3e6, "the largest"
+    assert craft8.counts["step_seconds"] == pytest.approx(0.2), "the mean"
+    assert "accuracy" not in craft8.metrics, "only one of the tasks has it"
+    assert craft8.parameters["ranks"] == "all,8,8"
+    assert "task" not in craft8.parameters
+    assert craft8.tracked()["score/glue/rte"] == 70.0
+
+
+def test_the_front_is_marked(four: list[Summary]) -> None:
+    assert [summary.configuration for summary in four if summary.on_front] == ["craft8", "craft64", "lora16"]
+    assert [summary.configuration for summary in four if summary.may_be_on_front] == [
+        "craft8",
+        "craft64",
+        "lora8",
+        "lora16",
+    ] or (not four[2].may_be_on_front)
+    chosen = knee(four, OBJECTIVES)
+    assert chosen is not None
+    assert chosen.configuration == "craft64"
+
+
+def test_certain_differences_rule_a_configuration_out(four: list[Summary]) -> None:
+    trials, results = sweep({("craft", 8): (80.0, 300.0), ("lora", 8): (60.0, 300.0), ("lora", 16): (79.0, 400.0)})
+    craft8, far, close = mark_front(summarize(trials, results), OBJECTIVES)
+    assert (craft8.may_be_on_front, far.may_be_on_front, close.may_be_on_front) == (True, False, True)
+    assert (craft8.on_front, far.on_front, close.on_front) == (True, False, False)
+
+
+def test_a_failed_trial_keeps_its_configuration_off_the_front_and_out_of_no_average() -> None:
+    trials, results = sweep({("craft", 8): (60.0, 300.0), ("craft", 64): (99.0, 200.0)})
+    broken = next(
+        spec for spec in trials if spec.configuration == "craft64" and spec.run.seed == 1 and spec.run.task == TASKS[0]
+    )
+    results[broken.key] = TrialResult(broken.key, "failed", {}, {}, 3, 1.0, "the loss became NaN at step 3")
+    whole, lame = mark_front(summarize(trials, results), OBJECTIVES)
+    assert (lame.complete, lame.on_front, lame.may_be_on_front) == (False, False, False)
+    assert (lame.finished, lame.failed, lame.seeds) == (5, 1, 2)
+    assert lame.score.mean == pytest.approx(99.0), "seeds 0 and 2, each over both tasks"
+    assert lame.reasons == ("the loss became NaN at step 3",)
+    assert whole.on_front
+    assert "5/6, 1 failed: the loss became NaN" in rendered([whole, lame])
+    assert "1 incomplete, not ranked" in caption([whole, lame], OBJECTIVES)
+
+
+def test_a_task_that_never_finished_leaves_no_suite_score() -> None:
+    trials, results = sweep({("craft", 8): (60.0, 300.0)})
+    only_cola = {key: value for key, value in results.items() if "matthews" in value.metrics}
+    (half,) = summarize(trials, only_cola)
+    assert math.isnan(half.score.mean)
+    assert half.tasks["glue/cola"].mean == 50.0
+    assert (half.finished, half.planned, half.seeds) == (3, 6, 0)
+    (none,) = mark_front(summarize(trials, {}, {"craft8": {"trainable_parameters": 300.0}}), OBJECTIVES)
+    assert (none.finished, none.on_front, none.value("trainable_parameters")) == (0, False, 300.0)
+
+
+def test_an_early_stop_is_counted_and_never_ranked() -> None:
+    trials, results = sweep({("craft", 8): (60.0, 300.0)}, seeds=1)
+    stopped = trials[0].key
+    results[stopped] = replace(results[stopped], status="stopped")
+    (summary,) = mark_front(summarize(trials, results), OBJECTIVES)
+    assert (summary.stopped, summary.complete, summary.on_front) == (1, False, False)
+
+
+def test_csv_holds_every_number(four: list[Summary], tmp_path: Path) -> None:
+    write_csv(four, OBJECTIVES, tmp_path / "front.csv")
+    rows = list(csv.DictReader((tmp_path / "front.csv").open()))
+    assert [row["configuration"] for row in rows] == ["craft8", "craft64", "lora8", "lora16"]
+    by_name = {row["configuration"]: row for row in rows}
+    for summary in four:
+        row = by_name[summary.configuration]
+        assert float(row["score"]) == summary.score.mean
+        assert float(row["score_low"]) == summary.score.low
+        assert float(row["score/glue/rte"]) == summary.tasks["glue/rte"].mean
+        assert row["trainable_parameters"] == str(int(summary.counts["trainable_parameters"]))
+        assert row["on_front"] == str(summary.on_front)
+    assert rows[0]["learning_rate"] == "0.0003"
+    assert rows[2]["r1"] == "", "LoRA has no r1"
+
+
+def test_latex_marks_the_best_of_each_column(four: list[Summary]) -> None:
+    table = latex(four, OBJECTIVES)
+    lines = [line for line in table.splitlines() if line.startswith(("craft", "lora", "\\cellcolor"))]
+    assert [line.count("\\textbf") for line in lines] == [0, 0, 0, 3]
+    assert lines[3].count("\\cellcolor{blue!8}") == 5
+    assert "\\textbf{67.00} & " in lines[3]
+    assert "70K" in lines[2]
+    assert table.count("{") == table.count("}")
+    assert "\\textbf{Method} & \\textbf{\\# Params} & \\textbf{CoLA} & \\textbf{RTE} & \\textbf{Avg.} \\\\" in table
+
+
+def test_terminal_and_markdown_show_the_same_rows(four: list[Summary]) -> None:
+    screen, description = rendered(four), markdown(four, OBJECTIVES)
+    for words in ("craft r8 qv lr 3e-4", "60.00 ± 2.48", "16,000", "3 of 4 configurations on the front"):
+        assert words in screen + caption(four, OBJECTIVES)
+        assert words in description
+    assert screen.count("●") == 3
+    assert [line.split("|")[1].strip() for line in description.splitlines()[2:6]] == ["●", "●", "●", "○"]
+
+
+def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:
+    name = '=cmd|"/C calc"!A0 <script>alert(1)</script> [red]x[/red] \\input{/etc/passwd} $x_1$ | % & ~ 日本'
+    hostile = [replace(four[0], label=name, method=name), *four[1:]]
+    assert "[red]x[/red]" in rendered(hostile, 400)
+    assert "<script>" not in markdown(hostile, OBJECTIVES)
+    assert "\\input" not in latex(hostile, OBJECTIVES).replace("\\textbackslash{}input", "")
+    paths = write_front(hostile, OBJECTIVES, tmp_path, name)
+    assert "\n'=cmd" in paths[0].read_text().replace(",", "\n").replace('"', "")
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_picture_is_a_png_that_is_not_blank(seeds: int, tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    trials, results = sweep({("craft", 8): (60.0, 300.0), ("craft", 64): (75.0, 16000.0), ("lora", 8): (74.0, 70000.0)}, seeds)
+    picture = write_front(mark_front(summarize(trials, results), OBJECTIVES), OBJECTIVES, tmp_path, "front")[2]
+    pixels = imread(picture)
+    assert min(pixels.shape[:2]) > 600
+    blue = (
+        (abs(pixels[..., 0] - 0.0) < 0.02)
+        & (abs(pixels[..., 1] - 0x72 / 255) < 0.02)
+        & (abs(pixels[..., 2] - 0xB2 / 255) < 0.02)
+    )
+    assert blue.sum() > 200, "the first method's colour is on the picture"
+
+
+def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:
+    trials, _ = sweep({("craft", 8): (60.0, 300.0)})
+    for summaries in ([], mark_front(summarize(trials, {}), OBJECTIVES)):
+        assert all(
+            path.stat().st_size for path in write_front(summaries, OBJECTIVES, tmp_path, "nothing") if path.suffix != ".csv"
+        )
+        assert "0 of" in markdown(summaries, OBJECTIVES)
+        assert knee(summaries, OBJECTIVES) is None
+
+
+def test_parameters_read_flat_and_typed() -> None:
+    flat = flat_parameters(trial(100, "glue/cola", 2).run)
+    assert (flat["ranks"], flat["r1"], flat["r2"], flat["projections"]) == ("all,100,100", "all", 100, "q,v")
+    assert (flat["method"], flat["task"], flat["seed"], flat["learning_rate"]) == ("craft", "glue/cola", 2, 3e-4)
+    assert "max_steps" not in flat, "unset"
+    assert [text(value) for value in (3e-4, 1e-3, 0.005, 1.5e-5, 16.0, True, 0.0)] == [
+        "3e-4", "0.001", "0.005", "1.5e-5", "16", "true", "0",
+    ]  # fmt: skip
+
+
+def test_sizes_read_like_in_papers() -> None:
+    assert [size(value) for value in (328, 40288, 1040896, 6.7e9)] == ["328", "40.3K", "1.04M", "6.7B"]
