@@ -1,0 +1,188 @@
+"""The live page: a few read-only routes on loopback, and a thread that keeps looking for what changed.
+
+Every answer carries an ETag made of the sweeps' revisions, so a page that polls gets "nothing new" for a few bytes. Sweeps are
+looked after only while some page asks for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.staticfiles import StaticFiles
+
+from dashboards.content import safe_spec, state_of, view_of
+from dashboards.data import DashboardError, Feed, Store, SweepEntry
+from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_script
+from dashboards.panels import PANELS, View
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+FORGET_AFTER_S = 60.0  # a sweep that no page has asked for this long is not looked after any more
+SHOWN = Query(default=[], alias="sweep", description="names of the sweeps to show")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
+
+
+class Watcher:
+    """Refreshes the feeds that pages look at, and keeps the specs computed for each revision."""
+
+    def __init__(self, store: Store, every_s: float = LOOK_EVERY_S) -> None:
+        self.store = store
+        self.trouble = ""
+        self._every_s = every_s
+        self._asked: dict[str, float] = {}
+        self._entries: list[SweepEntry] = []
+        self._listed = 0.0
+        self._views: dict[tuple[str, ...], tuple[str, View]] = {}
+        self._specs: dict[tuple[str, str], str] = {}
+        self._lock = threading.Lock()
+        self._listing = threading.Lock()
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._wake.set()
+        self._thread.join(timeout=10)
+
+    def entries(self) -> list[SweepEntry]:
+        """The sweeps in the store, as of a few seconds ago at most."""
+        with self._listing:
+            if time.monotonic() - self._listed > 2 * self._every_s:
+                self._entries, self._listed = self.store.sweeps(), time.monotonic()
+            return self._entries
+
+    def feeds(self, names: Sequence[str]) -> list[Feed]:
+        """The feeds of the named sweeps (the newest sweep's if none is named), looked after from now on.
+
+        Waits for a new feed's first rows, so that a page's first answer has something to draw.
+        """
+        chosen = list(dict.fromkeys(names)) or [entry.name for entry in self.entries()[:1]]
+        feeds = [self.store.feed(name) for name in chosen]
+        self._asked.update(dict.fromkeys(chosen, time.monotonic()))
+        if any(not feed.revision for feed in feeds):
+            self._wake.set()
+            deadline = time.monotonic() + 20
+            while any(not feed.readable for feed in feeds) and time.monotonic() < deadline and not self.trouble:
+                time.sleep(0.02)
+        return feeds
+
+    def view(self, feeds: Sequence[Feed]) -> tuple[str, View]:
+        """The feeds' tables side by side; put together once a revision."""
+        key = tuple(feed.name for feed in feeds)
+        with self._lock:
+            known = self._views.get(key)
+            now = ",".join(f"{feed.experiment_id}:{feed.revision}" for feed in feeds)
+            if known is None or known[0] != now:
+                self._views[key] = view_of(self.store, feeds)
+            return self._views[key]
+
+    def spec(self, name: str, revision: str, view: View) -> str:
+        """A panel's spec as JSON; the last revision of each is kept."""
+        key = (name, ",".join(view.names))
+        known = self._specs.get(key, "")
+        if not known.startswith(revision + "\n"):
+            known = f"{revision}\n{as_json(safe_spec(PANELS[name], view))}"
+            self._specs[key] = known
+        return known.split("\n", 1)[1]
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            for name, asked in list(self._asked.items()):
+                if time.monotonic() - asked > FORGET_AFTER_S:
+                    self._asked.pop(name, None)
+                    continue
+                try:
+                    self.store.feed(name).refresh()
+                    self.trouble = ""
+                except Exception as error:  # a store that is away now may be back at the next look
+                    self.trouble = f"The tracking store cannot be read: {type(error).__name__}: {error}"
+                    log.warning("%s", self.trouble)
+            self._wake.wait(self._every_s)
+            self._wake.clear()
+
+
+def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = LOOK_EVERY_S) -> FastAPI:
+    """The page's routes.
+
+    Args:
+        store: where the sweeps are read from.
+        hosts: names under which the page may be asked for; others are refused, so that no foreign page can read it by
+            pointing a name of its own at this machine. `["*"]` allows all.
+        every_s: seconds between two looks for changes.
+    """
+    watcher = Watcher(store, every_s)
+    app = FastAPI(title="CRAFT sweeps", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.watcher = watcher
+    watcher.start()
+
+    @app.exception_handler(DashboardError)
+    def explain(request: Request, error: DashboardError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=404)
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next):  # type: ignore[no-untyped-def]
+        response = await call_next(request)
+        response.headers["Content-Security-Policy"] = LIVE_POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers.setdefault("Cache-Control", "no-cache")
+        return response
+
+    @app.get("/")
+    def page() -> Response:
+        return Response(live_page(), media_type="text/html")
+
+    @app.get("/plotly.js")
+    def plotly(request: Request) -> Response:
+        return _answer(request, _etag(str(len(plotly_script()))), plotly_script, "text/javascript")
+
+    @app.get("/api/state")
+    def state(request: Request, names: list[str] = SHOWN) -> Response:
+        entries = watcher.entries()
+        if not entries:
+            empty = {
+                "sweeps": [],
+                "message": f"The tracking store {store.uri!r} holds no sweep yet. This page shows the first as soon as it starts.",
+            }
+            return _answer(request, _etag("none"), lambda: as_json(empty), "application/json")
+        feeds = watcher.feeds(names)
+        revision, view = watcher.view(feeds)
+        foot = f"Tracking store: {store.uri}"
+        text = as_json(state_of(entries, feeds, view, foot) | {"revision": revision})
+        return _answer(request, _etag(text), lambda: text, "application/json")
+
+    @app.get("/api/panel/{name}")
+    def panel(request: Request, name: str, names: list[str] = SHOWN) -> Response:
+        if name not in PANELS:
+            raise DashboardError(f"there is no panel {name!r}; there are {', '.join(PANELS)}")
+        revision, view = watcher.view(watcher.feeds(names))
+        return _answer(request, _etag(revision, *view.names), lambda: watcher.spec(name, revision, view), "application/json")
+
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts])
+    return app
+
+
+def _etag(*parts: str) -> str:
+    return '"' + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20] + '"'
+
+
+def _answer(request: Request, etag: str, content, media_type: str) -> Response:  # type: ignore[no-untyped-def]
+    asked = request.headers.get("if-none-match", "")
+    if etag in [one.strip().removeprefix("W/") for one in asked.split(",")]:
+        return Response(status_code=304, headers={"ETag": etag})
+    return Response(content(), media_type=media_type, headers={"ETag": etag})

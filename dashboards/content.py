@@ -1,0 +1,93 @@
+"""What the page asks for, live or once: the state of the sweeps and the spec of each panel.
+
+`state_of` is small and asked for every two seconds; specs are asked for only when the state's revision has grown and the panel is
+on the screen.
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dashboards.data import Feed, Store, SweepEntry
+from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
+from dashboards.panels.progress import planned_trials
+from dashboards.published import published_rows
+
+log = logging.getLogger(__name__)
+
+
+def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
+    """The chosen sweeps side by side, with the revision they stand at."""
+    taken = [feed.snapshot() for feed in feeds]
+    revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, taken, strict=True))
+    return revision, make_view([frames for _, frames in taken], published_rows(), store.run_link, store.curves)
+
+
+def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
+    """Which sweeps there are, which are shown, how far they are, which panels the page has."""
+    shown = {feed.name for feed in feeds}
+    states = view.trials["state"].value_counts()
+    planned = [planned_trials(frame) for frame in view.sweeps]
+    total = sum(one for one in planned if one is not None) if all(one is not None for one in planned) else None
+    over = sum(int(states.get(state, 0)) for state in ("finished", "stopped", "failed"))
+    parts = [f"{over}{f' of {max(total, len(view.trials))}' if total else ''} trials done"]
+    parts += [f"{int(states[state])} {state}" for state in ("running", "failed") if states.get(state, 0)]
+    if not all(feed.complete for feed in feeds):
+        parts = [f"reading the tracking store, {len(view.configurations) + len(view.trials)} runs so far"]
+    return {
+        "sweeps": [{"name": entry.name, "status": entry.status, "shown": entry.name in shown} for entry in entries],
+        "running": any(frame.sweep is not None and frame.sweep.status == "RUNNING" for frame in view.sweeps),
+        "status": " · ".join(parts),
+        "sections": SECTIONS,
+        "panels": [
+            {key: getattr(row, key) for key in ("name", "title", "section", "about", "wide")} for row in PANELS.values()
+        ],
+        "foot": foot,
+    }
+
+
+def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
+    """A panel's spec; a panel that breaks says so in its own place and leaves the others alone."""
+    try:
+        return spec_of(panel, view)
+    except Exception as error:  # whatever a store holds, the rest of the page must stand
+        log.exception("the panel %s cannot be drawn", panel.name)
+        return {"empty": f"This panel could not be drawn: {type(error).__name__}: {error}"}
+
+
+def everything(store: Store, name: str) -> tuple[dict[str, Any], str]:
+    """All that one exported file holds, and its table for readers without JavaScript.
+
+    Raises:
+        DashboardError: there is no such sweep.
+    """
+    feed = store.feed(name)
+    feed.refresh()
+    _, view = view_of(store, [feed])
+    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    entry = next(one for one in store.sweeps() if one.name == name)
+    state = state_of([entry], [feed], view, f"Exported {made} from the tracking store. This file needs no network.")
+    state["status"] = f"{entry.status} · {state['status']}"
+    specs = {row.name: safe_spec(row, view) for row in PANELS.values()}
+    return {"state": state, "specs": specs}, plain_table(specs["table"])
+
+
+def plain_table(spec: dict[str, Any], rows: int = 200) -> str:
+    """The configurations as bare HTML."""
+    if "table" not in spec:
+        return f"<p>{html.escape(spec['empty'])}</p>"
+    table = spec["table"]
+    head = "".join(f"<th>{html.escape(column['label'])}</th>" for column in table["columns"])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_cell(column['values'][row]))}</td>" for column in table["columns"]) + "</tr>"
+        for row in range(min(rows, len(table["id"])))
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)

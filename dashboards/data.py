@@ -1,0 +1,272 @@
+"""Reads sweeps out of MLflow: the one place of this package that talks to it.
+
+A `Store` stands for a tracking URI, a `Feed` for one sweep in it. The first `Feed.refresh()` reads everything, page by page and
+configurations first, so that a page has something to draw while thousands of trials are still on their way. Later ones
+ask only for what can have changed (runs that are going, that started or ended since the last look) and now and then for
+everything, because a tracker that catches up after an outage writes runs with old times. What MLflow returns is reduced at once
+to plain `RunRow`s; `frames.py` makes tables of them. `Store.mlflow_seconds` adds up the time spent inside MLflow, so that a
+benchmark can tell it apart.
+
+Metric histories are heavy and asked for by one panel only: `Store.curves` fetches them run by run in a few threads and keeps
+those of runs that have ended.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from dashboards.frames import Frames, RunRow, build_frames
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+DEFAULT_URI = "sqlite:///mlflow.db"
+PAGE = 500  # runs in one answer: MLflow takes about 3 ms a run, so a page shows its first points after some 1.5 s
+OVERLAP_MS = 10_000  # how far before the last seen start or end a look begins: writers' clocks differ a little
+FULL_EVERY_S = 60.0
+
+
+class DashboardError(ValueError):
+    """Something the person at the keyboard can mend: the message says what was given, what there is, what to do."""
+
+
+@dataclass(frozen=True)
+class SweepEntry:
+    """A sweep as the picker lists it. Times in milliseconds since 1970, None while unknown."""
+
+    name: str
+    experiment_id: str
+    run_id: str
+    status: str
+    started: int | None
+    ended: int | None
+
+
+@dataclass
+class Feed:
+    """One sweep's runs, kept up to date. `revision` grows whenever something that a page shows has changed.
+
+    Until the first look is over `complete` is False and the tables hold what has been read so far.
+    """
+
+    store: Store
+    name: str
+    experiment_id: str
+    revision: int = 0
+    complete: bool = False
+    _rows: dict[str, RunRow] = field(default_factory=dict)
+    _frames: Frames | None = None
+    _last_full: float = 0.0
+    _full_cost: float = 0.0
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def refresh(self, *, full: bool = False) -> bool:
+        """Looks for changes and returns whether there were any. The first look reads everything."""
+        with self._reading:
+            # a full look may never take more than a twentieth of the time
+            due = time.monotonic() - self._last_full > max(FULL_EVERY_S, 20 * self._full_cost)
+            if not (full or due) and self.complete:
+                return self._take([row for query in self._queries() for row in self.store.search(self.experiment_id, query)])
+            began = time.monotonic()
+            before = self.revision
+            seen: set[str] = set()
+            # the sweep's own run and its configurations first: the front needs no more, and they are few
+            for kind in ("sweep", "configuration", "trial"):
+                for page in self.store.pages(self.experiment_id, f"tags.`craft.kind` = '{kind}'"):
+                    seen.update(row.run_id for row in page)
+                    self._take(page)
+            self._forget(seen)
+            self._last_full, self._full_cost = time.monotonic(), time.monotonic() - began
+            if not self.complete:
+                self.complete = True
+                self.revision += 1
+            return self.revision != before
+
+    def _take(self, rows: Iterable[RunRow]) -> bool:
+        with self._lock:
+            changed = {row.run_id: row for row in rows if self._rows.get(row.run_id) != row}
+            if changed:
+                self._rows.update(changed)
+                self._frames = None
+                self.revision += 1
+            return bool(changed)
+
+    def _forget(self, seen: set[str]) -> None:
+        """Drops runs that were deleted in MLflow."""
+        with self._lock:
+            gone = self._rows.keys() - seen
+            if gone:
+                self._rows = {run_id: row for run_id, row in self._rows.items() if run_id in seen}
+                self._frames = None
+                self.revision += 1
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is something to show: configurations, or the whole sweep where it has none."""
+        return self.complete or any(row.tags.get("craft.kind") == "configuration" for row in list(self._rows.values()))
+
+    def _queries(self) -> list[str]:
+        started = max((row.started or 0 for row in self._rows.values()), default=0) - OVERLAP_MS
+        ended = max((row.ended or 0 for row in self._rows.values()), default=0) - OVERLAP_MS
+        return ["attributes.status = 'RUNNING'", f"attributes.start_time >= {started}", f"attributes.end_time >= {ended}"]
+
+    def frames(self) -> Frames:
+        """The sweep's tables as of the last look; built once a revision."""
+        return self.snapshot()[1]
+
+    def snapshot(self) -> tuple[int, Frames]:
+        """The revision and the tables that belong to it."""
+        with self._lock:
+            if self._frames is None:
+                self._frames = build_frames(self.name, self.experiment_id, self._rows.values())
+            return self.revision, self._frames
+
+
+class Store:
+    """A tracking store to read from.
+
+    Args:
+        uri: MLflow's tracking URI; `sqlite:///mlflow.db` (in the current folder) if None.
+        mlflow_url: where MLflow's own page is served, for links to runs; taken from the URI where that is http(s).
+
+    Raises:
+        DashboardError: the SQLite file of `uri` does not exist (MLflow would silently create an empty one).
+    """
+
+    def __init__(self, uri: str | None = None, mlflow_url: str | None = None) -> None:
+        self.uri = uri or DEFAULT_URI
+        self.mlflow_seconds = 0.0
+        self._client: MlflowClient | None = None
+        self._feeds: dict[str, Feed] = {}
+        self._curves: dict[tuple[str, str], tuple[Any, list[tuple[int, float]]]] = {}
+        self._lock = threading.Lock()
+        is_server = self.uri.startswith(("http://", "https://"))
+        self.mlflow_url = (mlflow_url or (self.uri if is_server else "")).rstrip("/")
+        if self.mlflow_url and not self.mlflow_url.startswith(("http://", "https://")):
+            raise DashboardError(f"--mlflow-url {mlflow_url!r} must begin with http:// or https://")
+        if self.uri.startswith("sqlite:///") and not Path(self.uri.removeprefix("sqlite:///")).is_file():
+            path = Path(self.uri.removeprefix("sqlite:///")).absolute()
+            raise DashboardError(
+                f"there is no tracking store at {path}: run a sweep there first (python -m orchestrator.run SWEEP.yaml), "
+                "or say where it is with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
+            )
+
+    @property
+    def client(self) -> MlflowClient:
+        with self._lock:
+            if self._client is None:
+                from mlflow import MlflowClient
+
+                self._client = MlflowClient(self.uri)
+            return self._client
+
+    def pages(self, experiment_id: str | Sequence[str], query: str) -> Iterator[list[RunRow]]:
+        """All runs of an experiment that match an MLflow filter, a page at a time."""
+        ids = [experiment_id] if isinstance(experiment_id, str) else list(experiment_id)
+        token: str | None = None
+        while ids:
+            began = time.perf_counter()
+            page = self.client.search_runs(ids, query, max_results=PAGE, page_token=token)
+            self.mlflow_seconds += time.perf_counter() - began
+            yield [_row(run) for run in page]
+            token = page.token
+            if not token:
+                break
+
+    def search(self, experiment_id: str | Sequence[str], query: str) -> list[RunRow]:
+        return [row for page in self.pages(experiment_id, query) for row in page]
+
+    def sweeps(self) -> list[SweepEntry]:
+        """Every sweep in the store, newest first.
+
+        Raises:
+            DashboardError: the store cannot be read.
+        """
+        try:
+            began = time.perf_counter()
+            experiments = {one.experiment_id: one.name for one in self.client.search_experiments()}
+            self.mlflow_seconds += time.perf_counter() - began
+            rows = self.search(list(experiments), "tags.`craft.kind` = 'sweep'")
+        except Exception as error:  # MLflow, SQLAlchemy and requests each raise their own kinds
+            raise DashboardError(f"cannot read the tracking store {self.uri!r}: {type(error).__name__}: {error}") from error
+        newest: dict[str, SweepEntry] = {}
+        for row in sorted(rows, key=lambda row: row.started or 0):
+            name = experiments[row.experiment_id]
+            status = row.tags.get("craft.status") or row.status.lower()
+            newest[name] = SweepEntry(name, row.experiment_id, row.run_id, status, row.started, row.ended)
+        return sorted(newest.values(), key=lambda entry: -(entry.started or 0))
+
+    def feed(self, name: str) -> Feed:
+        """The feed of one sweep, not refreshed yet when it is new.
+
+        Raises:
+            DashboardError: there is no such sweep; the message lists those that exist, nearest name first.
+        """
+        if name not in self._feeds:
+            entries = {entry.name: entry for entry in self.sweeps()}
+            if name not in entries:
+                raise DashboardError(_no_such_sweep(name, entries, self.uri))
+            with self._lock:
+                self._feeds.setdefault(name, Feed(self, name, entries[name].experiment_id))
+        return self._feeds[name]
+
+    def run_link(self, experiment_id: str, run_id: str) -> str | None:
+        """Where MLflow's page shows a run; None where that page's address is not known."""
+        if not self.mlflow_url:
+            return None
+        return f"{self.mlflow_url}/#/experiments/{quote(experiment_id, safe='')}/runs/{quote(run_id, safe='')}"
+
+    def curves(self, runs: Iterable[tuple[str, Any]], metric: str) -> dict[str, list[tuple[int, float]]]:
+        """Histories of one metric: run id -> [(step, value), ...] in order of steps.
+
+        Args:
+            runs: pairs of a run id and a marker; a history is fetched again when its marker has changed.
+            metric: a metric's name, such as `search_score`.
+        """
+        wanted = dict(runs)
+        missing = [run for run, marker in wanted.items() if self._curves.get((run, metric), (None,))[0] != marker]
+        began = time.perf_counter()
+        if missing:
+            client = self.client
+            with ThreadPoolExecutor(max_workers=8 if self.uri.startswith("http") else 1) as pool:
+                histories = pool.map(lambda run: client.get_metric_history(run, metric), missing)
+                for run, history in zip(missing, histories, strict=True):
+                    points = {point.step: point.value for point in history}
+                    self._curves[run, metric] = (wanted[run], sorted(points.items()))
+        self.mlflow_seconds += time.perf_counter() - began
+        return {run: self._curves[run, metric][1] for run in wanted}
+
+
+def _row(run: Run) -> RunRow:
+    info, data = run.info, run.data
+    return RunRow(
+        run_id=info.run_id,
+        experiment_id=info.experiment_id,
+        status=str(info.status),
+        started=info.start_time,
+        ended=info.end_time,
+        tags=dict(data.tags),
+        params=dict(data.params),
+        metrics=dict(data.metrics),
+    )
+
+
+def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:
+    names = list(entries)
+    if not names:
+        return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet; run one (python -m orchestrator.run SWEEP.yaml)"
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    shown = ", ".join(repr(one) for one in near + [one for one in names if one not in near][:19])
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"there is no sweep {name!r} in {uri!r}: {hint}it holds {shown}{more}"

@@ -1,0 +1,102 @@
+"""The page as text: the live one, which asks the server for its data, and the exported one, which carries everything.
+
+Both are the same template, style and scripts. The exported file holds its data and plotly's script compressed (plotly.min.js alone
+is 4.8 MB), unpacks them in the browser, and its content security policy allows nothing but the very scripts it was written with:
+no request can leave it, wherever it is opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+STATIC = Path(__file__).parent / "static"
+SCRIPTS = ("figure.js", "table.js", "page.js")
+STYLE_POLICY = "style-src 'unsafe-inline'"  # plotly writes style elements
+LIVE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+
+def as_json(value: Any) -> str:
+    """Compact JSON. Raises ValueError for NaN and infinities, which JSON does not have."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_default)
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"cannot write {type(value).__name__} as JSON")
+
+
+@cache
+def plotly_script() -> str:
+    """plotly.js as the plotly package ships it."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def live_page() -> str:
+    """The page that a server serves beside `static/` and `plotly.js`."""
+    scripts = "".join(f'<script src="static/{name}" defer></script>\n' for name in SCRIPTS)
+    return _template() % {
+        "csp": "",
+        "title": "CRAFT sweeps",
+        "style": '<link rel="stylesheet" href="static/app.css">',
+        "scripts": f'<script src="plotly.js" defer></script>\n{scripts}',
+        "noscript": "<noscript>This page draws with JavaScript, which is off.</noscript>",
+    }
+
+
+def export_page(title: str, content: Mapping[str, Any], noscript: str = "") -> str:
+    """One self-contained file.
+
+    Args:
+        title: plain text.
+        content: `state` and `specs`, as the page's script takes them.
+        noscript: HTML for readers without JavaScript, already escaped.
+    """
+    # newlines as the HTML parser will leave them, or the hashes would not match the scripts
+    plotly = plotly_script().replace("\r\n", "\n")
+    own = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src {_hash(own)} {_hash(plotly)}; {STYLE_POLICY}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return _template() % {
+        "csp": f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n',
+        "title": html.escape(title),
+        "style": f"<style>{(STATIC / 'app.css').read_text(encoding='utf-8')}</style>",
+        "scripts": "".join(
+            [
+                f'<script type="text/plain" id="content">{_packed(as_json(content))}</script>\n',
+                f'<script type="text/plain" id="plotly">{_packed(plotly)}</script>\n',
+                f"<script>{own}</script>",
+            ]
+        ),
+        "noscript": f"<noscript>{noscript}</noscript>",
+    }
+
+
+def _template() -> str:
+    return (STATIC / "page.html").read_text(encoding="utf-8")
+
+
+def _packed(text: str) -> str:
+    # the time is left out, so that the same content gives the same file
+    return base64.b64encode(gzip.compress(text.encode(), compresslevel=9, mtime=0)).decode()
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

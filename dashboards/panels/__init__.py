@@ -1,0 +1,32 @@
+"""The panels of the page, in the order they stand on it. A new panel is one file and one row of PANELS."""
+
+from __future__ import annotations
+
+from dashboards.panels import curves, energy, front, mattered, progress, spending, table
+from dashboards.panels.base import Panel, Plain, View, make_view
+
+ROWS: tuple[Panel, ...] = (
+    front.PANEL,
+    table.PANEL,
+    mattered.IMPORTANCE,
+    mattered.HEAT,
+    mattered.SLICES,
+    energy.PANEL,
+    mattered.PARALLEL,
+    spending.TIME,
+    spending.VOLUME,
+    curves.PANEL,
+    progress.PROGRESS,
+    progress.FAILURES,
+    progress.TIMELINE,
+)
+PANELS: dict[str, Panel] = {row.name: row for row in ROWS}
+SECTIONS = {"front": "The front", "mattered": "What mattered", "curves": "Learning curves", "progress": "Progress"}
+
+__all__ = ["PANELS", "SECTIONS", "Panel", "Plain", "View", "make_view", "spec_of"]
+
+
+def spec_of(panel: Panel, view: View) -> Plain:
+    """What the page draws for a panel: its spec, or the reason why it has nothing to show."""
+    plain = panel.data(view)
+    return plain if "empty" in plain else panel.draw(plain)

@@ -1,0 +1,207 @@
+"""What every panel is made of: the view it reads, the spec it draws, and words, colours and metrics they share.
+
+A panel is two pure functions. `data` turns a `View` (tables of the chosen sweeps) into plain data: dicts, lists, numbers, texts.
+`draw` turns that data into a spec the page's script can show, live and in the exported file alike:
+
+    {"choices": [...], "values": {...}, "figure": {"data": [...], "layout": {...}}, "note": "..."}     a plotly figure
+    {"table": {"columns": [...], "rows": [...]}}                                                       a table
+    {"empty": "why there is nothing to show"}
+
+A choice is a selection box. Wherever the figure has `{"$": "x/{x}/0"}`, the script puts `values["x/<what choice x says>/0"]`
+(`"pick": key` takes only the entries whose indices lie under that key), so changing an axis needs no server.
+Points carry configuration ids as `customdata`; by them the script links selections, tooltips and the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dashboards.frames import Frames
+from orchestrator.pareto import Direction, front
+
+Plain = dict[str, Any]
+Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
+
+# Okabe and Ito's colours without yellow and black, which vanish on a light and on a dark ground
+OKABE_ITO = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
+KNOWN_METHODS = ("craft", "lora", "dora", "pissa", "vera", "lora_xs", "full")
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "hexagon")
+SCALE = [[0.0, "#00224e"], [0.25, "#35456c"], [0.5, "#7d7c78"], [0.75, "#bcae6c"], [1.0, "#fee838"]]  # cividis
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that a configuration has: how it is called, which way is better, whether its axis is logarithmic."""
+
+    name: str
+    label: str
+    better: Direction
+    log: bool = False
+    digits: int = 3
+
+
+METRICS = (
+    Metric("score", "score", "maximize"),
+    Metric("trainable_parameters", "trainable parameters", "minimize", log=True),
+    Metric("adapter_bytes", "adapter size (bytes)", "minimize", log=True),
+    Metric("peak_memory_bytes", "peak memory (bytes)", "minimize", log=True),
+    Metric("step_seconds", "step time (s)", "minimize"),
+    Metric("seconds", "training time (s)", "minimize"),
+    Metric("head_parameters", "head parameters", "minimize", log=True),
+    Metric("optimizer_bytes", "optimizer state (bytes)", "minimize", log=True),
+    Metric("tokens_per_second", "tokens per second", "maximize"),
+    Metric("energy_joules", "energy used (J)", "minimize"),
+    Metric("energy_kept", "energy kept by the decomposition", "maximize"),
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """The sweeps a page shows. `configurations` and `trials` are those of all sweeps, with `id` made unique across sweeps.
+
+    `links` says where MLflow shows a run (None where unknown); `published` are the rows of the literature (see published.py).
+    """
+
+    sweeps: Sequence[Frames]
+    configurations: pd.DataFrame
+    trials: pd.DataFrame
+    published: pd.DataFrame
+    link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None
+    curves: Curves = lambda runs, metric: {}
+    cache: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [sweep.name for sweep in self.sweeps]
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted(column.removeprefix("m.score/") for column in self.configurations if column.startswith("m.score/"))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A row of PANELS. `section` groups panels on the page; `about` says in a sentence what is to be seen."""
+
+    name: str
+    title: str
+    section: str
+    about: str
+    data: Callable[[View], Plain]
+    draw: Callable[[Plain], Plain]
+    wide: bool = False
+
+
+def make_view(
+    sweeps: Sequence[Frames],
+    published: pd.DataFrame,
+    link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None,
+    curves: Curves = lambda runs, metric: {},
+) -> View:
+    """Puts sweeps side by side. Ids get the sweep's number as a prefix where there are several, for they may share configurations."""
+    configurations, trials = [], []
+    for number, sweep in enumerate(sweeps):
+        prefix = f"{number}/" if len(sweeps) > 1 else ""
+        configurations.append(sweep.configurations.assign(id=[f"{prefix}{one}" for one in sweep.configurations["id"]]))
+        trials.append(sweep.trials.assign(configuration=[f"{prefix}{one}" for one in sweep.trials["configuration"]]))
+    return View(
+        sweeps,
+        pd.concat(configurations, ignore_index=True) if len(sweeps) > 1 else configurations[0],
+        pd.concat(trials, ignore_index=True) if len(sweeps) > 1 else trials[0],
+        published,
+        link,
+        curves,
+    )
+
+
+def metrics_of(view: View) -> list[Metric]:
+    """The metrics for which some configuration has a value: those of METRICS, then every task's score."""
+    tasks = [Metric(f"score/{task}", f"score on {task}", "maximize") for task in view.tasks]
+    return [one for one in (METRICS[0], *tasks, *METRICS[1:]) if column(view.configurations, f"m.{one.name}").notna().any()]
+
+
+def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
+    """A column as numbers; all NaN where the frame has no such column."""
+    if name not in frame:
+        return pd.Series(np.nan, index=frame.index, dtype=float)
+    return pd.to_numeric(frame[name], errors="coerce").astype(float)
+
+
+def done(frame: pd.DataFrame) -> pd.DataFrame:
+    """The configurations that the tracker has summed up: the only ones a front or an importance may rest on."""
+    return frame[(frame["state"] == "done") & column(frame, "m.score").notna()]
+
+
+def front_indices(x: np.ndarray, y: np.ndarray, x_better: Direction, y_better: Direction) -> np.ndarray:
+    """Indices of the front of two metrics in ascending order of x.
+
+    Most points are ruled out by one sorted pass first: asking `orchestrator.pareto.front` about all of 5,000 takes 30 ms, and a
+    page has an axis choice of a hundred pairs.
+    """
+    cost_x = x if x_better == "minimize" else -x
+    cost_y = y if y_better == "minimize" else -y
+    finite = np.flatnonzero(np.isfinite(cost_x) & np.isfinite(cost_y))
+    order = finite[np.lexsort((cost_y[finite], cost_x[finite]))]
+    candidates = order[cost_y[order] <= np.minimum.accumulate(cost_y[order])] if order.size else order
+    chosen = candidates[front(np.column_stack([x[candidates], y[candidates]]), [x_better, y_better])]
+    return chosen[np.argsort(x[chosen], kind="stable")]
+
+
+def colours(methods: Iterable[str]) -> dict[str, str]:
+    """A colour for each method: known methods always have the same one, others take what is left in alphabetical order."""
+    names = sorted(set(methods))
+    taken = {name: OKABE_ITO[KNOWN_METHODS.index(name)] for name in names if name in KNOWN_METHODS}
+    free = [colour for colour in OKABE_ITO if colour not in taken.values()] or list(OKABE_ITO)
+    others = [name for name in names if name not in taken]
+    return taken | {name: free[number % len(free)] for number, name in enumerate(others)}
+
+
+def text(value: object, limit: int = 80) -> str:
+    """A name as plotly text: its own small markup is switched off and very long names are cut."""
+    shown = str(value)
+    shown = shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+
+
+def number(value: Any) -> float | int | None:
+    """A number for JSON: six significant digits are plenty for a plot, NaN and infinities become null."""
+    if value is None or isinstance(value, str):
+        return None
+    value = float(value)
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.6g}")
+
+
+def numbers(values: Iterable[Any]) -> list[float | int | None]:
+    return [number(value) for value in values]
+
+
+def scalar(value: Any) -> Any:
+    """A parameter's value for JSON: numbers stay numbers, missing becomes None, everything else its text."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value))
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return number(value)
+    return str(value)
+
+
+def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
+    """Names of the parameters that take more than one value (a parameter that only some methods have takes two: absent is one)."""
+    names = []
+    for name in frame.columns:
+        if name.startswith("p.") and len({scalar(value) for value in frame[name]}) > 1:
+            names.append(name.removeprefix("p."))
+    return names
+
+
+def axis(metric: Metric) -> Plain:
+    return {"title": {"text": text(metric.label)}, "type": "log" if metric.log else "linear"}

@@ -1,0 +1,140 @@
+"""Learning curves: the search score of every trial by step, stopped and failed trials marked where they ended.
+
+Histories are the one thing that is asked of the tracking store trial by trial, so a panel shows at most LINES of them: running
+trials first, then those of the best configurations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from dashboards.panels.base import Panel, Plain, View, colours, column, number, numbers, text
+
+LINES = 150
+METRICS_BY_STEP = {"search_score": "search score", "train_loss": "training loss"}
+
+
+def data(view: View) -> Plain:
+    """One line a trial for each metric that was logged by step: {metric: [{id, task, seed, state, steps, values}, ...]}."""
+    trials = view.trials
+    if trials.empty:
+        return {"empty": "No trial has started yet, so there are no learning curves."}
+    known = [metric for metric in METRICS_BY_STEP if f"m.{metric}" in trials]
+    if not known:
+        return {"empty": "No trial has logged an evaluation yet (no search_score, no train_loss)."}
+    chosen = _chosen(view, trials[trials[[f"m.{metric}" for metric in known]].notna().any(axis=1)])
+    lines: dict[str, list[Plain]] = {}
+    for metric in known:
+        asked = [
+            (run, (state, ended, last))
+            for run, state, ended, last in zip(
+                chosen["run_id"], chosen["state"], chosen["ended"], chosen[f"m.{metric}"].map(number), strict=True
+            )
+        ]
+        histories = view.curves(asked, metric)
+        lines[metric] = [
+            {
+                "id": row["configuration"],
+                "method": row["method"],
+                "task": row["task"],
+                "seed": str(row["seed"]),
+                "state": row["state"],
+                "steps": [step for step, _ in histories[row["run_id"]]],
+                "values": numbers(value for _, value in histories[row["run_id"]]),
+            }
+            for row in chosen.to_dict("records")
+            if histories.get(row["run_id"])
+        ]
+    return {"lines": lines, "left_out": len(trials) - len(chosen)}
+
+
+def _chosen(view: View, trials: pd.DataFrame) -> pd.DataFrame:
+    scores = dict(zip(view.configurations["id"], column(view.configurations, "m.score"), strict=True))
+    order = trials.assign(_running=trials["state"] != "running", _score=-trials["configuration"].map(scores).astype(float))
+    return order.sort_values(["_running", "_score"], kind="stable", na_position="last").head(LINES)
+
+
+def draw(plain: Plain) -> Plain:
+    every = [line for lines in plain["lines"].values() for line in lines]
+    tasks = sorted({line["task"] for line in every})
+    by_method = colours(line["method"] for line in every)
+    values: Plain = {}
+    for metric, lines in plain["lines"].items():
+        values[f"axis/{metric}"] = {"title": {"text": METRICS_BY_STEP[metric]}}
+        for task in tasks:
+            of_task = [line for line in lines if line["task"] == task]
+            for index, method in enumerate(by_method):
+                values |= _joined(f"{metric}/{task}/{index}", [line for line in of_task if line["method"] == method])
+            for state in ("stopped", "failed"):
+                ends = [line for line in of_task if line["state"] == state]
+                values |= {f"{state}/x/{metric}/{task}": [line["steps"][-1] for line in ends]}
+                values |= {f"{state}/y/{metric}/{task}": [line["values"][-1] for line in ends]}
+                values |= {f"{state}/id/{metric}/{task}": [line["id"] for line in ends]}
+    traces: list[Plain] = []
+    for index, (method, colour) in enumerate(by_method.items()):
+        key = f"{{metric}}/{{task}}/{index}"
+        trace: Plain = {"type": "scatter", "mode": "lines+markers", "name": text(method, 30), "connectgaps": False}
+        trace |= {"x": {"$": "x/" + key}, "y": {"$": "y/" + key}, "customdata": {"$": "id/" + key}}
+        traces.append(trace | {"line": {"color": colour, "width": 1.3}, "marker": {"size": 3, "color": colour}, "opacity": 0.7})
+    for state, symbol in (("stopped", "line-ns-open"), ("failed", "x-thin-open")):
+        at = {axis: {"$": f"{state}/{axis}/{{metric}}/{{task}}"} for axis in ("x", "y")}
+        marker = {"symbol": symbol, "size": 11, "color": "ink", "line": {"width": 2}}
+        mark: Plain = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": state,
+            "customdata": {"$": f"{state}/id/{{metric}}/{{task}}"},
+        }
+        traces.append(mark | at | {"marker": marker})
+    counts = {
+        state: sum(line["state"] == state for line in next(iter(plain["lines"].values()))) for state in ("stopped", "failed")
+    }
+    note = f"{counts['stopped']} of the trials shown were stopped early (|), {counts['failed']} failed (×)."
+    if plain["left_out"]:
+        note += f" {plain['left_out']} trials are left out: running ones and the best configurations' come first."
+    return {
+        "choices": [
+            _choice("task", "Task", {task: task for task in tasks}),
+            _choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in plain["lines"]}),
+        ],
+        "values": values,
+        "figure": {
+            "data": traces,
+            "layout": {
+                "xaxis": {"title": {"text": "optimizer steps"}},
+                "yaxis": {"$": "axis/{metric}"},
+                "hovermode": "closest",
+            },
+        },
+        "note": note,
+    }
+
+
+def _joined(key: str, lines: list[Plain]) -> Plain:
+    """Many lines as one trace, with a gap between two: a trace each would be slow to draw."""
+    x: list[Any] = []
+    y: list[Any] = []
+    ids: list[Any] = []
+    for line in lines:
+        x += [*line["steps"], None]
+        y += [*line["values"], None]
+        ids += [*([line["id"]] * len(line["steps"])), None]
+    return {f"x/{key}": x, f"y/{key}": y, f"id/{key}": ids}
+
+
+def _choice(name: str, label: str, options: dict[str, str]) -> Plain:
+    shown = [{"value": value, "label": shown_as} for value, shown_as in options.items()]
+    return {"name": name, "label": label, "value": shown[0]["value"], "options": shown}
+
+
+PANEL = Panel(
+    "curves",
+    "Learning curves",
+    "curves",
+    "The search score by step, trial by trial; where stopped and failed trials ended.",
+    data,
+    draw,
+    wide=True,
+)

@@ -1,0 +1,222 @@
+"""How far a sweep is, what failed and why, and whether the cluster was busy.
+
+The timeline packs trials into lanes: a trial takes the lowest lane that is free when it starts, so the number of lanes is the
+concurrency that was reached and a gap is a worker without work.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dashboards.panels.base import Panel, Plain, View, numbers, text
+
+STATES = ("finished", "running", "stopped", "failed")
+STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
+PLANNED = ("trials", "planned_trials", "n_trials")
+
+
+def planned_trials(frame: Any) -> int | None:
+    """How many trials the sweep set out to run, if its own run says so; None for a searcher without an end."""
+    if frame.sweep is None:
+        return None
+    for source in (frame.sweep.metrics, frame.sweep.params, frame.sweep.tags):
+        for name in PLANNED:
+            for key in (name, f"craft.{name}"):
+                value = source.get(key)
+                if value is not None and str(value).split(".")[0].isdigit():
+                    return int(float(value))
+    return None
+
+
+def progress_data(view: View) -> Plain:
+    """Trials by state for each sweep, and how many are to come where the plan is known."""
+    groups = []
+    for frame in view.sweeps:
+        counts = frame.trials["state"].value_counts() if len(frame.trials) else pd.Series(dtype=int)
+        tally = {state: int(counts.get(state, 0)) for state in STATES}
+        planned = planned_trials(frame)
+        tally["to come"] = max(0, planned - sum(tally.values())) if planned is not None else 0
+        status = (frame.sweep.tags.get("craft.status") or frame.sweep.status.lower()) if frame.sweep else "running"
+        groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": _time_left(frame, tally, status)})
+    if not any(sum(group["counts"].values()) for group in groups):
+        return {"empty": "No trial has started yet."}
+    return {"groups": groups}
+
+
+def _time_left(frame: Any, tally: dict[str, int], status: str) -> float | None:
+    """Seconds left at the pace so far; None without a finished trial, a plan, or a sweep that goes on."""
+    left = tally["running"] + tally["to come"]
+    over = tally["finished"] + tally["stopped"] + tally["failed"]
+    if not left or not over or status != "running":
+        return None
+    elapsed = time.time() - float(frame.trials["started"].min()) / 1000
+    return elapsed / over * left
+
+
+def progress_draw(plain: Plain) -> Plain:
+    names = [text(group["sweep"], 24) for group in plain["groups"]]
+    bars: list[Plain] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": state,
+            "y": names,
+            "x": [group["counts"][state] for group in plain["groups"]],
+            "marker": {"color": colour},
+            "text": [str(group["counts"][state] or "") for group in plain["groups"]],
+            "textposition": "inside",
+            "hovertemplate": state + ": %{x}<extra></extra>",
+        }
+        for state, colour in STATE_COLOURS.items()
+        if any(group["counts"][state] for group in plain["groups"])
+    ]
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"title": {"text": "trials"}},
+        "yaxis": {"type": "category", "autorange": "reversed"},
+        "height": 150 + 46 * len(names),
+    }
+    return {
+        "choices": [],
+        "values": {},
+        "figure": {"data": bars, "layout": layout},
+        "note": " ".join(_sentence(group) for group in plain["groups"]),
+    }
+
+
+def _sentence(group: Plain) -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in group["counts"].items() if count)
+    left = f"; about {_duration(group['left_s'])} left" if group["left_s"] is not None else ""
+    return f"{group['sweep']} ({group['status']}): {counts or 'nothing yet'}{left}."
+
+
+def _duration(seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def failures_data(view: View) -> Plain:
+    """Failed trials and configurations with their reasons, equal reasons together."""
+    rows: list[list[Any]] = []
+    lost = view.trials[view.trials["state"] == "failed"]
+    for reason, group in lost.groupby(lost["reason"].replace("", "no reason was recorded"), sort=False):
+        labels = list(dict.fromkeys(group["label"].astype(str)))
+        shown = ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")
+        rows.append([len(group), "trial" if len(group) == 1 else "trials", str(reason), shown, group["configuration"].iloc[0]])
+    dropped = view.configurations[view.configurations["state"] == "infeasible"]
+    for reason, group in dropped.groupby(dropped["reason"].replace("", "a constraint of the sweep"), sort=False):
+        rows.append(
+            [
+                len(group),
+                "dropped before training",
+                str(reason),
+                ", ".join(group["label"].astype(str).head(5)),
+                group["id"].iloc[0],
+            ]
+        )
+    if not rows:
+        return {"empty": "Nothing failed." if len(view.trials) else "No trial has started yet, so nothing has failed."}
+    rows.sort(key=lambda row: -row[0])
+    return {"rows": rows}
+
+
+def failures_draw(plain: Plain) -> Plain:
+    labels = ("How many", "What", "Reason", "Where")
+    keys = ("count", "what", "reason", "where")
+    columns = [
+        {
+            "key": key,
+            "label": label,
+            "kind": "number" if key == "count" else "text",
+            "values": [row[index] for row in plain["rows"]],
+        }
+        for index, (key, label) in enumerate(zip(keys, labels, strict=True))
+    ]
+    return {"table": {"columns": columns, "id": [row[4] for row in plain["rows"]], "plain": True}}
+
+
+def timeline_data(view: View) -> Plain:
+    """Trials as bars over time: lane, start and length in minutes since the first start."""
+    trials = view.trials[view.trials["started"].notna()].sort_values("started", kind="stable")
+    if trials.empty:
+        return {"empty": "No trial has started yet, so the cluster has no timeline."}
+    began = trials["started"].astype(float).to_numpy()
+    now = time.time() * 1000 if (trials["state"] == "running").any() else float(trials["ended"].max())
+    ended = trials["ended"].astype(float).fillna(now).to_numpy()
+    ended = np.maximum(ended, began)
+    lanes = pack(began, ended)
+    first = began.min()
+    span = max(1.0, ended.max() - first)
+    busy = float((ended - began).sum() / (span * (max(lanes) + 1)))
+    return {
+        "lane": [lane + 1 for lane in lanes],
+        "start": numbers((began - first) / 60000),
+        "length": numbers((ended - began) / 60000),
+        "state": trials["state"].tolist(),
+        "id": trials["configuration"].tolist(),
+        "lanes": max(lanes) + 1,
+        "busy": busy,
+    }
+
+
+def pack(began: np.ndarray, ended: np.ndarray) -> list[int]:
+    """The lowest free lane for each interval, in order of starts. Intervals that only touch may share one."""
+    free: list[int] = []
+    taken: list[tuple[float, int]] = []
+    lanes: list[int] = []
+    for start, end in zip(began, ended, strict=True):
+        while taken and taken[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(taken)[1])
+        lane = heapq.heappop(free) if free else len(taken)
+        heapq.heappush(taken, (float(end), lane))
+        lanes.append(lane)
+    return lanes
+
+
+def timeline_draw(plain: Plain) -> Plain:
+    traces: list[Plain] = []
+    for state in STATES:
+        pick = [index for index, one in enumerate(plain["state"]) if one == state]
+        if not pick:
+            continue
+        bar: Plain = {
+            "type": "bar",
+            "orientation": "h",
+            "name": state,
+            "marker": {"color": STATE_COLOURS[state], "line": {"width": 0.6, "color": "panel"}},
+        }
+        bar |= {"base": [plain["start"][index] for index in pick], "x": [plain["length"][index] for index in pick]}
+        traces.append(
+            bar | {"y": [plain["lane"][index] for index in pick], "customdata": [plain["id"][index] for index in pick]}
+        )
+    layout = {
+        "barmode": "overlay",
+        "bargap": 0.25,
+        "xaxis": {"title": {"text": "minutes since the first trial"}},
+        "yaxis": {"title": {"text": "lane"}, "dtick": max(1, plain["lanes"] // 12), "autorange": "reversed"},
+        "hovermode": "closest",
+        "height": min(520, 170 + 26 * plain["lanes"]),
+    }
+    lanes = f"{plain['lanes']} lane{'s' if plain['lanes'] > 1 else ''}"
+    note = f"Up to {plain['lanes']} at once; {lanes} busy {100 * plain['busy']:.0f} % of the time. A retried trial counts from its first start."
+    return {"choices": [], "values": {}, "figure": {"data": traces, "layout": layout}, "note": note}
+
+
+PROGRESS = Panel(
+    "progress", "Progress", "progress", "Trials done, running, stopped, failed and to come.", progress_data, progress_draw
+)
+FAILURES = Panel("failures", "Failures", "progress", "What failed, with the reason each gave.", failures_data, failures_draw)
+TIMELINE = Panel(
+    "timeline",
+    "Utilization",
+    "progress",
+    "Each bar is a trial; gaps are workers without work.",
+    timeline_data,
+    timeline_draw,
+    wide=True,
+)

@@ -1,0 +1,147 @@
+"""What the compute bought: the score against the time it took, and the front's hypervolume as trials were paid for.
+
+Hypervolume is measured in score points times decades of trainable parameters, from one corner per sweep: the worst score and the
+largest count among its finished configurations, a little further out. Compute is the summed training time of all trials that had
+ended by then, failed and stopped ones included: they were paid for too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dashboards.panels.base import Panel, Plain, View, colours, column, done, numbers, text
+from orchestrator.pareto import hypervolume, log_axes, reference_point
+
+DIRECTIONS = ("minimize", "maximize")
+
+
+def time_data(view: View) -> Plain:
+    """When each configuration was finished (hours since its sweep began) and what it scored; the best so far as a step line."""
+    groups = []
+    for name, frame in _finished_by_sweep(view):
+        began = _began(view, name)
+        hours = (frame["ended"].astype(float) - began) / 3.6e6
+        score = column(frame, "m.score")
+        entry = {"sweep": name, "hours": numbers(hours), "score": numbers(score), "best": numbers(score.cummax())}
+        groups.append(entry | {"id": frame["id"].tolist(), "method": frame["method"].tolist()})
+    return {"groups": groups} if groups else {"empty": "No configuration is finished yet, so there is no score over time."}
+
+
+def _finished_by_sweep(view: View) -> list[tuple[str, pd.DataFrame]]:
+    frame = done(view.configurations)
+    frame = frame[frame["ended"].notna()].sort_values("ended", kind="stable")
+    return [(name, group) for name in view.names if not (group := frame[frame["sweep"] == name]).empty]
+
+
+def _began(view: View, name: str) -> float:
+    of = [frame for frame in (view.configurations, view.trials) if not frame.empty]
+    starts = [frame.loc[frame["sweep"] == name, "started"].dropna().astype(float).min() for frame in of]
+    return float(np.nanmin(starts))
+
+
+def time_draw(plain: Plain) -> Plain:
+    several = len(plain["groups"]) > 1
+    by_method = colours(method for group in plain["groups"] for method in group["method"])
+    traces: list[Plain] = []
+    for group in plain["groups"]:
+        name = f" · {text(group['sweep'], 30)}" if several else ""
+        for method in sorted(set(group["method"])):
+            pick = [index for index, one in enumerate(group["method"]) if one == method]
+            point: Plain = {"type": "scatter", "mode": "markers", "name": text(method, 30) + name}
+            point |= {"x": [group["hours"][index] for index in pick], "y": [group["score"][index] for index in pick]}
+            point |= {"customdata": [group["id"][index] for index in pick]}
+            traces.append(point | {"marker": {"color": by_method[method], "size": 6, "opacity": 0.55}})
+        line = {"type": "scatter", "mode": "lines", "name": "best so far" + name, "x": group["hours"], "y": group["best"]}
+        traces.append(line | {"line": {"shape": "hv", "width": 1.6, "color": "ink"}, "hoverinfo": "skip"})
+    layout = {
+        "xaxis": {"title": {"text": "hours since the sweep began"}},
+        "yaxis": {"title": {"text": "score"}},
+        "hovermode": "closest",
+    }
+    return {"choices": [], "values": {}, "figure": {"data": traces, "layout": layout}}
+
+
+def volume_data(view: View) -> Plain:
+    """Hypervolume after each configuration that enlarged the front, against the compute spent until then (hours)."""
+    groups = []
+    for name, frame in _finished_by_sweep(view):
+        points = np.column_stack([column(frame, "m.trainable_parameters"), column(frame, "m.score")])
+        points = log_axes(points, [True, False])
+        fit = np.isfinite(points).all(axis=1)
+        if fit.sum() < 2:
+            continue
+        points, frame = points[fit], frame[fit]
+        reference = reference_point(points, DIRECTIONS)
+        spent = _spent(view.trials[view.trials["sweep"] == name], frame["ended"].to_numpy(dtype=float))
+        at, volume = _growth(points, reference)
+        groups.append(
+            {"sweep": name, "hours": numbers(spent[at]), "volume": numbers(volume), "id": frame["id"].to_numpy()[at].tolist()}
+        )
+    why = "Hypervolume needs two finished configurations with a score and a parameter count."
+    return {"groups": groups} if groups else {"empty": why}
+
+
+def _growth(points: np.ndarray, reference: np.ndarray) -> tuple[list[int], list[float]]:
+    """Where the hypervolume of the first n points grows, and to what; only the front so far is ever measured."""
+    at: list[int] = []
+    volumes: list[float] = []
+    kept = np.empty((0, 2))
+    for index, point in enumerate(points):
+        if ((kept[:, 0] <= point[0]) & (kept[:, 1] >= point[1])).any():
+            continue
+        beaten = (kept[:, 0] >= point[0]) & (kept[:, 1] <= point[1])
+        kept = np.vstack([kept[~beaten], point])
+        at.append(index)
+        volumes.append(hypervolume(kept, DIRECTIONS, reference))
+    return [*at, len(points) - 1], [*volumes, volumes[-1]]
+
+
+def _spent(trials: pd.DataFrame, moments: np.ndarray) -> np.ndarray:
+    """Hours of training by all trials that had ended at each moment."""
+    over = trials[trials["ended"].notna()].sort_values("ended")
+    if over.empty:
+        return np.zeros(len(moments))
+    clock = (over["ended"].astype(float) - over["started"].astype(float)) / 1000
+    seconds = column(over, "m.seconds").fillna(clock).to_numpy()
+    total = np.concatenate([[0.0], np.cumsum(seconds)])
+    return total[np.searchsorted(over["ended"].to_numpy(dtype=float), moments, side="right")] / 3600
+
+
+def volume_draw(plain: Plain) -> Plain:
+    dashes = ("solid", "dash", "dot", "dashdot")
+    traces: list[Any] = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": text(group["sweep"], 30),
+            "x": group["hours"],
+            "y": group["volume"],
+            "customdata": group["id"],
+            "line": {"shape": "hv", "width": 1.8, "dash": dashes[index % len(dashes)], "color": "#0072B2"},
+            "marker": {"size": 6},
+        }
+        for index, group in enumerate(plain["groups"])
+    ]
+    layout = {
+        "xaxis": {"title": {"text": "hours of training paid for"}},
+        "yaxis": {"title": {"text": "hypervolume"}},
+        "hovermode": "closest",
+    }
+    note = (
+        "Score points × decades of parameters, from each sweep's own worst corner: compare its shape, not two sweeps' heights."
+    )
+    return {"choices": [], "values": {}, "figure": {"data": traces, "layout": layout}, "note": note}
+
+
+TIME = Panel("time", "Score against time", "mattered", "When the good configurations were found.", time_data, time_draw)
+VOLUME = Panel(
+    "volume",
+    "Hypervolume against compute",
+    "mattered",
+    "How much front the compute bought, and whether it still grows.",
+    volume_data,
+    volume_draw,
+)

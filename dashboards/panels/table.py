@@ -1,0 +1,138 @@
+"""The table of configurations: only the columns that differ, what is equal everywhere said once above it.
+
+The page sorts, filters and copies it (CSV, Markdown, LaTeX); here are the columns with what those need to know: whether a
+column is text or a number, which way is better in it, how it is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from dashboards.panels.base import (
+    Metric,
+    Panel,
+    Plain,
+    View,
+    column,
+    done,
+    front_indices,
+    metrics_of,
+    numbers,
+    parameters_that_differ,
+    scalar,
+)
+
+TASK_LABELS = {
+    "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE", "stsb": "STS-B",
+    "boolq": "BoolQ", "piqa": "PIQA", "siqa": "SIQA", "hellaswag": "Hella", "winogrande": "Wino", "arc_easy": "ARC-e",
+    "arc_challenge": "ARC-c", "openbookqa": "OBQA",
+}  # fmt: skip
+LABELS = {"trainable_parameters": "# Params", "score": "Score"}
+
+
+def data(view: View) -> Plain:
+    """Columns with their values over all configurations, best score first; and what all configurations share."""
+    frame = view.configurations
+    if frame.empty:
+        return {"empty": "This sweep has no configurations yet: the first appear when its first trial starts."}
+    frame = frame.assign(_score=column(frame, "m.score")).sort_values("_score", ascending=False, na_position="last")
+    differ = parameters_that_differ(frame)
+    columns: list[Plain] = [_text("label", "Configuration", frame["label"])]
+    if len(view.names) > 1:
+        columns.append(_text("sweep", "Sweep", frame["sweep"]))
+    if frame["method"].nunique() > 1:
+        columns.append(_text("method", "Method", frame["method"]))
+    if frame["protocol"].nunique() > 1:
+        columns.append(_text("protocol", "Protocol", frame["protocol"]))
+    columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name != "method"]
+    columns += [_metric(metric, frame) for metric in _ordered(metrics_of(view)) if _worth_showing(metric, frame)]
+    if frame["state"].nunique() > 1:
+        columns.append(_text("state", "State", frame["state"]))
+    trials = [f"{finished}/{total}" for finished, total in zip(frame["finished"], frame["trials"], strict=True)]
+    if len(set(trials)) > 1:
+        columns.append({"key": "trials", "label": "Trials", "kind": "text", "values": trials})
+    return {
+        "columns": columns,
+        "id": frame["id"].tolist(),
+        "label": frame["label"].astype(str).tolist(),
+        "front": sorted(_on_front(view)),
+        "low": numbers(column(frame, "m.score_low")),
+        "high": numbers(column(frame, "m.score_high")),
+        "run": frame["run_id"].tolist(),
+        "link": [view.link(*pair) for pair in zip(frame["experiment_id"], frame["run_id"], strict=True)],
+        "shared": _shared(frame, differ),
+    }
+
+
+def _text(key: str, label: str, values: pd.Series[Any]) -> Plain:
+    return {"key": key, "label": label, "kind": "text", "values": [scalar(value) for value in values]}
+
+
+def _parameter(name: str, series: pd.Series[Any]) -> Plain:
+    values = [scalar(value) for value in series]
+    is_number = all(value is None or isinstance(value, (int, float)) for value in values)
+    return {"key": f"p.{name}", "label": name, "kind": "number" if is_number else "text", "values": values}
+
+
+def _metric(metric: Metric, frame: pd.DataFrame) -> Plain:
+    task = metric.name.removeprefix("score/") if metric.name.startswith("score/") else None
+    label = TASK_LABELS.get(task, task) if task else LABELS.get(metric.name, metric.label)
+    kind = "score" if metric.name == "score" or task else "count" if metric.log else "number"
+    values = numbers(column(frame, f"m.{metric.name}"))
+    return {"key": f"m.{metric.name}", "label": label, "kind": kind, "better": metric.better, "values": values}
+
+
+def _ordered(metrics: list[Metric]) -> list[Metric]:
+    """Parameters, tasks, their average, then the rest: the order of the paper's tables."""
+    rank = {"trainable_parameters": 0, "score": 2}
+    return sorted(metrics, key=lambda metric: 1 if metric.name.startswith("score/") else rank.get(metric.name, 3))
+
+
+def _worth_showing(metric: Metric, frame: pd.DataFrame) -> bool:
+    if metric.name in ("score", "trainable_parameters"):
+        return True
+    values = column(frame, f"m.{metric.name}").dropna()
+    # with a single task its score is the score
+    if metric.name.startswith("score/"):
+        return sum(name.startswith("m.score/") for name in frame) > 1
+    return values.nunique() > 1
+
+
+def _on_front(view: View) -> list[str]:
+    """Ids on the front of score against trainable parameters, sweep by sweep."""
+    found: list[str] = []
+    for _, frame in done(view.configurations).groupby("sweep"):
+        x, y = (column(frame, f"m.{name}").to_numpy() for name in ("trainable_parameters", "score"))
+        found += frame["id"].to_numpy()[front_indices(x, y, "minimize", "maximize")].tolist()
+    return found
+
+
+def _shared(frame: pd.DataFrame, differ: list[str]) -> list[list[Any]]:
+    lines: list[list[Any]] = []
+    for key, label in (("method", "method"), ("protocol", "protocol")):
+        if frame[key].nunique() == 1 and frame[key].iloc[0]:
+            lines.append([label, str(frame[key].iloc[0])])
+    for name in frame.columns:
+        if name.startswith("p.") and name.removeprefix("p.") not in (*differ, "method", "protocol"):
+            value = scalar(frame[name].iloc[0])
+            if value is not None:
+                lines.append([name.removeprefix("p."), value])
+    return lines
+
+
+def draw(plain: Plain) -> Plain:
+    """The table as the page shows it: the data itself, which is already columns."""
+    return {"table": plain}
+
+
+PANEL = Panel(
+    "table",
+    "Configurations",
+    "front",
+    "Every configuration with what sets it apart. Sort by a heading, filter by words, select rows or points; copy what is shown.",
+    data,
+    draw,
+    wide=True,
+)

@@ -1,0 +1,364 @@
+/* The page: panels in their sections, one selection for all of them, and where the data come from (the server, or the file). */
+"use strict";
+
+Craft.POLL_MS = 2000;
+
+/* Asks the server, and only takes an answer that has changed (ETag). */
+Craft.LiveSource = class {
+  constructor() {
+    this.etags = new Map();
+    this.sweeps = new URLSearchParams(location.search).getAll("sweep");
+  }
+
+  async ask(path) {
+    const known = this.etags.get(path);
+    const answer = await fetch(path, {headers: known ? {"If-None-Match": known} : {}, cache: "no-store"});
+    if (answer.status === 304) return null;
+    const content = await answer.json();
+    if (!answer.ok) throw new Error(content.detail || answer.statusText);
+    this.etags.set(path, answer.headers.get("ETag"));
+    return content;
+  }
+
+  query() { return this.sweeps.map(name => "sweep=" + encodeURIComponent(name)).join("&"); }
+  state() { return this.ask("api/state?" + this.query()); }
+  panel(name) { return this.ask(`api/panel/${name}?${this.query()}`); }
+
+  choose(names) {
+    this.sweeps = names;
+    this.etags.clear();
+    history.replaceState(null, "", names.length ? "?" + this.query() : location.pathname);
+  }
+};
+
+/* Everything is in the file. */
+Craft.FileSource = class {
+  constructor(content) { this.content = content; this.given = new Set(); }
+  async state() { return this.once("state", this.content.state); }
+  async panel(name) { return this.once(name, this.content.specs[name]); }
+  once(key, value) { if (this.given.has(key)) return null; this.given.add(key); return value; }
+};
+
+Craft.Page = class {
+  constructor(source) {
+    this.source = source;
+    this.live = source instanceof Craft.LiveSource;
+    this.panels = new Map();
+    this.selected = null;
+    this.details = new Map();
+    this.main = document.getElementById("main");
+    this.tip = document.getElementById("tip");
+    this.liveMark = document.getElementById("live");
+    this.theme();
+  }
+
+  theme() {
+    const root = document.documentElement;
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    let asked = null;
+    try { asked = localStorage.getItem("craft-theme"); } catch { /* frames without storage forget the choice */ }
+    const apply = async () => {
+      root.dataset.theme = asked || (dark.matches ? "dark" : "light");
+      for (const panel of this.panels.values()) if (panel.figure && panel.figure.drawn) await panel.figure.update(panel.figure.spec);
+    };
+    dark.addEventListener("change", apply);
+    document.getElementById("theme").addEventListener("click", () => {
+      asked = root.dataset.theme === "dark" ? "light" : "dark";
+      try { localStorage.setItem("craft-theme", asked); } catch { /* as above */ }
+      apply();
+    });
+    apply();
+  }
+
+  async start() {
+    try {
+      this.takeState(await this.source.state());
+    } catch (error) {
+      document.getElementById("waiting").textContent = error.message;
+      if (!this.live) return;
+    }
+    await this.refresh();
+    if (this.live) this.poll();
+  }
+
+  async poll() {
+    for (;;) {
+      await new Promise(wake => setTimeout(wake, Craft.POLL_MS));
+      if (document.hidden) continue;
+      try {
+        const state = await this.source.state();
+        this.lost = false;
+        if (state) { this.takeState(state); await this.refresh(); }
+        else this.say(this.lastState);
+      } catch (error) {
+        this.lost = true;
+        this.liveMark.className = "live off";
+        this.liveMark.textContent = error instanceof TypeError ? "The server does not answer; trying again" : error.message;
+      }
+    }
+  }
+
+  takeState(state) {
+    if (!state) return;
+    this.lastState = state;
+    const names = state.sweeps.filter(sweep => sweep.shown).map(sweep => sweep.name);
+    if (this.live && !this.source.sweeps.length && names.length) this.source.choose(names);
+    const title = names.length ? names.join(" · ") : "CRAFT sweeps";
+    document.getElementById("title").textContent = title;
+    document.getElementById("title").title = title;
+    document.title = `${title} · CRAFT sweeps`;
+    document.getElementById("foot").textContent = state.foot || "";
+    this.say(state);
+    if (this.live) this.picker(state.sweeps);
+    if (state.message) {
+      const waiting = document.getElementById("waiting");
+      if (waiting) waiting.textContent = state.message;
+      return;
+    }
+    if (!this.panels.size) this.build(state);
+  }
+
+  say(state) {
+    if (!state) return;
+    this.liveMark.className = "live" + (this.live && state.running ? " on" : "");
+    this.liveMark.textContent = state.status || "";
+  }
+
+  picker(sweeps) {
+    const holder = document.getElementById("picker");
+    holder.hidden = sweeps.length < 2;
+    const make = Craft.element;
+    const shown = sweeps.filter(sweep => sweep.shown).length;
+    holder.querySelector("summary").textContent = `${shown} of ${sweeps.length} sweeps`;
+    const signature = JSON.stringify(sweeps.map(sweep => [sweep.name, sweep.status, sweep.shown]));
+    if (signature === this.pickerShown) return;
+    this.pickerShown = signature;
+    document.getElementById("picker-list").replaceChildren(...sweeps.map(sweep => make("label", {},
+      make("input", {type: "checkbox", checked: sweep.shown, onchange: event => this.pick(sweep.name, event.target.checked)}), make("span", {}, sweep.name), make("small", {}, sweep.status))));
+  }
+
+  async pick(name, wanted) {
+    const names = this.lastState.sweeps.filter(sweep => sweep.name === name ? wanted : sweep.shown).map(sweep => sweep.name);
+    if (!names.length) return;
+    this.source.choose(names);
+    this.choose(null);
+    this.details.clear();
+    try {
+      this.takeState(await this.source.state());
+      await this.refresh();
+    } catch (error) { this.liveMark.textContent = error.message; }
+  }
+
+  build(state) {
+    const make = Craft.element;
+    this.main.replaceChildren();
+    const links = [];
+    for (const [section, title] of Object.entries(state.sections)) {
+      const grid = make("div", {class: "grid"});
+      this.main.append(make("section", {class: "section", id: section, "aria-label": title}, make("h2", {}, title), grid));
+      links.push(make("a", {href: "#" + section}, title));
+      for (const meta of state.panels.filter(panel => panel.section === section)) grid.append(this.frame(meta));
+    }
+    document.getElementById("nav").replaceChildren(...links);
+    // what is not on the screen yet is not asked for: importance and curves cost the server something
+    const watcher = new IntersectionObserver(entries => {
+      for (const entry of entries) {
+        const panel = this.panels.get(entry.target.dataset.panel);
+        panel.visible = panel.visible || entry.isIntersecting;
+        if (entry.isIntersecting) this.fetch(panel);
+      }
+    }, {rootMargin: "300px"});
+    for (const panel of this.panels.values()) {
+      panel.visible = panel.meta.section === "front";
+      if (!panel.visible) watcher.observe(panel.box);
+    }
+  }
+
+  frame(meta) {
+    const make = Craft.element;
+    const choices = make("div", {class: "choices"});
+    const content = make("div", {});
+    const note = make("p", {class: "note"});
+    const heading = make("div", {class: "heading"}, make("h3", {}, meta.title), make("p", {class: "about"}, meta.about));
+    const box = make("article", {class: "panel" + (meta.wide ? " wide" : ""), "data-panel": meta.name, "aria-label": meta.title}, make("header", {}, heading, choices), content, note);
+    const panel = {meta, box, choices, content, note, visible: false};
+    this.panels.set(meta.name, panel);
+    content.append(make("p", {class: "empty"}, "Loading …"));
+    return box;
+  }
+
+  async refresh() {
+    // the table holds what tooltips say, and the front is what one came for: they come first
+    await Promise.all([...this.panels.values()].filter(panel => panel.visible).map(panel => this.fetch(panel)));
+  }
+
+  async fetch(panel) {
+    if (panel.busy) { panel.again = true; return; }
+    panel.busy = true;
+    try {
+      const spec = await this.source.panel(panel.meta.name);
+      if (spec) await this.show(panel, spec);
+    } catch (error) {
+      this.empty(panel, error instanceof TypeError ? "The server does not answer." : error.message);
+    } finally {
+      panel.busy = false;
+      if (panel.again) { panel.again = false; this.fetch(panel); }
+    }
+  }
+
+  empty(panel, why) {
+    panel.figure = panel.table = null;
+    panel.choices.replaceChildren();
+    panel.note.textContent = "";
+    panel.content.replaceChildren(Craft.element("p", {class: "empty"}, why));
+  }
+
+  async show(panel, spec) {
+    if (spec.empty) { this.empty(panel, spec.empty); return; }
+    panel.note.textContent = spec.note || "";
+    for (const [id, about] of Object.entries(spec.details || {})) this.details.set(id, about);
+    if (spec.table) this.showTable(panel, spec.table);
+    else await this.showFigure(panel, spec);
+  }
+
+  showTable(panel, table) {
+    if (!panel.table) {
+      panel.content.replaceChildren();
+      panel.table = new Craft.Table(panel.content, {pin: id => this.pin(id, false), ring: id => this.ring(id), choose: ids => this.choose(ids)});
+      if (!table.plain) this.table = panel.table;
+    }
+    panel.table.selected = table.plain ? null : this.selected;
+    panel.table.update(table);
+    if (!table.plain && this.pinned) this.card(this.pinned);
+  }
+
+  async showFigure(panel, spec) {
+    if (!panel.figure) {
+      const plot = Craft.element("div", {class: "plot", role: "img", "aria-label": `${panel.meta.title}: ${panel.meta.about} The table of configurations holds the same values.`});
+      panel.content.replaceChildren(plot);
+      if (panel.meta.name === "front") {
+        this.cardBox = Craft.element("aside", {class: "card", "aria-label": "The configuration in focus", "aria-live": "polite"}, Craft.element("p", {class: "hint"}, "Point at a configuration to see what it is; click it, or its name in the table, to keep it here."));
+        panel.content.className = "with-card";
+        panel.content.append(this.cardBox);
+      }
+      const on = {hover: (id, event) => this.hover(id, event), leave: () => this.leave(), click: id => this.pin(id, true), select: ids => this.choose(ids)};
+      panel.figure = new Craft.Figure(plot, on, panel.meta.wide);
+      panel.figure.selected = this.selected;
+    }
+    panel.figure.choose(spec);
+    this.choices(panel, spec);
+    await panel.figure.update(spec);
+  }
+
+  choices(panel, spec) {
+    const make = Craft.element;
+    const signature = JSON.stringify(spec.choices);
+    if (panel.choicesShown === signature && panel.choices.childElementCount) return;
+    panel.choicesShown = signature;
+    panel.choices.replaceChildren(...(spec.choices || []).filter(choice => choice.options.length > 1).map(choice => {
+      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; panel.figure.update(panel.figure.spec); }},
+        ...choice.options.map(option => make("option", {value: option.value}, option.label.slice(0, 80))));
+      box.value = panel.figure.chosen[choice.name];
+      return make("label", {}, choice.label, box);
+    }));
+  }
+
+  choose(ids) {
+    this.selected = ids;
+    for (const panel of this.panels.values()) if (panel.figure) panel.figure.select(ids);
+    if (this.table) this.table.setSelection(ids, true);
+  }
+
+  /* What is known of a configuration: [title, [[name, value], ...], row]. */
+  about(id) {
+    const own = this.details.get(id);
+    if (own) return [own.title, own.lines, null];
+    const table = this.table && this.table.data;
+    const row = table ? this.table.index.get(id) : undefined;
+    if (row === undefined) return null;
+    const lines = table.columns.filter(column => column.key !== "label" && column.values[row] !== null && column.values[row] !== undefined).map(column => [column.label, Craft.cell(table, column, row)]);
+    return [table.label[row], lines, row];
+  }
+
+  lines(lines) {
+    return Craft.element("dl", {}, ...lines.flatMap(([name, value]) => [Craft.element("dt", {}, name), Craft.element("dd", {}, typeof value === "number" ? value.toLocaleString("en-US") : value)]));
+  }
+
+  hover(id, event) {
+    const about = this.about(id);
+    if (!about) return;
+    const shown = about[1].slice(0, 18);
+    this.tip.replaceChildren(Craft.element("h4", {}, about[0].slice(0, 200)), this.lines(shown));
+    this.tip.hidden = false;
+    const box = this.tip.getBoundingClientRect();
+    const x = event.clientX + 16 + box.width > innerWidth ? Math.max(4, event.clientX - 16 - box.width) : event.clientX + 16;
+    const y = Math.max(4, Math.min(event.clientY + 12, innerHeight - box.height - 4));
+    this.tip.style.left = x + "px";
+    this.tip.style.top = y + "px";
+    this.ring(id);
+  }
+
+  leave() {
+    this.tip.hidden = true;
+    this.ring(null);
+  }
+
+  ring(id) {
+    const front = this.panels.get("front");
+    if (front && front.figure) front.figure.ring(id || this.pinned || null);
+  }
+
+  pin(id, open) {
+    this.pinned = id;
+    this.card(id);
+    this.ring(id);
+    if (this.table) { this.table.pinned = id; this.table.render(); }
+    const table = this.table && this.table.data;
+    const row = table ? this.table.index.get(id) : undefined;
+    // with a mouse a click opens the run; a finger that only wants to see what the point is must not be sent away
+    if (open && row !== undefined && table.link[row] && !matchMedia("(hover: none)").matches) window.open(table.link[row], "_blank", "noopener");
+  }
+
+  card(id) {
+    const about = this.about(id);
+    if (!about || !this.cardBox) return;
+    const make = Craft.element;
+    const [title, lines, row] = about;
+    const parts = [make("h4", {}, title)];
+    if (row !== null) {
+      const table = this.table.data;
+      if (table.link[row]) parts.push(make("a", {href: table.link[row], target: "_blank", rel: "noopener noreferrer"}, "Open its MLflow run ↗"));
+      else parts.push(make("p", {class: "hint"}, "MLflow run ", make("code", {}, table.run[row])));
+    }
+    parts.push(this.lines(lines));
+    if (row !== null && this.table.data.shared.length) parts.push(make("details", {}, make("summary", {}, "The same in all"), this.lines(this.table.data.shared)));
+    this.cardBox.replaceChildren(...parts);
+  }
+};
+
+/* Text from gzip in base64: how the one-file page carries its data and plotly. */
+Craft.inflate = async function (encoded) {
+  const bytes = Uint8Array.from(atob(encoded.trim()), sign => sign.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+};
+
+Craft.begin = async function () {
+  const packed = document.getElementById("content");
+  let source;
+  if (packed) {
+    try {
+      const script = document.createElement("script");
+      script.textContent = await Craft.inflate(document.getElementById("plotly").textContent);
+      document.head.append(script);
+      source = new Craft.FileSource(JSON.parse(await Craft.inflate(packed.textContent)));
+    } catch (error) {
+      document.getElementById("waiting").textContent = `This page could not be opened (${error.message}); it needs a browser from 2023 or later.`;
+      return;
+    }
+  } else {
+    source = new Craft.LiveSource();
+  }
+  Craft.page = new Craft.Page(source);
+  await Craft.page.start();
+};
+document.addEventListener("DOMContentLoaded", Craft.begin);
