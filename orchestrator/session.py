@@ -139,7 +139,10 @@ def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> 
 def _page(folder: Path, uri: str) -> list[Path]:
     """`front.html`, by the dashboards in a process of their own: they may not be imported here."""
     page = folder / "front.html"
-    command = [sys.executable, "-m", "dashboards", "export", str(folder), "--tracking-uri", uri, "--output", str(page)]
+    if "@" in uri:
+        log.warning("front.html is left out: the store's address holds a password, which a command line would show to others")
+        return []
+    command = [sys.executable, "-m", "dashboards", "export", folder.name, "--tracking-uri", uri, "--to", str(page)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PAGE_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
