@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from craft import fingerprint
 from craft.config import CraftConfig
+from craft.export import to_lora
 from craft.layer import CraftLinear, Slice
 from craft.placing import build_stacks
 from craft.projections import Located
@@ -174,6 +176,10 @@ class CraftModel(BaseTuner):
             if stack.device.type != "meta":
                 adapter.move(stack.device)
                 break
+
+    def to_lora(self, directory: str | Path, adapter_name: str | None = None) -> Path:
+        """Writes an adapter as a LoRA folder with equal outputs; see `craft.export.to_lora`."""
+        return to_lora(self, directory, adapter_name)
 
     def delete_adapter(self, adapter_name: str) -> None:
         super().delete_adapter(adapter_name)

@@ -1,0 +1,144 @@
+"""CRAFT adapters for places that do not know CRAFT: an exact LoRA, and weights with the change merged in.
+
+A layer's change s U2 M_l U3ᵀ has rank r2, so it is a LoRA with A = M_l U3ᵀ and B = s U2: no further decomposition, no loss.
+Any server that serves LoRA serves it, beside quantized or half-precision weights too. A fused module that holds several
+projections gets their A stacked and their B side by side, each in its own outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import LoraConfig, get_peft_model_state_dict
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from craft.fingerprint import FACTORS, FINGERPRINT
+from craft.layer import CraftLinear
+
+if TYPE_CHECKING:
+    from craft.model import CraftModel
+
+HELD = 1e-3
+"""A weight's dtype holds a change if writing the sum in it changes the change by less than this share of its norm."""
+
+
+def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None) -> Path:
+    """Writes an adapter as a PEFT LoRA folder with equal outputs, its task head included.
+
+    Args:
+        model: the `PeftModel` that carries the adapter.
+        directory: where `adapter_config.json` and `adapter_model.safetensors` are written.
+        adapter_name: the active one if absent.
+
+    Returns:
+        The folder; `PeftModel.from_pretrained(base, folder)` loads it, without this package.
+    """
+    tuner = _tuner(model)
+    name = adapter_name or tuner.active_adapters[0]
+    tuner.craft_adapter(name)
+    tensors = {
+        key: tensor.detach().cpu().contiguous()
+        for key, tensor in get_peft_model_state_dict(model, adapter_name=name).items()
+        if not any(mark in key for mark in ("craft_J.", FINGERPRINT, FACTORS))
+    }
+    ranks: dict[str, int] = {}
+    conv = False
+    for key, layer in tuner.model.named_modules():
+        if isinstance(layer, CraftLinear) and name in layer.craft_slices:
+            down, up = lora_pair(layer, name)
+            ranks[key] = down.shape[0]
+            conv = conv or isinstance(layer.get_base_layer(), Conv1D)
+            tensors[f"base_model.model.{key}.lora_A.weight"] = down.cpu().contiguous()
+            tensors[f"base_model.model.{key}.lora_B.weight"] = up.cpu().contiguous()
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    _lora_config(tuner, name, ranks, conv).save_pretrained(str(folder))
+    return folder
+
+
+def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
+    """A (r, d_in) and B (d_out, r) with B A = the layer's change; r is r2, summed over the projections a module holds."""
+    downs, ups = [], []
+    with torch.no_grad():
+        for piece in layer.craft_slices[adapter_name]:
+            factors = piece.stack.ready()
+            core = piece.stack.offsets(piece.adapter.js(piece.stack), layer=piece.index)[0]
+            up = core.new_zeros(piece.place.outputs, core.shape[0])
+            up[piece.place.start : piece.place.stop] = piece.stack.scaling * factors.u2
+            downs.append(core @ factors.u3.T)
+            ups.append(up)
+    return torch.cat(downs), torch.cat(ups, dim=1)
+
+
+def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
+    """Whether the base weights' dtype can hold the adapter's change, layer by layer: float32 can, bfloat16 loses a fifth."""
+    layers = [layer for layer in model.modules() if isinstance(layer, CraftLinear)]
+    for layer in layers:
+        names = [adapter_name] if adapter_name else [name for name in layer.active_adapters if name in layer.craft_slices]
+        weight = layer.get_base_layer().weight
+        if layer.quantization_backend is not None or not isinstance(weight, Tensor) or not weight.is_floating_point():
+            return False
+        if weight.dtype in (torch.float32, torch.float64):
+            continue
+        for name in names:
+            change = layer.get_delta_weight(name)
+            held = (weight.to(change.dtype) + change).to(weight.dtype).to(change.dtype) - weight.to(change.dtype)
+            if (held - change).norm() > HELD * change.norm():
+                return False
+    return True
+
+
+@contextmanager
+def merged(model: Any) -> Iterator[bool]:
+    """For scoring: the active adapters merged where the weights' dtype holds their change, beside them elsewhere.
+
+    Yields:
+        Whether they are merged. On leaving, the base weights have the very bits they had.
+    """
+    tuner = _tuner(model)
+    layers = [layer for layer in tuner.model.modules() if isinstance(layer, CraftLinear)]
+    free = not any(layer.merged or layer.disable_adapters for layer in layers)
+    if not free or not holds_change(tuner.model):
+        yield any(layer.merged for layer in layers)
+        return
+    tuner.merge_adapter()
+    try:
+        yield True
+    finally:
+        tuner.unmerge_adapter()
+
+
+def _tuner(model: nn.Module) -> CraftModel:
+    from craft.model import CraftModel
+
+    for module in model.modules():
+        if isinstance(module, CraftModel):
+            return module
+    raise ValueError(f"{type(model).__name__} carries no CRAFT adapter")
+
+
+def _lora_config(tuner: CraftModel, name: str, ranks: dict[str, int], conv: bool) -> LoraConfig:
+    ours = tuner.peft_config[name]
+    usual = max(set(ranks.values()), key=list(ranks.values()).count)
+    # PEFT reads the patterns as regular expressions; alpha is the rank, so that LoRA's factor alpha / r is 1.
+    other = {key.replace(".", r"\."): rank for key, rank in ranks.items() if rank != usual}
+    return LoraConfig(
+        r=usual,
+        lora_alpha=usual,
+        rank_pattern=dict(other),
+        alpha_pattern=dict(other),
+        target_modules=sorted(ranks),
+        fan_in_fan_out=conv,
+        modules_to_save=getattr(ours, "modules_to_save", None),
+        task_type=ours.task_type,
+        base_model_name_or_path=ours.base_model_name_or_path,
+        revision=ours.revision,
+        inference_mode=True,
+    )

@@ -1,0 +1,111 @@
+"""Shared by the benchmarks: times several ways to do one thing alternately, and gives ratios with their spread.
+
+A machine's speed drifts; a ratio of two times taken one after the other drifts far less. So every round runs each contender
+once, in an order that turns with the rounds, and a contender's ratio is the median over rounds of its time over the
+baseline's time in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One contender: seconds (median), and its ratio to the baseline (median, quartiles)."""
+
+    name: str
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+
+
+def alternate(contenders: Mapping[str, Callable[[], object]], baseline: str, *, rounds: int, warmup: int = 2) -> list[Timing]:
+    """Runs each contender `warmup` + `rounds` times, alternately.
+
+    Raises:
+        ValueError: `baseline` is no contender.
+    """
+    if baseline not in contenders:
+        raise ValueError(f"baseline {baseline!r} is not among {', '.join(contenders)}")
+    names = list(contenders)
+    for _ in range(warmup):
+        for name in names:
+            contenders[name]()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(rounds):
+            shift = turn % len(names)
+            for name in names[shift:] + names[:shift]:
+                _synchronize()
+                start = time.perf_counter()
+                contenders[name]()
+                _synchronize()
+                seconds[name].append(time.perf_counter() - start)
+    finally:
+        if collecting:
+            gc.enable()
+    return [_timing(name, seconds[name], seconds[baseline]) for name in names]
+
+
+def _timing(name: str, own: list[float], base: list[float]) -> Timing:
+    ratios = sorted(a / b for a, b in zip(own, base, strict=True))
+    low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios[0],) * 3
+    return Timing(name, statistics.median(own), statistics.median(ratios), low, high)
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def table(title: str, timings: list[Timing], goals: Mapping[str, float] | None = None) -> str:
+    """Rows of a text table: contender, milliseconds, ratio, its quartiles, and whether a goal is met."""
+    width = max(len(timing.name) for timing in timings)
+    lines = [title, f"{'':{width}}  {'ms':>9}  {'ratio':>6}  quartiles"]
+    for timing in timings:
+        goal = (goals or {}).get(timing.name)
+        verdict = "" if goal is None else f"  goal {goal:.2f} {'met' if round(timing.ratio, 2) <= goal else 'MISSED'}"
+        spread = f"{timing.low:.3f} - {timing.high:.3f}"
+        lines.append(f"{timing.name:{width}}  {timing.seconds * 1e3:9.2f}  {timing.ratio:6.3f}  {spread}{verdict}")
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """The machine in words, as tables must name it."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    model = platform.processor() or platform.machine()
+    cpuinfo = "/proc/cpuinfo"
+    if os.path.exists(cpuinfo):  # noqa: PTH110
+        with open(cpuinfo) as lines:  # noqa: PTH123
+            model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    return f"{model}, {torch.get_num_threads()} of {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+def arguments(description: str | None, models: list[str], **flags: str) -> argparse.Namespace:
+    """Flags the benchmarks share: which models, how quick, how many threads."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=models, default=models)
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, says little")
+    parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--threads", type=int, default=None)
+    for flag, text in flags.items():
+        parser.add_argument(f"--{flag}", nargs="+", default=None, help=text)
+    given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    return given
