@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Protocol = Literal["honest", "customary"]
 DType = Literal["float32", "bfloat16", "float16"]
+CommonsenseTest = Literal["boolq", "piqa", "siqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"]
 
 
 class Settings(BaseModel):
@@ -71,11 +72,33 @@ class CustomTask(Settings):
         return (value,) if isinstance(value, str) else value
 
 
+class GenerationSettings(Settings):
+    """The protocol of a task that is answered in words: scores under different settings are not comparable.
+
+    `prompt` is a row of `craft.tasks.prompts.PROMPTS`. `loss` is on the response's tokens (the CRAFT paper's) or on the whole
+    text (the published LLM-Adapters trainer's). `score` is read from what the model writes, or, faster, from which of the
+    allowed answers it finds likeliest. `tests` are what the score is the mean of.
+    """
+
+    prompt: Literal["alpaca", "llm_adapters"] = "alpaca"
+    loss: Literal["response", "text"] = "response"
+    score: Literal["generate", "likelihood"] = "generate"
+    tests: tuple[CommonsenseTest, ...] = Field(get_args(CommonsenseTest), min_length=1)
+    beams: int = Field(4, gt=0, description="beams of the search; 1 is greedy")
+    max_new_tokens: int = Field(32, gt=0)
+
+    @field_validator("tests")
+    @classmethod
+    def _each_test_once(cls, tests: tuple[CommonsenseTest, ...]) -> tuple[CommonsenseTest, ...]:
+        return tuple(dict.fromkeys(tests))
+
+
 class DataSettings(Settings):
     """Where tasks find their data: `root` is a folder that holds `glue/` and `commonsense/`; without it the hub is asked."""
 
     root: str | None = None
     custom: dict[str, CustomTask] = Field(default_factory=dict)
+    generation: GenerationSettings = Field(default_factory=GenerationSettings)
     search_fraction: float = Field(0.1, gt=0, lt=0.5, description="share of train that the honest protocol sets apart")
 
 

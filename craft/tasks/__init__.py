@@ -24,6 +24,8 @@ Kind = Literal["classification", "regression", "generation"]
 class RawData:
     """A task's data as published: every `Dataset` has the columns `text`, `text_pair` (for pairs) and `label`.
 
+    Tasks that are answered in words have the columns of `craft.tasks.commonsense.COLUMNS` instead.
+
     `reported` maps a split's suffix to its rows; the usual single split has the suffix `""` (MNLI: `_matched`,
     `_mismatched`). `fingerprint` is a SHA-256 over the rows, so that equal data are seen to be equal anywhere. `files` are the
     local files they were read from, if any: data kept in memory are good while those do not change.
@@ -37,7 +39,10 @@ class RawData:
 
 @dataclass(frozen=True)
 class Task:
-    """One row of TASKS. `metrics` are names in `craft.tasks.metrics.METRICS`; `primary` x 100 is the score."""
+    """One row of TASKS. `metrics` are names in `craft.tasks.metrics.METRICS`; `primary` x 100 is the score.
+
+    `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds.
+    """
 
     name: str
     title: str
@@ -54,9 +59,9 @@ class Task:
         return self.name.split("/", 1)[0]
 
 
-from craft.tasks import custom, glue, toy  # noqa: E402  (rows need Task, defined above)
+from craft.tasks import commonsense, custom, glue, toy  # noqa: E402  (rows need Task, defined above)
 
-TASKS: dict[str, Task] = {row.name: row for row in (*glue.TASKS, *toy.TASKS)}
+TASKS: dict[str, Task] = {row.name: row for row in (*glue.TASKS, *toy.TASKS, *commonsense.TASKS)}
 SUITES: dict[str, tuple[str, ...]] = {
     suite: tuple(name for name, row in TASKS.items() if row.suite == suite)
     for suite in dict.fromkeys(row.suite for row in TASKS.values())

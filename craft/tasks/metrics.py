@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from craft.tasks import extraction
+
 if TYPE_CHECKING:
     from craft.tasks import Task
 
@@ -127,12 +129,17 @@ def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict
     """The metrics of the reported splits together, from `{suffix: (predictions, labels)}`.
 
     A single split gives its metrics. Several (MNLI) give those of all rows taken together under the plain names, so `score`
-    is the overall one, and those of each split under `<metric><suffix>`.
+    is the overall one, and those of each split under `<metric><suffix>`. Tests answered in words give each test's accuracy
+    and, as `score`, the mean of the tests; their predictions are extracted answers.
     """
+    if task.kind == "generation":
+        groups = [suffix.removeprefix("_") for suffix, (answers, _) in outputs.items() for _ in answers]
+        together = [[cell for pair in outputs.values() for cell in pair[side]] for side in (0, 1)]
+        return extraction.score(groups, *together)
     if len(outputs) == 1:
         return compute_metrics(task, *next(iter(outputs.values())))
-    together = [np.concatenate([np.asarray(pair[side]) for pair in outputs.values()]) for side in (0, 1)]
-    values = compute_metrics(task, *together)
+    rows = [np.concatenate([np.asarray(pair[side]) for pair in outputs.values()]) for side in (0, 1)]
+    values = compute_metrics(task, *rows)
     for suffix, pair in outputs.items():
         apart = compute_metrics(task, *pair)
         values |= {f"{name}{suffix}": apart[name] for name in task.metrics}

@@ -111,7 +111,8 @@ def cut(split: Dataset, examples: int | None) -> Dataset:
 
 
 def _strata(task: Task, split: Dataset) -> Sequence[object]:
-    return split["label"][:] if task.kind == "classification" else [None] * len(split)
+    column = {"classification": "label", "generation": "family"}.get(task.kind)
+    return split[column][:] if column else [None] * len(split)
 
 
 def _joined(splits: list[Dataset]) -> Dataset:

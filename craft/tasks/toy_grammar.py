@@ -29,7 +29,7 @@ Grammar = Callable[[Random], list[Example]]
 
 def acceptability(draw: Random) -> list[Example]:
     """Agreement over an attractor, reflexives, and words that need a negation above them; 1 is acceptable."""
-    return draw.choice((_agreement, _agreement, _reflexive, _licensing))(draw)
+    return draw.choice((_agreement, _agreement, _determiner, _reflexive, _licensing))(draw)
 
 
 def _agreement(draw: Random) -> list[Example]:
@@ -47,6 +47,19 @@ def _agreement(draw: Random) -> list[Example]:
     return [
         Example(f"The {head}{'s' if plural else ''} {between} {verbs[verb]}.", None, float(plural == verb))
         for plural, verb in product((0, 1), repeat=2)
+    ]
+
+
+def _determiner(draw: Random) -> list[Example]:
+    """A determiner agrees with its noun, whatever adjectives stand in between."""
+    traits, noun = draw.sample(words.TRAITS, 2), draw.choice(words.PEOPLE)
+    end = f"{draw.choice(words.MET)} the {draw.choice(words.PEOPLE)}"
+    singular, several = draw.choice((("This", "These"), ("That", "Those"), ("One", "Two"), ("Every", "All"), ("Each", "Many")))
+    return [
+        Example(
+            f"{(singular, several)[plural]} {' '.join(traits)} {noun}{'s' if many else ''} {end}.", None, float(plural == many)
+        )
+        for plural, many in product((0, 1), repeat=2)
     ]
 
 
@@ -101,26 +114,21 @@ _LEADS = ("", "", "As for the {subject}, {sentence}", "About that {subject}: {se
 
 
 def paraphrase(draw: Random) -> list[Example]:
-    """Two sentences with the same words say the same (1), or have the two roles exchanged (0)."""
-    agent, patient = (_person(draw, noun) for noun in draw.sample(words.PEOPLE, 2))
-    verbs = list(draw.choice(words.DEEDS))
-    draw.shuffle(verbs)
+    """Two sentences tell one event (1), or one of them exchanges the roles or has somebody else in one of them (0)."""
+    agent, patient, other = (_person(draw, noun) for noun in draw.sample(words.PEOPLE, 3))
+    verbs = draw.choice(words.DEEDS)
     when = draw.choice(("yesterday", "last week", "on monday", "at the party", "in the market", "after lunch"))
     first, second = draw.choice(_FORMS), draw.choice(_FORMS)
-    pair = []
-    for same in (True, False):
-        one = first.format(a=agent, p=patient, v=verbs[0], w=when)
-        roles = (agent, patient) if same else (patient, agent)
-        pair.append(Example(one, second.format(a=roles[0], p=roles[1], v=verbs[1], w=when), float(same)))
-    return pair
+    one = first.format(a=agent, p=patient, v=draw.choice(verbs), w=when)
+    changed = draw.choice(((patient, agent), (patient, agent), (other, patient), (agent, other)))
+    verb = draw.choice(verbs)
+    return [
+        Example(one, second.format(a=roles[0], p=roles[1], v=verb, w=when), label)
+        for roles, label in (((agent, patient), 1.0), (changed, 0.0))
+    ]
 
 
-_FORMS = (
-    "The {a} {v} the {p} {w}.",
-    "The {p} was {v} by the {a} {w}.",
-    "It was the {a} who {v} the {p} {w}.",
-    "It was the {p} that the {a} {v} {w}.",
-)
+_FORMS = ("The {a} {v} the {p} {w}.", "The {p} was {v} by the {a} {w}.")
 
 
 def _person(draw: Random, noun: str) -> str:
@@ -167,7 +175,7 @@ def statement_pairs() -> tuple[tuple[tuple[Statement, Statement], ...], ...]:
     A world says which of the nine sorts of individuals exist: narrow noun, wide noun only or neither, times narrow act, wide
     act only or neither. Worlds without the narrow noun are left out, as speakers presuppose what they quantify over.
     """
-    sorts = list(product((2, 1, 0), repeat=2))
+    sorts = [(noun, act) for noun in (2, 1, 0) for act in (2, 1, 0)]
     every_world = (
         [sort for sort, there in zip(sorts, bits, strict=True) if there] for bits in product((0, 1), repeat=len(sorts))
     )

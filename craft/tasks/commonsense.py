@@ -1,0 +1,155 @@
+"""commonsense: eight question sets answered by one language model, trained on their mixture (LLM-Adapters, arXiv 2304.01933).
+
+One trial trains on the mixture and is scored on every test, so the suite is one task. Data lie in `data.root`:
+
+    commonsense/commonsense_170k.json (or commonsense_16k.json)     records of instruction, input, output, answer
+    commonsense/dataset/NAME/test.json                              the same, one folder a test
+
+Without `data.root` the mixture is asked from the hub, which has no copy of the tests in this form. Rows become the columns
+`text` (the instruction), `input`, `response`, `label` (the right answer as text), `family` (how answers look, a key of
+`extraction.PATTERNS`) and `group` (the test; in the mixture the family, which is all that a record tells).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from craft.spec import DataSettings
+from craft.tasks import RawData, Task
+from craft.tasks.extraction import PATTERNS, RESPONSE, family_of
+from craft.tasks.files import DataError, Rows, read_rows
+from craft.tasks.rows import fingerprint
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+HUB = "zwhe99/commonsense_170k"
+MIXTURES = ("commonsense_170k.json", "commonsense_16k.json")
+COLUMNS = ("text", "input", "response", "label", "family", "group")
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """One of the eight: its folder in the published layout, how its answers look, and how many questions it has."""
+
+    folder: str
+    family: str
+    size: int
+
+
+TESTS: dict[str, TestSet] = {
+    "boolq": TestSet("boolq", "truth", 3270),
+    "piqa": TestSet("piqa", "solution", 1838),
+    "siqa": TestSet("social_i_qa", "answer", 1954),
+    "hellaswag": TestSet("hellaswag", "ending", 10042),
+    "winogrande": TestSet("winogrande", "option", 1267),
+    "arc_easy": TestSet("ARC-Easy", "answer", 2376),
+    "arc_challenge": TestSet("ARC-Challenge", "answer", 1172),
+    "openbookqa": TestSet("openbookqa", "answer", 500),
+}
+
+
+def load(task: Task, data: DataSettings) -> RawData:
+    """The mixture and the tests that `data.generation.tests` names (all eight unless it says otherwise).
+
+    Raises:
+        DataError: a file is missing or malformed, or a record lacks a field or has an answer of another kind.
+    """
+    tests = data.generation.tests
+    if data.root is None:
+        raise DataError(
+            f"{task.name}: the test sets are read from a folder; give one that holds commonsense/dataset/NAME/test.json "
+            f"(NAME: {', '.join(TESTS[name].folder for name in tests)}) as data.root. "
+            f"Only the training mixture is on the hub ({HUB})"
+        )
+    folder = Path(data.root).expanduser() / "commonsense"
+    paths = {name: folder / "dataset" / TESTS[name].folder / "test.json" for name in tests}
+    absent = [name for name, path in paths.items() if not path.is_file()]
+    if absent:
+        there = [name for name, test in TESTS.items() if (folder / "dataset" / test.folder / "test.json").is_file()]
+        advice = f"set data.generation.tests to [{', '.join(there)}]" if there else "complete the folder"
+        raise DataError(
+            f"{task.name}: no test set for {', '.join(absent)} in {folder / 'dataset'} (expected "
+            f"{', '.join(f'{TESTS[name].folder}/test.json' for name in absent)}). A mean over fewer tests is another number, "
+            f"so they are not left out silently: {advice} to score only the tests that are there"
+        )
+    mixture = next((folder / name for name in MIXTURES if (folder / name).is_file()), None)
+    train = _checked(read_rows(mixture) if mixture else _from_hub(folder), None)
+    reported = {f"_{name}": _checked(read_rows(path), name) for name, path in paths.items()}
+    files = (*([mixture] if mixture else []), *paths.values())
+    return RawData(train, reported, fingerprint([train, *reported.values()]), files)
+
+
+def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
+    """What a reader of the score must know: which tests it averages, and which are not of their published size."""
+    said = []
+    if set(data.generation.tests) != set(TESTS):
+        said.append(f"mean of {len(reported)} of the 8 commonsense tests: {', '.join(data.generation.tests)}")
+    odd = [f"{name} {size} of {TESTS[name].size}" for name, size in reported.items() if size != TESTS[name].size]
+    if odd:
+        said.append(f"tests not of their published size: {', '.join(odd)}")
+    return said
+
+
+def _checked(rows: Rows, test: str | None) -> Dataset:
+    from datasets import Dataset, Features, Value
+
+    columns = {name: rows.column(name) for name in ("instruction", "output", "answer")}
+    given = rows.columns.get("input") or [""] * len(rows)
+    families = []
+    for row in range(len(rows)):
+        for name, cells in columns.items():
+            if not isinstance(cells[row], str) or not cells[row].strip():
+                raise DataError(f"{rows.place(row)}: {name!r} is {cells[row]!r}; text is expected")
+        if not isinstance(given[row], str | None):
+            raise DataError(f"{rows.place(row)}: 'input' is {given[row]!r}; text is expected")
+        families.append(_family(rows, row, columns["answer"][row], test))
+    content: dict[str, Sequence[Any]] = {
+        "text": columns["instruction"],
+        "input": [text or "" for text in given],
+        "response": columns["output"],
+        "label": columns["answer"],
+        "family": families,
+        "group": families if test is None else [test] * len(rows),
+    }
+    return Dataset.from_dict(content, features=Features({name: Value("string") for name in COLUMNS}))
+
+
+def _family(rows: Rows, row: int, answer: str, test: str | None) -> str:
+    family = family_of(answer)
+    if family is None or (test is not None and family != TESTS[test].family):
+        allowed = (
+            PATTERNS[TESTS[test].family].pattern if test else " or ".join(pattern.pattern for pattern in PATTERNS.values())
+        )
+        raise DataError(f"{rows.place(row)}: 'answer' is {answer!r}; allowed are: {allowed.replace('|', ', ')}")
+    return family
+
+
+def _from_hub(folder: Path) -> Rows:
+    from datasets import load_dataset
+
+    try:
+        loaded = load_dataset(HUB, split="train")
+    # Whatever network, cache or library says no, the ways out are the same two.
+    except Exception as error:
+        raise DataError(
+            f"commonsense: no training mixture in {folder} ({' or '.join(MIXTURES)}), and the hub's {HUB} cannot be read "
+            f"({type(error).__name__}). Put one of these files there, or run once with the hub in reach"
+        ) from error
+    return Rows(f"{HUB} train", {name: loaded[name][:] for name in loaded.column_names})
+
+
+def response(answer: str) -> str:
+    """The response that the mixture teaches for an answer: what likelihood scoring compares."""
+    return RESPONSE.format(answer)
+
+
+TASKS: tuple[Task, ...] = (
+    Task(
+        "commonsense", "Eight commonsense question sets, one model", "generation", ("text",), "label", (),
+        ("accuracy",), "accuracy", load,
+    ),
+)  # fmt: skip
