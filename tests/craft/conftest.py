@@ -1,0 +1,135 @@
+"""What the tests of one training run share: a model so small that a run takes a second, and where real data may lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from craft.spec import RunSpec
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random BERT of 3 layers without dropout, with MiniLM's tokenizer, as a local folder."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from craft.models import MINILM, load_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.2,
+    )
+    BertModel(config).save_pretrained(folder)
+    load_tokenizer(MINILM).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def tiny_spec(tiny_bert: str) -> Callable[..., RunSpec]:
+    """Makes a run on the tiny model and a toy task; keywords override, `training=` field by field."""
+
+    def make(**changes: Any) -> RunSpec:
+        training = {
+            "epochs": 2,
+            "batch_size": 8,
+            "max_length": 32,
+            "learning_rate": 1e-2,
+            "train_examples": 48,
+            "eval_examples": 40,
+        } | changes.pop("training", {})
+        method = changes.get("method", "craft")
+        parameters = {"craft": {"ranks": ["all", 8, 8]}, "lora": {"rank": 2}}[method] | changes.pop("parameters", {})
+        defaults = {"model": tiny_bert, "task": "toy/sentiment", "method": method}
+        return RunSpec(**(defaults | changes), parameters=parameters, training=training)
+
+    return make
+
+
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "opt")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for `family` runs over every model family."""
+    if "family" in metafunc.fixturenames:
+        metafunc.parametrize("family", FAMILIES)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_factor_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Decompositions of the tests' models stay out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CRAFT_CACHE_DIR", str(tmp_path_factory.mktemp("factors")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Callable[..., Any]:
+    """Makes a random model of a family: 3 layers, hidden 32, 4 heads, 2 key-value heads where the family groups queries."""
+    return _tiny_model
+
+
+def _tiny_model(family: str, dtype: Any = None, seed: int = 0, head: str = "base") -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    encoder = {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    decoder = {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "head_dim": 8,
+        "pad_token_id": 0,
+    }
+    sizes: dict[str, dict[str, Any]] = {
+        "bert": encoder,
+        "roberta": encoder,
+        "electra": encoder | {"embedding_size": 32},
+        "distilbert": {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "dropout": 0.0, "attention_dropout": 0.0},
+        "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+        "opt": {
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "ffn_dim": 48,
+            "word_embed_proj_dim": 32,
+            "dropout": 0.0,
+        },
+    }
+    common = {"vocab_size": 64, "max_position_embeddings": 64, "initializer_range": 0.2, "init_std": 0.2}
+    config = AutoConfig.for_model(family, **common, **sizes.get(family, decoder))
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(config, name, 0)
+    torch.manual_seed(seed)
+    classes = {"base": AutoModel, "causal": AutoModelForCausalLM, "classifier": AutoModelForSequenceClassification}
+    model = classes[head].from_config(config)
+    return model.to(dtype or torch.float32)
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder with `glue/`, `commonsense/` and `models/` that CRAFT_TEST_DATA names; the test is skipped without it."""
+    folder = Path(os.environ.get("CRAFT_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip("no CRAFT_TEST_DATA")
+    return folder

@@ -1,0 +1,392 @@
+"""train_run: equal numbers wherever it runs, resumed or not; selection; failures with their reason; adapters as scored."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+
+from craft.adapters import load_adapter
+from craft.checkpoint import CheckpointCorrupt, newest_valid, verify
+from craft.encoding import Collator, encode_split
+from craft.evaluation import collapse_note, predict
+from craft.loop import evaluation_steps, total_steps
+from craft.models import MINILM
+from craft.process import OutOfMemory
+from craft.results import Progress, RunFailed, RunResult
+from craft.spec import RunSpec, TrainingSettings
+from craft.tasks import TASKS
+from craft.tasks.splits import load_splits
+from craft.training import StopRun, smaller_micro_batch, train_run
+
+MakeSpec = Callable[..., RunSpec]
+
+
+def same_weights(one: Path, two: Path) -> bool:
+    left, right = load_file(one), load_file(two)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def same_run(one: RunResult, two: RunResult) -> bool:
+    return (
+        one.metrics == two.metrics
+        and one.best_step == two.best_step
+        and same_weights(one.adapter / "adapter_model.safetensors", two.adapter / "adapter_model.safetensors")
+        and same_weights(one.adapter.parent / "predictions.safetensors", two.adapter.parent / "predictions.safetensors")
+    )
+
+
+def logits_of(folder: Path) -> torch.Tensor:
+    return load_file(folder / "predictions.safetensors")["outputs"]
+
+
+@pytest.mark.parametrize("method", ["craft", "lora"])
+def test_a_run_resumed_from_any_checkpoint_ends_as_the_undisturbed_one(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str
+) -> None:
+    # 48 examples, micro-batches of 8, two accumulated: 3 steps an epoch; evaluation in mid-epoch and at its end.
+    spec = tiny_spec(
+        method=method,
+        parameters={"dropout": 0.1},
+        training={"gradient_accumulation": 2, "evaluate_every": 0.34, "epochs": 2.4, "head_learning_rate": 1e-3},
+    )
+    kept: list[Path] = []
+
+    def keep(progress: Progress) -> None:
+        assert progress.checkpoint is not None
+        kept.append(shutil.copytree(progress.checkpoint, tmp_path / "kept" / progress.checkpoint.name))
+
+    undisturbed = train_run(spec, tmp_path / "undisturbed", report=keep)
+    assert [int(path.name.split("-")[1]) for path in kept] == [1, 2, 3, 4, 5, 6, 7, 8]
+    for checkpoint in (kept[1], kept[2], kept[-1]):
+        # In between, the same process runs something else: nothing of it may be left.
+        train_run(tiny_spec(seed=7, training={"max_steps": 1}), tmp_path / "other")
+        resumed = train_run(spec, tmp_path / f"from-{checkpoint.name}", resume_from=checkpoint)
+        assert same_run(undisturbed, resumed)
+        assert resumed.steps == undisturbed.steps == 8
+        assert resumed.facts["resumed_at"] == [int(checkpoint.name.split("-")[1])]
+
+
+def test_a_run_leaves_the_process_as_it_found_it(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), dict(os.environ), torch.get_default_dtype()
+    train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert before[1:] == (np.random.get_state()[1].tolist(), dict(os.environ), torch.get_default_dtype())
+
+
+def test_a_default_dtype_left_over_from_elsewhere_changes_nothing(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = tiny_spec(training={"max_steps": 2})
+    first = train_run(spec, tmp_path / "first")
+    torch.set_default_dtype(torch.float64)
+    try:
+        second = train_run(spec, tmp_path / "second")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert same_run(first, second)
+
+
+def test_other_seeds_and_only_they_give_other_weights(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    runs = [train_run(tiny_spec(seed=seed, training={"max_steps": 2}), tmp_path / str(seed)) for seed in (0, 1)]
+    assert not same_weights(*(run.adapter / "adapter_model.safetensors" for run in runs))
+
+
+def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    runs = [
+        train_run(
+            tiny_spec(parameters={"dropout": 0.2}, training={"evaluate_every": every, "select": "last"}), tmp_path / str(every)
+        )
+        for every in (0.34, 2)
+    ]
+    assert same_weights(*(run.adapter / "adapter_model.safetensors" for run in runs))
+
+
+@pytest.mark.parametrize("task", ["toy/sentiment", "toy/similarity"])
+def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, tmp_path: Path, task: str) -> None:
+    # 44 examples: the last step of an epoch is a smaller one and its micro-batches are uneven (8 + 4 against 12).
+    whole = tiny_spec(task=task, training={"batch_size": 16, "train_examples": 44, "select": "last"})
+    smaller = smaller_micro_batch(whole.training)
+    assert smaller is not None
+    assert (smaller.batch_size, smaller.gradient_accumulation) == (8, 2)
+    one = train_run(whole, tmp_path / "one")
+    two = train_run(whole.model_copy(update={"training": smaller}), tmp_path / "two")
+    left = load_file(one.adapter / "adapter_model.safetensors")
+    right = load_file(two.adapter / "adapter_model.safetensors")
+    assert one.steps == two.steps == 6
+    assert all(torch.allclose(left[name], right[name], atol=2e-5) for name in left)
+
+
+def test_an_odd_micro_batch_is_not_halved() -> None:
+    assert smaller_micro_batch(TrainingSettings(batch_size=3)) is None
+
+
+def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = tiny_spec(training={"batch_size": 16, "evaluate_every": 0.34, "select": "last"})
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 4:
+            raise StopRun
+
+    whole = train_run(spec, tmp_path / "whole")
+    with pytest.raises(StopRun):
+        train_run(spec, tmp_path / "broken", report=stop)
+    checkpoint = newest_valid(tmp_path / "broken")
+    assert checkpoint is not None
+    assert checkpoint.name == "checkpoint-4"
+    smaller = spec.model_copy(update={"training": smaller_micro_batch(spec.training)})
+    resumed = train_run(smaller, tmp_path / "resumed", resume_from=checkpoint)
+    left = load_file(whole.adapter / "adapter_model.safetensors")
+    right = load_file(resumed.adapter / "adapter_model.safetensors")
+    assert all(torch.allclose(left[name], right[name], atol=2e-5) for name in left)
+
+
+def test_selection_takes_the_best_evaluation_and_the_score_is_that_of_its_weights(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    progress: list[Progress] = []
+    weights: dict[int, Path] = {}
+
+    def watch(one: Progress) -> None:
+        progress.append(one)
+        weights[one.step] = shutil.copytree(one.checkpoint, tmp_path / "kept" / str(one.step))  # type: ignore[arg-type]
+
+    spec = tiny_spec(training={"epochs": 4, "learning_rate": 5e-2, "evaluate_every": 0.5})
+    result = train_run(spec, tmp_path / "best", report=watch)
+    scores = {one.step: one.metrics["search_score"] for one in progress}
+    assert len(set(scores.values())) > 1, "a flat curve would not show what selection does"
+    assert scores[result.best_step] == max(scores.values()) == result.metrics["search_score"]
+    saved = load_file(result.adapter / "adapter_model.safetensors")
+    selected = load_file(weights[result.best_step] / "trainable.safetensors")
+    for name, tensor in saved.items():
+        twin = selected.get(name) if name in selected else None
+        if twin is not None:
+            assert torch.equal(tensor, twin)
+    labels = load_file(result.adapter.parent / "predictions.safetensors")["labels"]
+    assert result.metrics["score"] == pytest.approx(
+        100 * float((logits_of(result.adapter.parent).argmax(1) == labels).float().mean())
+    )
+    last = train_run(
+        spec.model_copy(update={"training": spec.training.model_copy(update={"select": "last"})}), tmp_path / "last"
+    )
+    assert last.best_step == last.steps == progress[-1].step
+
+
+def test_two_checkpoints_stay_and_hold_no_base_weights(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    train_run(tiny_spec(training={"evaluate_every": 0.5}), tmp_path)
+    folders = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+    assert folders == ["checkpoint-12", "checkpoint-9"]
+    names = load_file(tmp_path / "checkpoint-12" / "trainable.safetensors").keys()
+    assert names
+    assert all("craft_" in name or "classifier" in name for name in names)
+    assert not any(path.name.startswith(".") for path in tmp_path.iterdir()), "nothing half-written stays"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "lose", "unseal"])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_found(tiny_spec: MakeSpec, tmp_path: Path, damage: str) -> None:
+    spec = tiny_spec(training={"evaluate_every": 0.5})
+    train_run(spec, tmp_path / "run")
+    newest = tmp_path / "run" / "checkpoint-12"
+    file = newest / "optimizer.pt"
+    content = file.read_bytes()
+    if damage == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    elif damage == "lose":
+        file.unlink()
+    else:
+        (newest / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointCorrupt, match=r"optimizer\.pt|manifest"):
+        train_run(spec, tmp_path / "resumed", resume_from=newest)
+    assert not (tmp_path / "resumed").exists()
+    assert newest_valid(tmp_path / "run") == tmp_path / "run" / "checkpoint-9"
+
+
+def test_a_checkpoint_of_another_run_is_refused(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    train_run(tiny_spec(training={"max_steps": 1}), tmp_path / "one")
+    with pytest.raises(RunFailed, match="another run"):
+        train_run(tiny_spec(seed=1, training={"max_steps": 1}), tmp_path / "two", resume_from=tmp_path / "one" / "checkpoint-1")
+
+
+def test_a_loss_that_is_not_finite_fails_at_its_step(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = tiny_spec(method="lora", training={"learning_rate": 1e30, "max_grad_norm": 0, "warmup_ratio": 0})
+    with pytest.raises(RunFailed, match=r"diverged: the loss is (nan|inf) at step \d of 12") as caught:
+        train_run(spec, tmp_path)
+    assert "1e+30" in str(caught.value)
+    assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parameters": {"ranks": [4, 8, 8]}}, "r1"),
+        ({"parameters": {"ranks": ["all", 33, 8]}}, "33"),
+        ({"parameters": {"projections": ["q", "gate"]}}, "gate"),
+        ({"model": "./no/such/folder"}, "does not exist"),
+        ({"task": "glue/rte", "data": {"root": "no-such-root"}}, "no-such-root"),
+    ],
+)
+def test_what_the_user_must_change_fails_with_its_reason_and_writes_nothing(
+    tiny_spec: MakeSpec, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(RunFailed, match=message):
+        train_run(tiny_spec(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_that_runs_out_has_its_own_name(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    def greedy(_progress: Progress) -> None:
+        torch.empty(2**58)
+
+    with pytest.raises(OutOfMemory, match="out of memory with micro-batches of 8 x 32 tokens"):
+        train_run(tiny_spec(training={"max_steps": 1}), tmp_path, report=greedy)
+
+
+def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
+    settings = TrainingSettings(epochs=2.5, batch_size=10, gradient_accumulation=2, evaluate_every=1)
+    assert total_steps(settings, 95) == 13  # 10 micro-batches, 5 steps an epoch
+    assert evaluation_steps(settings, 95) == [5, 10, 13]
+    assert evaluation_steps(settings.model_copy(update={"evaluate_every": 9.0}), 95) == [13]
+    assert evaluation_steps(settings.model_copy(update={"max_steps": 7}), 95) == [5, 7]
+    assert evaluation_steps(settings.model_copy(update={"evaluate_every": 0.01, "max_steps": 3}), 95) == [1, 2, 3]
+
+
+def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = tiny_spec(training={"head_learning_rate": 1e-30, "select": "last"})
+    result = train_run(spec, tmp_path)
+    model, _ = load_adapter(result.adapter)
+    from craft.models import load_model
+
+    fresh = load_model(spec.model, "classification", TASKS[spec.task].labels, seed=spec.seed)
+    assert torch.equal(model.get_base_model().classifier.weight, fresh.classifier.weight)
+    assert result.metrics["search_loss"] > 0
+    points = json.loads((result.adapter / "run.json").read_text())
+    assert points["spec"]["training"]["head_learning_rate"] == 1e-30
+
+
+def test_a_regression_run_is_scored_by_correlation(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    result = train_run(tiny_spec(task="toy/similarity"), tmp_path)
+    outputs = load_file(tmp_path / "predictions.safetensors")
+    expected = 100 * np.corrcoef(outputs["outputs"].squeeze(1).double(), outputs["labels"].double())[0, 1]
+    assert result.metrics["score"] == result.metrics["pearson"] == pytest.approx(expected, abs=1e-6)
+    model, _ = load_adapter(result.adapter)
+    assert model.config.num_labels == 1
+    assert model.config.problem_type == "regression"
+
+
+def test_a_collapse_is_noted() -> None:
+    task = TASKS["toy/sentiment"]
+    same = np.array([[2.0, 1.0], [1.5, 0.1], [0.3, 0.2]], dtype=np.float32)
+    assert collapse_note(task, {"": same}) == f"collapsed to one class: every prediction is {task.labels[0]!r}"
+    assert collapse_note(task, {"": np.array([[2.0, 1.0], [0.0, 1.0]])}) is None
+    constant = collapse_note(TASKS["toy/similarity"], {"": np.full((3, 1), 2.5)})
+    assert constant == "collapsed to one value: every prediction is 2.5"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", ["craft", "lora"])
+def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, dtype: str
+) -> None:
+    spec = tiny_spec(method=method, training={"dtype": dtype, "select": "last"})
+    result = train_run(spec, tmp_path / "run")
+    model, tokenizer = load_adapter(shutil.copytree(result.adapter, tmp_path / "moved"))
+    task = TASKS[spec.task]
+    splits = load_splits(task, spec.data, protocol=spec.protocol, eval_examples=40, train_examples=48)
+    encoded = encode_split(splits.reported[""], task.kind, tokenizer, 32)
+    outputs = predict(model, encoded, Collator(tokenizer.pad_token_id), spec.training.eval_batch_size)
+    assert torch.equal(torch.from_numpy(outputs), logits_of(tmp_path / "run"))
+    assert tuple(model.config.id2label.values()) == task.labels
+    trained = {name: weight.dtype for name, weight in model.named_parameters() if "classifier.modules_to_save" in name}
+    assert trained
+    assert set(trained.values()) == {torch.float32}
+
+
+def test_peft_loads_the_adapter_onto_a_base_model_of_the_users_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    spec = tiny_spec(training={"select": "last"})
+    result = train_run(spec, tmp_path)
+    ours, tokenizer = load_adapter(result.adapter)
+    base = AutoModelForSequenceClassification.from_pretrained(spec.model, num_labels=2)
+    theirs = PeftModel.from_pretrained(base, str(result.adapter)).eval()
+    batch = tokenizer(["a plain line", "and quite another one"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
+    assert json.loads((result.adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == spec.model
+
+
+RELOAD = """
+import json, sys
+from pathlib import Path
+from safetensors.torch import load_file
+import torch
+from craft.adapters import load_adapter
+from craft.encoding import Collator, encode_split
+from craft.evaluation import predict
+from craft.spec import RunSpec
+from craft.tasks import find_task
+from craft.tasks.splits import load_splits
+folder = Path(sys.argv[1])
+spec = RunSpec.model_validate(json.loads((folder / "run.json").read_text())["spec"])
+task, training = find_task(spec.task, spec.data), spec.training
+model, tokenizer = load_adapter(folder)
+split = load_splits(task, spec.data, protocol=spec.protocol, eval_examples=training.eval_examples).reported[""]
+outputs = predict(model, encode_split(split, task.kind, tokenizer, training.max_length), Collator(tokenizer.pad_token_id), 64)
+scored = load_file(sys.argv[2])["outputs"]
+print("equal" if torch.equal(torch.from_numpy(outputs), scored) else (torch.from_numpy(outputs) - scored).abs().max())
+"""
+
+
+@pytest.mark.slow
+def test_real_weights_train_above_chance_and_reload_in_a_new_process(tmp_path: Path) -> None:
+    spec = RunSpec(
+        model=MINILM,
+        task="toy/sentiment",
+        method="craft",
+        parameters={"ranks": ["all", 32, 32], "projections": ["q", "k", "v", "o"]},
+        training={"epochs": 3, "train_examples": 256, "eval_examples": 96, "learning_rate": 3e-3, "max_length": 32},
+    )
+    losses: list[float] = []
+    result = train_run(spec, tmp_path / "run", report=lambda progress: losses.append(progress.metrics["search_loss"]))
+    assert losses[-1] < losses[0]
+    assert result.metrics["score"] > 60  # the majority class is half of the toy's rows
+    moved = shutil.move(result.adapter, tmp_path / "elsewhere")
+    scored = tmp_path / "run" / "predictions.safetensors"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CRAFT_CACHE_DIR": str(tmp_path / "empty-cache")}
+    child = subprocess.run(
+        [sys.executable, "-c", RELOAD, str(moved), str(scored)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert child.stdout.strip().endswith("equal"), child.stdout + child.stderr
+
+
+def test_a_llama_with_grouped_query_attention_learns(test_data: Path, tmp_path: Path) -> None:
+    model = test_data / "models" / "stories260K"
+    if not model.is_dir():
+        pytest.skip("no stories260K there")
+    spec = RunSpec(
+        model=str(model),
+        task="toy/sentiment",
+        method="craft",
+        parameters={"ranks": ["all", 16, 16], "projections": ["q", "k", "v", "o"]},
+        training={"epochs": 4, "train_examples": 256, "eval_examples": 64, "learning_rate": 1e-2, "max_length": 48},
+    )
+    points: list[float] = []
+    result = train_run(spec, tmp_path, report=lambda progress: points.extend(one["train_loss"] for one in progress.points))
+    assert np.mean(points[-10:]) < np.mean(points[:10])
+    assert result.counts.trainable_parameters == 4 * (5**2 + 16**2 + 16**2)
+    verify(result.adapter)
