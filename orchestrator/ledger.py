@@ -76,11 +76,15 @@ class Ledger:
 
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:
-    """Holds the sweep's folder for this process.
+    """Holds the sweep's folder for this process; inside another one of the same folder it changes nothing.
 
     Raises:
         FolderInUse: another process holds it; the message names it.
     """
+    folder = folder.absolute()
+    if folder in _held:
+        yield
+        return
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE)
     try:
@@ -92,10 +96,15 @@ def one_driver(folder: Path) -> Iterator[None]:
     driver = folder / DRIVER_FILE
     try:
         driver.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        _held.add(folder)
         yield
     finally:
+        _held.discard(folder)
         driver.unlink(missing_ok=True)
         lock.release()
+
+
+_held: set[Path] = set()
 
 
 def _holder(folder: Path) -> str:

@@ -69,8 +69,6 @@ WORKER_ENVIRONMENT = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_FUNCTION_THREAD_TIMEO
 PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
 OBJECT_STORE_BYTES = 100 * 2**20
 
-Prepare = Callable[[Sequence[TrialSpec]], None]
-
 
 def run_sweep(
     plan: Plan,
@@ -78,7 +76,6 @@ def run_sweep(
     *,
     tracker: Tracker | None = None,
     train: Train | None = None,
-    prepare: Prepare | None = None,
 ) -> SweepOutcome:
     """Runs what remains of a plan and returns how the sweep stands.
 
@@ -88,7 +85,6 @@ def run_sweep(
     Args:
         tracker: hears of every trial and configuration; whoever made it opens and closes the sweep's own run.
         train: what workers run instead of `craft.training.train_run`.
-        prepare: called with the remaining trials before the first one starts; raises ValueError to refuse them.
 
     Raises:
         FolderInUse: another driver runs this sweep.
@@ -107,7 +103,7 @@ def run_sweep(
         try:
             with noise_to_log(folder) as screen, Display(len(plan.trials), screen, options.verbosity) as display:
                 run = _Run(plan, options, folder, storage, ledger, display, tracker, train)
-                trouble = run.to_the_end(prepare)
+                trouble = run.to_the_end()
         finally:
             ledger.close()
             shutil.rmtree(folder / "scratch", ignore_errors=True)
@@ -138,12 +134,10 @@ class _Run:
         for trial in plan.trials:
             self._trials_of.setdefault(trial.configuration, []).append(trial)
 
-    def to_the_end(self, prepare: Prepare | None) -> str | None:
+    def to_the_end(self) -> str | None:
         """Returns why it ended before its plan did, or None."""
         if not self.recorder.remaining:
             return None
-        if prepare is not None:
-            prepare([self.recorder.spec(key) for key in self.recorder.remaining])
         trouble = None
         try:
             trouble = self._attempts()
@@ -330,7 +324,7 @@ def _trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
-        work(config["trial"], settings, report)
+        work(config["key"], config["trial"], settings, report)
 
     return trial
 

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from orchestrator.front import caption, knee, mark_front, markdown, summarize, terminal_table, write_front
 from orchestrator.identity import EFFECTIVE_FILE
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, one_driver
 from orchestrator.manifest import make_manifest
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan
@@ -46,7 +46,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
     """
     folder, sweep = options.folder, plan.sweep
     uri = resolve_uri(tracking_uri)
-    with noise_to_log(folder):
+    with one_driver(folder), noise_to_log(folder):
         fingerprints = _prepare(plan, options, console)
         _write_effective(plan, uri)
         tracker = Tracker(uri, sweep.name, folder)

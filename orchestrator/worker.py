@@ -50,13 +50,23 @@ class WorkerSettings:
     train: Train | None = None
 
 
-def work(trial: str, settings: WorkerSettings, report: Report) -> None:
+def work(key: str, trial: str, settings: WorkerSettings, report: Report) -> None:
     """Runs the trial given as JSON to its end, reporting progress with checkpoints and at last its result.
+
+    Args:
+        key: the trial's name with whoever sent it.
 
     Raises:
         Exception: a fault of the machine, after which the trial should be started again.
     """
-    spec = TrialSpec.from_json(json.loads(trial))
+    try:
+        spec = TrialSpec.from_json(json.loads(trial))
+    except ValueError as error:
+        report({"result": _foreign(key, str(error)).to_json()}, None)
+        return
+    if spec.key != key:
+        report({"result": _foreign(key, f"it calls this trial {spec.key}").to_json()}, None)
+        return
     with _scratch(settings, spec.key) as scratch, _stderr_to(scratch / STDERR_FILE) as stderr, _memory_limit(settings):
         _free(settings.threads)
         heartbeat = _Heartbeat(settings.heartbeat_seconds, stderr)
@@ -90,6 +100,13 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
         result = TrialResult(**{**asdict(result), "notes": [*result.notes, note]})
     report({"result": result.to_json()}, _final_checkpoint(scratch, result, adapter))
+
+
+def _foreign(key: str, why: str) -> TrialResult:
+    error = (
+        f"the worker runs another version of this code than the driver ({why}): install the same on every machine, then resume"
+    )
+    return TrialResult(key, "failed", error=error, retryable=True)
 
 
 def _payload(progress: Progress) -> dict[str, Any]:

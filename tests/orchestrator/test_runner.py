@@ -1,0 +1,272 @@
+"""The runner on real Ray: what dies is tried again, what is done never is, and every trial ends up told truly.
+
+Training is a stand-in that writes a line for each step it does, so that a test can see what ran and from where; everything
+else (Ray, checkpoints, ledger, folders) is real.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from craft.results import Counts
+from orchestrator.ledger import Ledger, one_driver
+from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.sweep import load_sweep
+from orchestrator.trial import TrialResult, TrialSpec
+
+STEPS = 3
+
+
+@dataclass
+class Tracked:
+    """A tracker that remembers what it heard, and whether the ledger knew it first."""
+
+    ledger: Ledger
+    events: list[tuple] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
+
+    def trial_started(self, trial: TrialSpec, params: dict[str, Any]) -> None:
+        self.events.append(("started", trial.key))
+
+    def trial_progress(self, key: str, progress: dict[str, Any]) -> None:
+        self.events.append(("progress", key, progress["step"]))
+
+    def trial_ended(self, result: TrialResult, adapter: Path | None) -> None:
+        if result.key not in self.ledger.results():
+            self.early.append(result.key)
+        self.events.append(("ended", result.key, result.status, adapter))
+
+    def configuration_ended(self, configuration: str, label: str, params: dict[str, Any], summary: dict[str, Any]) -> None:
+        self.events.append(("configuration", label, summary))
+
+
+def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0.0) -> Callable:
+    """A `train_run` that does STEPS steps, each with a checkpoint; `behaviour` of (rank, seed) says how it goes wrong.
+
+    Everything it needs is inside, because workers get it by value.
+    """
+
+    def train(spec, directory, *, report, resume_from, on_step):
+        import json
+        import os
+        import time
+
+        from craft.checkpoint import write_folder
+        from craft.results import Counts, Progress, RunFailed, RunResult
+
+        def write(text):
+            with open(log, "a") as file:
+                file.write(text + "\n")
+
+        rank, seed = spec.parameters["rank"], spec.seed
+        how = behaviour.get((rank, seed), "well")
+        first = json.loads((resume_from / "state.json").read_text())["step"] if resume_from else 0
+        write(f"start {rank} {seed} {first} {os.getpid()} {os.environ.get('LEFT_BEHIND')}")
+        if how == "nan":
+            raise RunFailed("training diverged: the loss is nan at step 1")
+        if how == "no disk":
+            raise OSError(28, "No space left on device")
+        for step in range(first + 1, STEPS + 1):
+            if (how == "dies once" and first == 0 and step == 3) or (how == "dies" and step == 2):
+                os.write(2, b"Fatal Python error: something native\n")
+                os.kill(os.getpid(), 9)
+            if how == "hangs" and step == 2:
+                time.sleep(600)
+            time.sleep(seconds)
+            write(f"step {rank} {seed} {step}")
+            on_step(step, STEPS)
+            folder = write_folder(
+                directory / f"checkpoint-{step}",
+                lambda f, step=step: (f / "state.json").write_text(json.dumps({"step": step})) and None,
+            )
+            report(
+                Progress(step, STEPS, step / STEPS, {"search_score": 50.0 + step}, [{"step": step, "train_loss": 1.0}], folder)
+            )
+        adapter = directory / "adapter"
+        adapter.mkdir()
+        (adapter / "adapter_model.safetensors").write_text(f"{rank} {seed}")
+        return RunResult({"score": 60.0 + rank + seed}, Counts(10 * rank, 2, 100, 40), adapter, STEPS, STEPS, 1.0)
+
+    return train
+
+
+def plan_of(folder: Path, seeds: str = "[0]", ranks: str = "[1, 2]") -> Plan:
+    file = folder / "sweep.yaml"
+    file.write_text(
+        f"name: test\nmodel: m\ntasks: [toy/acceptability]\nseeds: {seeds}\nspace: [{{method: lora, rank: {{values: {ranks}}}}}]\n"
+    )
+    sweep = load_sweep(file)
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
+
+
+def steps(log: Path) -> Counter[tuple[int, int, int]]:
+    lines = [line.split() for line in log.read_text().splitlines() if line.startswith("step")]
+    return Counter((int(rank), int(seed), int(step)) for _, rank, seed, step in lines)
+
+
+def starts(log: Path) -> list[tuple[int, int, int]]:
+    lines = [line.split() for line in log.read_text().splitlines() if line.startswith("start")]
+    return [(int(line[1]), int(line[2]), int(line[3])) for line in lines]
+
+
+@dataclass
+class Ran:
+    plan: Plan
+    outcome: SweepOutcome
+    tracked: Tracked
+    log: Path
+    folder: Path
+    screen: str
+    stdout: str
+
+    def result(self, rank: int, seed: int = 0) -> TrialResult:
+        return self.outcome.results[self.key(rank, seed)]
+
+    def key(self, rank: int, seed: int = 0) -> str:
+        (key,) = [t.key for t in self.plan.trials if t.run.parameters["rank"] == rank and t.run.seed == seed]
+        return key
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """One sweep in which trials go wrong in every way, run to its end."""
+    from orchestrator.runner import run_sweep
+
+    tmp = tmp_path_factory.mktemp("ran")
+    plan = plan_of(tmp, ranks="[1, 2, 4, 8, 16]", seeds="[0, 1]")
+    behaviour = {(2, 0): "dies once", (4, 0): "nan", (8, 0): "dies", (8, 1): "hangs", (16, 0): "no disk"}
+    log, folder = tmp / "log", tmp / "runs" / "test"
+    tracked = Tracked(Ledger(folder))
+    options = RunOptions(folder, cpus=2, max_failures=1, heartbeat_minutes=5 / 60)
+    saved, out = os.dup(2), tmp / "screen"
+    with out.open("w") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            outcome = run_sweep(plan, options, tracker=tracked, train=stand_in(str(log), behaviour))
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+    return Ran(plan, outcome, tracked, log, folder, out.read_text(), "")
+
+
+def test_every_trial_ends_as_it_should(ran: Ran) -> None:
+    assert {k: v.status for k, v in ran.outcome.results.items()} == {
+        ran.key(rank, seed): "failed" if (rank, seed) in {(4, 0), (8, 0), (8, 1), (16, 0)} else "finished"
+        for rank in (1, 2, 4, 8, 16)
+        for seed in (0, 1)
+    }
+    assert len(ran.outcome.finished) == 6
+    assert len(ran.outcome.failed) == 4
+    assert not ran.outcome.missing
+    assert not ran.outcome.complete
+    assert ran.outcome.trouble is None
+
+
+def test_a_trial_whose_process_dies_goes_on_from_its_checkpoint(ran: Ran) -> None:
+    assert [start for start in starts(ran.log) if start[:2] == (2, 0)] == [(2, 0, 0), (2, 0, 2)]
+    assert {step: n for (rank, seed, step), n in steps(ran.log).items() if (rank, seed) == (2, 0)} == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_permanent_error_is_tried_once_and_tells_its_reason(ran: Ran) -> None:
+    assert len([start for start in starts(ran.log) if start[:2] == (4, 0)]) == 1
+    assert ran.result(4).error == "training diverged: the loss is nan at step 1"
+    assert not ran.result(4).retryable
+
+
+def test_a_process_that_always_dies_is_tried_as_often_as_asked_and_its_last_words_are_kept(ran: Ran) -> None:
+    assert len([start for start in starts(ran.log) if start[:2] == (8, 0)]) == 2
+    assert "its process died" in (ran.result(8).error or "")
+    assert "Fatal Python error: something native" in (ran.result(8).error or "")
+    assert ran.result(8).retryable
+
+
+def test_a_hanging_trial_is_ended_and_says_where_it_hung(ran: Ran) -> None:
+    assert "no step for 5 s" in (ran.result(8, 1).error or "")
+    assert "in train (test_runner.py:" in (ran.result(8, 1).error or "")
+
+
+def test_a_full_disk_is_tried_again_then_told(ran: Ran) -> None:
+    assert len([start for start in starts(ran.log) if start[:2] == (16, 0)]) == 2
+    assert "No space left on device" in (ran.result(16).error or "")
+    assert ran.result(16).retryable
+
+
+def test_workers_stay_warm(ran: Ran) -> None:
+    pids = [line.split()[4] for line in ran.log.read_text().splitlines() if line.startswith("start")]
+    assert len(set(pids)) < len(pids)
+
+
+def test_adapters_lie_on_storage_whole(ran: Ran) -> None:
+    from craft.checkpoint import verify
+
+    for rank, seed in ((1, 0), (2, 0), (16, 1)):
+        adapter = Path(ran.result(rank, seed).facts["adapter"])
+        assert (adapter / "adapter_model.safetensors").read_text() == f"{rank} {seed}"
+        verify(adapter.parent)
+
+
+def test_the_ledger_knows_every_result_before_the_tracker(ran: Ran) -> None:
+    assert ran.tracked.early == []
+    assert {event[1] for event in ran.tracked.events if event[0] == "ended"} == {trial.key for trial in ran.plan.trials}
+    assert len([event for event in ran.tracked.events if event[0] == "ended"]) == 10
+    assert Ledger(ran.folder).results() == ran.outcome.results
+
+
+def test_a_configuration_is_summed_up_when_its_last_trial_has_ended(ran: Ran) -> None:
+    summaries = {event[1]: event[2] for event in ran.tracked.events if event[0] == "configuration"}
+    assert len(summaries) == 5
+    assert summaries["LoRA r1 qv"]["score"] == pytest.approx(61.5)
+    assert summaries["LoRA r4 qv"]["trials_done"] == 1
+    last = {key: i for i, (kind, key, *_) in enumerate(ran.tracked.events) if kind == "ended"}
+    for index, event in enumerate(ran.tracked.events):
+        if event[0] == "configuration":
+            keys = [trial.key for trial in ran.plan.trials if trial.label == event[1]]
+            assert all(last[key] < index for key in keys)
+
+
+def test_the_screen_tells_failures_and_nothing_of_the_libraries(ran: Ran) -> None:
+    assert "failed: LoRA r4 qv · toy/acceptability · seed 0: training diverged" in ran.screen
+    assert ran.screen.strip().splitlines()[-1].startswith("6/10 trials done, 0 running, 4 failed, best 77.0")
+    assert "raylet" not in ran.screen
+    assert "ray." not in ran.screen
+    assert (ran.folder / "sweep.log").stat().st_size > 0
+
+
+def test_nothing_is_left_behind(ran: Ran) -> None:
+    assert not (ran.folder / "scratch").exists()
+    assert not (ran.folder / ".driver.json").exists()
+
+
+def test_a_folder_with_results_is_refused_without_resume(ran: Ran) -> None:
+    from orchestrator.runner import run_sweep
+
+    with pytest.raises(ValueError, match="holds a sweep already.*--resume.*--name"):
+        run_sweep(ran.plan, RunOptions(ran.folder))
+
+
+def test_a_second_driver_is_refused(ran: Ran) -> None:
+    from orchestrator.ledger import FolderInUse
+    from orchestrator.runner import run_sweep
+
+    code = f"from pathlib import Path; import time; from orchestrator.ledger import one_driver\nwith one_driver(Path({str(ran.folder)!r})): print('in', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "in\n"
+        with pytest.raises(FolderInUse, match=f"in use by process {other.pid}"):
+            run_sweep(ran.plan, RunOptions(ran.folder, resume=True))
+    finally:
+        other.kill()
+        other.wait()
