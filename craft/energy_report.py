@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console() if sys.stdout.isatty() else Console(width=120)
     for stack in stacks:
         _print(stack, console)
-    console.print(
-        f"\nenergy kept: share of ||W||^2 in R, beside the share of Gaussian noise's. Theorem 1: bound on ||W - R||^2 / ||W||^2."
-        f"\ninit: expected ||T - R|| / ||R|| at J = I + {options.init_epsilon:g} N(0, 1); Theorem 3: bound on it. dropout: the same "
-        f"with dropout {options.dropout:g} on J.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    for line in (
+        "",
+        "energy kept: share of ||W||^2 in R, beside the share of Gaussian noise's. Theorem 1: bound on ||W - R||^2 / ||W||^2.",
+        f"init: expected ||T - R|| / ||R|| at J = I + {options.init_epsilon:g} N(0, 1), and Theorem 3's bound on it.",
+        f"dropout: the same with dropout {options.dropout:g} on J.",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
     if options.plot:
         console.print(f"Plot: {options.plot}", highlight=False, soft_wrap=True)
     return 0

@@ -108,11 +108,13 @@ def _clear(store: FactorStore, console: Console, keys: Sequence[str]) -> int:
 
 def _sweep(store: FactorStore) -> None:
     """Remove killed writers' leavings and locks, but not those of a decomposition that is being made now."""
-    for path in [*store.folder.glob("*.lock"), *unfinished(store.folder)]:
-        lock = FileLock(store.path(path.name.lstrip(".").split(".")[0]).with_suffix(".lock"))
+    for path in [*unfinished(store.folder), *store.folder.glob("*.lock")]:
+        lock_file = store.path(path.name.lstrip(".").split(".")[0]).with_suffix(".lock")
+        lock = FileLock(lock_file)
         try:
             with lock.acquire(timeout=0):
                 path.unlink(missing_ok=True)
+                lock_file.unlink(missing_ok=True)
         except (OSError, Timeout):
             continue
 

@@ -1,0 +1,259 @@
+"""HOSVD against float64 SVD (numpy) and tensorly; what slices, signs and sketches promise."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorly
+import torch
+from tensorly.decomposition import tucker as tensorly_tucker
+
+from craft import tucker
+from craft.tucker import TuckerFactors, hosvd, resolve_ranks, sketch_difference
+
+SHAPES = [(4, 24, 30), (6, 40, 17), (3, 15, 90), (1, 20, 20), (2, 50, 9)]
+
+
+def _stack(shape: tuple[int, int, int], seed: int = 0) -> torch.Tensor:
+    """Noise over a few strong common directions: a spectrum that falls, then is flat, as attention weights' do."""
+    generator = np.random.default_rng(seed)
+    layers, outputs, inputs = shape
+    rank = min(5, outputs, inputs)
+    common = generator.standard_normal((layers, rank, rank)) * np.linspace(3, 1, rank)
+    left, right = generator.standard_normal((outputs, rank)), generator.standard_normal((rank, inputs))
+    return torch.from_numpy(left @ common @ right / 3 + generator.standard_normal(shape))
+
+
+def _unfold(stack: np.ndarray, mode: int) -> np.ndarray:
+    return np.moveaxis(stack, mode, 0).reshape(stack.shape[mode], -1)
+
+
+def _parts(factors: TuckerFactors) -> tuple[torch.Tensor, ...]:
+    return factors.core, factors.u1, factors.u2, factors.u3
+
+
+def _subspace_distance(one: np.ndarray, other: np.ndarray) -> float:
+    """Sine of the largest angle between two column spaces."""
+    return float(np.linalg.norm(one - other @ (other.T @ one), 2))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_spectra_and_subspaces_are_those_of_a_float64_svd(shape):
+    stack = _stack(shape)
+    ranks = tuple(max(1, min(size // 2, 8)) for size in shape)
+    factors = hosvd(stack, ranks, dtype=torch.float64)
+    for mode, u in enumerate((factors.u1, factors.u2, factors.u3)):
+        vectors, values, _ = np.linalg.svd(_unfold(stack.numpy(), mode), full_matrices=False)
+        found = factors.singular_values[mode].numpy()
+        np.testing.assert_allclose(found[: len(values)], values, rtol=1e-10)
+        assert np.all(found[len(values) :] < 1e-6 * values[0])  # more rows than columns: the rest of the spectrum is 0
+        assert _subspace_distance(vectors[:, : ranks[mode]], u.numpy()) < 1e-11
+        np.testing.assert_allclose(u.T @ u, np.eye(ranks[mode]), atol=1e-13)
+    assert factors.squared_norm == pytest.approx(float(stack.square().sum()), rel=1e-13)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_core_and_reconstruction_are_tensorlys_without_hooi(shape):
+    stack = _stack(shape)
+    ranks = tuple(max(1, min(size // 2, 7)) for size in shape)
+    factors = hosvd(stack, ranks, dtype=torch.float64)
+    with tensorly.backend_context("numpy", local_threadsafe=True):
+        _, others = tensorly_tucker(stack.numpy(), rank=list(ranks), init="svd", n_iter_max=0, tol=0)
+        # tensorly chooses its own signs, and its order of updates matters after the first sweep: project by its factors
+        projected = tensorly.tenalg.multi_mode_dot(stack.numpy(), [other.T for other in others])
+        expected = tensorly.tucker_to_tensor((projected, others))
+    for mode, (u, other) in enumerate(zip(_parts(factors)[1:], others, strict=True)):
+        signs = np.sign((u.numpy() * other).sum(0))
+        np.testing.assert_allclose(u.numpy(), other * signs, atol=1e-10)
+        projected = np.moveaxis(np.moveaxis(projected, mode, -1) * signs, -1, mode)
+    np.testing.assert_allclose(factors.core.numpy(), projected, atol=1e-9)
+    np.testing.assert_allclose(factors.reconstruct().numpy(), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("ranks", [(4, 6, 6), (2, 5, 9), (4, 24, 30), (1, 1, 1)])
+def test_theorem_1(ranks):
+    stack = _stack((4, 24, 30))
+    factors = hosvd(stack, ranks, dtype=torch.float64)
+    error = float((stack - factors.reconstruct()).square().sum())
+    tails = 0.0
+    for mode, rank in enumerate(ranks):
+        tails += np.square(np.linalg.svd(_unfold(stack.numpy(), mode), compute_uv=False)[rank:]).sum()
+    assert factors.error_bound() == pytest.approx(tails, rel=1e-9, abs=1e-9)
+    assert error <= tails + 1e-9
+    with tensorly.backend_context("numpy", local_threadsafe=True):
+        best = tensorly_tucker(stack.numpy(), rank=list(ranks), init="svd", n_iter_max=200, tol=1e-12)
+        best_error = float(np.square(stack.numpy() - tensorly.tucker_to_tensor(best)).sum())
+    # the best approximation is at least as good as HOOI's, so this is implied by the theorem and not implied by less
+    assert best_error - 1e-9 <= error <= 3 * best_error + 1e-9
+
+
+def test_full_ranks_reproduce_the_stack():
+    stack = _stack((3, 12, 18))
+    factors = hosvd(stack, ("all", "all", "all"), dtype=torch.float64)
+    torch.testing.assert_close(factors.reconstruct(), stack, rtol=0, atol=1e-12)
+    assert factors.error_bound() < 1e-10
+
+
+def test_leading_slices_are_the_smaller_decomposition():
+    stack = _stack((5, 33, 41)).float()
+    large = hosvd(stack, ("all", 30, 40))
+    for ranks in [(5, 8, 8), (2, 30, 3), (1, 1, 1)]:
+        for ours, theirs in zip(_parts(large.slice(ranks)), _parts(hosvd(stack, ranks)), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    with pytest.raises(ValueError, match=r"cannot be sliced to \(5, 31, 8\)"):
+        large.slice((5, 31, 8))
+
+
+@pytest.mark.parametrize("block", [1, 100, 5000])
+def test_any_chunking_gives_the_same_factors(monkeypatch, block):
+    stack = _stack((4, 150, 140))
+    whole = hosvd(stack, (3, 20, 25), dtype=torch.float64)
+    monkeypatch.setattr(tucker, "_BLOCK", block)
+    chunked = hosvd([weight.clone() for weight in stack], (3, 20, 25), dtype=torch.float64)
+    for one, other in zip(_parts(whole), _parts(chunked), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+def test_the_memory_saving_eigensolver_gives_the_same_factors(monkeypatch):
+    stack = _stack((4, 60, 80))
+    usual = hosvd(stack, (4, 12, 15), dtype=torch.float64)
+    monkeypatch.setattr(tucker, "_LARGE", 16)
+    saving = hosvd(stack, (4, 12, 15), dtype=torch.float64)
+    for one, other in zip(_parts(usual), _parts(saving), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+def test_transposed_views_and_half_precision_weights_are_read_by_value():
+    stack = _stack((3, 20, 28)).bfloat16()
+    expected = hosvd(stack.double(), (3, 6, 6))
+    for weights in (list(stack), [weight.T.contiguous().T for weight in stack]):
+        for one, other in zip(_parts(expected), _parts(hosvd(weights, (3, 6, 6))), strict=True):
+            assert other.dtype == torch.float32
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def test_largest_entries_are_positive_and_survive_negated_weights():
+    stack = _stack((4, 22, 26))
+    factors = hosvd(stack, (4, 9, 9), dtype=torch.float64)
+    for u in (factors.u1, factors.u2, factors.u3):
+        peaks = u.gather(0, u.abs().argmax(0, keepdim=True))
+        assert (peaks > 0).all()
+    negated = hosvd(-stack, (4, 9, 9), dtype=torch.float64)
+    torch.testing.assert_close(negated.u2, factors.u2, rtol=0, atol=1e-10)
+    torch.testing.assert_close(negated.core, -factors.core, rtol=0, atol=1e-9)
+
+
+def test_ties_between_opposite_entries_are_decided_by_place():
+    column = torch.tensor([[0.1], [-0.7], [0.7 + 1e-12]], dtype=torch.float64)
+    expected = tucker._canonical(column)
+    jittered = column.clone()
+    jittered[1] -= 2e-12
+    torch.testing.assert_close(tucker._canonical(jittered), expected, rtol=0, atol=1e-11)
+
+
+def test_sketch_tells_bases_apart():
+    stack = _stack((4, 48, 56))
+    factors = hosvd(stack, (4, 10, 12), dtype=torch.float64)
+    sketch = factors.sketch()
+    assert sketch.shape == (5, 26)
+    assert sketch_difference(sketch, hosvd(stack, (4, 10, 12)).sketch()) < 1e-5
+
+    flipped = factors.u2.clone()
+    flipped[:, 7] *= -1
+    exchanged = factors.u3[:, [0, 1, 3, 2, *range(4, 12)]]
+    angle = torch.tensor(0.3)
+    rotated = factors.u2.clone()
+    rotated[:, 4:6] = rotated[:, 4:6] @ torch.tensor([[angle.cos(), -angle.sin()], [angle.sin(), angle.cos()]]).double()
+    for changed in ({"u2": flipped}, {"u3": exchanged}, {"u2": rotated}, {"core": factors.core * 1.01}):
+        parts = dict(zip(("core", "u1", "u2", "u3"), _parts(factors), strict=True)) | changed
+        other = TuckerFactors(**parts, singular_values=factors.singular_values, squared_norm=factors.squared_norm)
+        assert sketch_difference(sketch, other.sketch()) > 5e-3, changed.keys()
+    assert sketch_difference(sketch, hosvd(_stack((4, 48, 56), seed=1), (4, 10, 12)).sketch()) > 0.1
+    assert sketch_difference(sketch, factors.slice((4, 9, 12)).sketch()) == float("inf")
+
+
+def test_every_flipped_column_moves_the_sketch():
+    """No column lies so that the probes miss its sign: they would if one probe alone were asked."""
+    factors = hosvd(_stack((6, 300, 200)), (6, 300, 200), dtype=torch.float64)
+    probed = factors.sketch()[:-1].abs().amax(0)
+    assert float(probed.min()) > 5e-3
+
+
+def test_sketch_of_a_slice_is_a_selection_of_columns():
+    factors = hosvd(_stack((4, 20, 24)), (4, 12, 14), dtype=torch.float64)
+    columns = [0, 1, *range(4, 4 + 5), *range(16, 16 + 6)]
+    torch.testing.assert_close(factors.slice((2, 5, 6)).sketch(), factors.sketch()[:, columns])
+
+
+def test_gaps_show_a_degenerate_cut():
+    generator = np.random.default_rng(0)
+    left, _ = np.linalg.qr(generator.standard_normal((20, 20)))
+    right, _ = np.linalg.qr(generator.standard_normal((20, 20)))
+    values = np.array([5.0, 4.0, 3.0, 3.0, 2.0] + [0.5] * 15)
+    weight = torch.from_numpy(left @ np.diag(values) @ right)[None]
+    assert hosvd(weight, (1, 3, 4)).cut_gaps() == pytest.approx((float("inf"), 0.0, 5 / 25), abs=1e-12)
+    assert hosvd(weight, (1, 2, 4)).smallest_gaps() == pytest.approx((float("inf"), 7 / 25, 0.0), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ((7, 8, 8), r"r1 \(layers\) is 7, but projection 'q' has 6 stacked layers .*6 x 40 x 17.*from 1 to 6, or 'all'"),
+        ((6, 41, 8), r"r2 \(outputs\) is 41, but projection 'q' has 40 output features"),
+        ((6, 8, 18), r"r3 \(inputs\) is 18, but projection 'q' has 17 input features"),
+        ((6, 0, 8), r"r2 \(outputs\) is a whole number from 1, or 'all'; got 0"),
+        ((6, 8, 2.5), "got 2.5"),
+        (("every", 8, 8), "got 'every'"),
+        ((True, 8, 8), "got True"),
+        ((6, 8), "ranks are three"),
+        ("all", "ranks are three"),
+    ],
+)
+def test_ranks_that_do_not_fit_are_refused_with_what_would(ranks, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_ranks(ranks, (6, 40, 17), name="projection 'q'")
+
+
+def test_all_is_the_full_dimension():
+    assert resolve_ranks(("all", 3, "all"), (6, 40, 17)) == (6, 3, 17)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([], "no weights"),
+        ([torch.zeros(3, 4), torch.zeros(4, 3)], r"one shape .*\(3, 4\), \(4, 3\)"),
+        ([torch.zeros(3)], "matrices"),
+        ([torch.zeros(3, 4, device="meta")], "meta"),
+        ([torch.zeros(3, 4, dtype=torch.int8)], r"int8.*Dequantize"),
+        ([torch.ones(3, 4), torch.full((3, 4), torch.nan)], r"layers \[1\]"),
+    ],
+)
+def test_weights_that_cannot_be_decomposed_are_refused(weights, message):
+    with pytest.raises(ValueError, match=message):
+        hosvd(weights, (1, 1, 1))
+
+
+def test_an_all_zero_stack_has_factors():
+    factors = hosvd(torch.zeros(2, 6, 5), (2, 3, 3))
+    assert not factors.reconstruct().any()
+    for u, size in zip(_parts(factors)[1:], (2, 3, 3), strict=True):
+        torch.testing.assert_close(u.T @ u, torch.eye(size))
+
+
+def test_gradient_tracking_weights_are_not_traced():
+    weights = [torch.nn.Parameter(weight.float()) for weight in _stack((2, 9, 9))]
+    assert not any(part.requires_grad for part in _parts(hosvd(weights, (2, 3, 3))))
+
+
+def test_every_factor_pair_is_orthogonal_in_the_core():
+    """Untruncated, the core's slices are all-orthogonal with the singular values as norms (De Lathauwer et al. 2000)."""
+    factors = hosvd(_stack((4, 12, 15)), ("all", "all", "all"), dtype=torch.float64)
+    for mode, values in enumerate(factors.singular_values):
+        rows = factors.core.movedim(mode, 0).flatten(1)
+        gram = rows @ rows.T
+        torch.testing.assert_close(gram.diagonal().sqrt(), values, rtol=1e-9, atol=1e-9)
+        for i, j in itertools.combinations(range(len(values)), 2):
+            assert abs(float(gram[i, j])) < 1e-9
