@@ -155,7 +155,7 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
         if not entries:
             empty = {
                 "sweeps": [],
-                "message": f"The tracking store {store.uri!r} holds no sweep yet. This page shows the first as soon as it starts.",
+                "message": f"The tracking store {store.uri!r} holds no sweep yet. The first appears here as it starts.",
             }
             return _answer(request, _etag("none"), lambda: as_json(empty), "application/json")
         feeds = watcher.feeds(names)

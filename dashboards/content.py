@@ -1,7 +1,7 @@
 """What the page asks for, live or once: the state of the sweeps and the spec of each panel.
 
-`state_of` is small and asked for every two seconds; specs are asked for only when the state's revision has grown and the panel is
-on the screen.
+`state_of` is small and asked for every two seconds; specs are asked for only when the state's revision has grown and the panel
+is on the screen.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def _row(run: Run) -> RunRow:
 def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:
     names = list(entries)
     if not names:
-        return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet; run one (python -m orchestrator.run SWEEP.yaml)"
+        return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet (python -m orchestrator.run SWEEP.yaml)"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     shown = ", ".join(repr(one) for one in near + [one for one in names if one not in near][:19])

@@ -5,7 +5,8 @@ Columns are flat and prefixed so that nothing collides (`learning_rate` is a par
 ===============  ====================================================================================================
 configurations   id, sweep, run_id, experiment_id, label, method, protocol, state, started, ended, trials, finished, failed,
                  stopped; `p.<parameter>`; `m.<metric>` (`m.score`, `m.score_low`, `m.score/<task>`, `m.trainable_parameters`)
-trials           run_id, key, sweep, configuration, label, method, task, seed, protocol, state, reason, started, ended; `p.*`, `m.*`
+trials           run_id, key, sweep, configuration, label, method, task, seed, protocol, state, reason, started, ended; `p.*`,
+                 `m.*`
 ===============  ====================================================================================================
 
 A configuration's `state` is `done` when all its trials have finished and the tracker has summed them up. `partial` (some trials
@@ -22,10 +23,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-TRIAL_METRICS_TO_MEAN = (
-    "trainable_parameters head_parameters total_parameters adapter_bytes optimizer_bytes peak_memory_bytes "
-    "step_seconds tokens_per_second energy_joules energy_kept seconds"
-).split()
+MEANS = (
+    "trainable_parameters",
+    "head_parameters",
+    "total_parameters",
+    "adapter_bytes",
+    "optimizer_bytes",
+    "peak_memory_bytes",
+    "step_seconds",
+    "tokens_per_second",
+    "energy_joules",
+    "energy_kept",
+    "seconds",
+)  # what a trial measures and its configuration has the mean of
+IDENTITY = ("sweep", "run_id", "label", "method", "protocol", "state", "reason", "started", "ended")
 TRIAL_STATES = ("finished", "failed", "stopped", "running", "interrupted")
 STATES = {"FINISHED": "finished", "RUNNING": "running", "SCHEDULED": "running", "FAILED": "failed", "KILLED": "stopped"}
 
@@ -123,7 +134,7 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
         }
         for row in rows
     ]
-    columns = "run_id key sweep configuration label method task seed protocol state reason started ended".split()
+    columns = [*IDENTITY, "key", "configuration", "task", "seed"]
     frame = pd.DataFrame.from_records(records, columns=None if records else columns)
     return frame.sort_values(["started", "run_id"], ignore_index=True) if records else frame
 
@@ -152,14 +163,13 @@ def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: p
             **values,
         }
     if not trials.empty:
-        for identity, group in trials.groupby("configuration", sort=False):
-            record = known.get(str(identity))
+        for key, group in trials.groupby("configuration", sort=False):
+            identity = str(key)
+            record = known.get(identity)
             if record is None or record["state"] in ("running", "partial"):
-                summary = _so_far(str(identity), group, name, experiment_id)
-                known[str(identity)] = {**summary, **(record or {}), **_scores_of(summary, record)}
-    columns = (
-        "id sweep run_id experiment_id label method protocol state reason started ended trials finished failed stopped".split()
-    )
+                summary = _so_far(identity, group, name, experiment_id)
+                known[identity] = {**summary, **(record or {}), **_scores_of(summary, record)}
+    columns = [*IDENTITY, "id", "experiment_id", "trials", "finished", "failed", "stopped"]
     for record in known.values():
         planned = record.get("m.trials_planned", 0)
         record["trials"] = max(record.get("trials", 0), 0 if np.isnan(planned) else int(planned))
@@ -214,7 +224,7 @@ def _so_far(identity: str, group: pd.DataFrame, name: str, experiment_id: str) -
         record["m.score"] = float(by_task.mean())
         if len(by_task) > 1:
             record |= {f"m.score/{task}": float(value) for task, value in by_task.items()}
-    for metric in TRIAL_METRICS_TO_MEAN:
+    for metric in MEANS:
         if f"m.{metric}" in group and group[f"m.{metric}"].notna().any():
             record[f"m.{metric}"] = float(group[f"m.{metric}"].mean())
     return record

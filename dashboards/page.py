@@ -1,8 +1,8 @@
 """The page as text: the live one, which asks the server for its data, and the exported one, which carries everything.
 
-Both are the same template, style and scripts. The exported file holds its data and plotly's script compressed (plotly.min.js alone
-is 4.8 MB), unpacks them in the browser, and its content security policy allows nothing but the very scripts it was written with:
-no request can leave it, wherever it is opened.
+Both are the same template, style and scripts. The exported file holds its data and plotly's script compressed (plotly.min.js
+alone is 4.8 MB) and unpacks them in the browser. Its content security policy allows nothing but the very scripts it was written
+with: no request can leave it, wherever it is opened.
 """
 
 from __future__ import annotations

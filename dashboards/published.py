@@ -1,4 +1,4 @@
-"""The paper's published rows as data: what the literature reports, to be drawn beside measured points and never mixed with them.
+"""The paper's published rows as data: what the literature reports, drawn beside measured points and never mixed with them.
 
 Each row is keyed by model and protocol. Both tables follow the customary protocol of their suite, which is not this project's
 default one, so every row says so wherever it is shown.
@@ -21,7 +21,7 @@ PROTOCOLS = {
 
 @cache
 def published_rows() -> pd.DataFrame:
-    """All rows of both tables: model, method, trainable_parameters, average, averaged_tasks, source, suite, protocol, `score/<task>`."""
+    """All rows of both tables: model, method, trainable_parameters, average, averaged_tasks, source, suite, protocol, `score/*`."""
     frames = []
     for suite, protocol in PROTOCOLS.items():
         frame = pd.read_csv(FOLDER / f"published_{suite}.csv")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, energy, front, mattered, progress, spending, table
+from dashboards.panels import curves, energy, front, importance, parallel, progress, slices, spending, table
 from dashboards.panels.base import Panel, Plain, View, make_view
 
 ROWS: tuple[Panel, ...] = (
     front.PANEL,
     table.PANEL,
-    mattered.IMPORTANCE,
-    mattered.HEAT,
-    mattered.SLICES,
+    importance.PANEL,
+    slices.HEAT,
+    slices.SLICES,
     energy.PANEL,
-    mattered.PARALLEL,
+    parallel.PANEL,
     spending.TIME,
     spending.VOLUME,
     curves.PANEL,

@@ -1,6 +1,6 @@
 """What every panel is made of: the view it reads, the spec it draws, and words, colours and metrics they share.
 
-A panel is two pure functions. `data` turns a `View` (tables of the chosen sweeps) into plain data: dicts, lists, numbers, texts.
+A panel is two pure functions. `data` turns a `View` (tables of the chosen sweeps) into plain data: dicts, lists, numbers, text.
 `draw` turns that data into a spec the page's script can show, live and in the exported file alike:
 
     {"choices": [...], "values": {...}, "figure": {"data": [...], "layout": {...}}, "note": "..."}     a plotly figure
@@ -15,7 +15,7 @@ Points carry configuration ids as `customdata`; by them the script links selecti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,9 @@ class View:
 
     @property
     def tasks(self) -> list[str]:
-        return sorted(column.removeprefix("m.score/") for column in self.configurations if column.startswith("m.score/"))
+        return sorted(
+            column.removeprefix("m.score/") for column in map(str, self.configurations.columns) if column.startswith("m.score/")
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def make_view(
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None,
     curves: Curves = lambda runs, metric: {},
 ) -> View:
-    """Puts sweeps side by side. Ids get the sweep's number as a prefix where there are several, for they may share configurations."""
+    """Puts sweeps side by side. Ids get the sweep's number as a prefix where there are several: they may share configurations."""
     configurations, trials = [], []
     for number, sweep in enumerate(sweeps):
         prefix = f"{number}/" if len(sweeps) > 1 else ""
@@ -195,13 +197,22 @@ def scalar(value: Any) -> Any:
 
 
 def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
-    """Names of the parameters that take more than one value (a parameter that only some methods have takes two: absent is one)."""
-    names = []
-    for name in frame.columns:
-        if name.startswith("p.") and len({scalar(value) for value in frame[name]}) > 1:
-            names.append(name.removeprefix("p."))
-    return names
+    """Names of the parameters that take more than one value (a parameter that only some methods have takes two: absent is one).
+
+    `ranks` is left out where r1, r2 and r3 say the same in numbers.
+    """
+    names = [name.removeprefix("p.") for name in map(str, frame.columns) if name.startswith("p.")]
+    if {"r1", "r2", "r3"} <= set(names):
+        names = [name for name in names if name != "ranks"]
+    return [name for name in names if len({scalar(value) for value in frame[f"p.{name}"]}) > 1]
 
 
 def axis(metric: Metric) -> Plain:
     return {"title": {"text": text(metric.label)}, "type": "log" if metric.log else "linear"}
+
+
+def choice(name: str, label: str, options: Iterable[str] | Mapping[str, str], value: str | None = None) -> Plain:
+    """A selection box: values with the words shown for them; the first is chosen unless another is given."""
+    words = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
+    shown = [{"value": option, "label": word} for option, word in words.items()]
+    return {"name": name, "label": label, "value": shown[0]["value"] if value is None else value, "options": shown}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, colours, column, number, numbers, text
+from dashboards.panels.base import Panel, Plain, View, choice, colours, column, number, numbers, text
 
 LINES = 150
 METRICS_BY_STEP = {"search_score": "search score", "train_loss": "training loss"}
@@ -96,8 +96,8 @@ def draw(plain: Plain) -> Plain:
         note += f" {plain['left_out']} trials are left out: running ones and the best configurations' come first."
     return {
         "choices": [
-            _choice("task", "Task", {task: task for task in tasks}),
-            _choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in plain["lines"]}),
+            choice("task", "Task", tasks),
+            choice("metric", "Metric", {metric: METRICS_BY_STEP[metric] for metric in plain["lines"]}),
         ],
         "values": values,
         "figure": {
@@ -122,11 +122,6 @@ def _joined(key: str, lines: list[Plain]) -> Plain:
         y += [*line["values"], None]
         ids += [*([line["id"]] * len(line["steps"])), None]
     return {f"x/{key}": x, f"y/{key}": y, f"id/{key}": ids}
-
-
-def _choice(name: str, label: str, options: dict[str, str]) -> Plain:
-    shown = [{"value": value, "label": shown_as} for value, shown_as in options.items()]
-    return {"name": name, "label": label, "value": shown[0]["value"], "options": shown}
 
 
 PANEL = Panel(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dashboards.panels.base import (
     SYMBOLS,
@@ -17,6 +18,7 @@ from dashboards.panels.base import (
     Plain,
     View,
     axis,
+    choice,
     colours,
     column,
     done,
@@ -27,13 +29,14 @@ from dashboards.panels.base import (
     text,
 )
 from dashboards.published import published_model
+from orchestrator.pareto import knee, log_axes
 
 INTERVALS_UP_TO = 150  # points; past it only the front's own intervals can be read
 NO_ROWS = "none"
 
 
 def data(view: View) -> Plain:
-    """Columns of every metric over the finished configurations, the front of each pair of metrics, and what is not drawn and why."""
+    """Columns of every metric over the finished configurations, the front of each pair of metrics, and what is not drawn."""
     frame = view.configurations
     ready, partial = done(frame), frame[(frame["state"] == "partial")]
     states = frame["state"].value_counts()
@@ -69,6 +72,7 @@ def data(view: View) -> Plain:
             "values": {metric.name: numbers(column(partial, f"m.{metric.name}")) for metric in metrics},
         },
         "counts": counts,
+        "knee": _knee(ready),
         "published": _published(view, metrics),
     }
 
@@ -87,6 +91,13 @@ def _interval(frame: Any, metric: Metric) -> list[list[float | int | None]] | No
         return None
     value = column(frame, f"m.{metric.name}")
     return [numbers(column(frame, high) - value), numbers(value - column(frame, low))]
+
+
+def _knee(frame: pd.DataFrame) -> str | None:
+    """The configuration at which the front buys most, of all sweeps shown."""
+    points = np.column_stack([column(frame, "m.trainable_parameters"), column(frame, "m.score")])
+    index = knee(log_axes(points, [True, False]), ["minimize", "maximize"]) if len(points) else None
+    return None if index is None else str(frame["id"].iloc[index])
 
 
 def _published(view: View, metrics: list[Metric]) -> Plain:
@@ -171,11 +182,12 @@ def draw(plain: Plain) -> Plain:
         )
     traces += _front_traces(plain["sweeps"], few)
     traces += _published_traces(plain["published"]["rows"], values)
-    x = "trainable_parameters" if any(one.name == "trainable_parameters" for one in metrics) else metrics[-1].name
+    words = {metric.name: metric.label for metric in metrics}
+    x = "trainable_parameters" if "trainable_parameters" in words else metrics[-1].name
     return {
         "choices": [
-            _metric_choice("y", "Vertical axis", metrics, "score" if metrics[0].name == "score" else metrics[0].name),
-            _metric_choice("x", "Horizontal axis", metrics, x),
+            choice("y", "Vertical axis", words, "score" if "score" in words else metrics[0].name),
+            choice("x", "Horizontal axis", words, x),
             _published_choice(plain["published"]),
         ],
         "values": values,
@@ -184,6 +196,7 @@ def draw(plain: Plain) -> Plain:
             "layout": {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "dragmode": "select", "hovermode": "closest"},
         },
         "note": _note(plain),
+        "first": [plain["knee"], "The knee of the front: where it buys most"] if plain["knee"] else None,
         "details": {row["id"]: _published_details(row) for row in plain["published"]["rows"]},
     }
 
@@ -252,20 +265,10 @@ def _published_traces(rows: list[Plain], values: Plain) -> list[Plain]:
     ]
 
 
-def _metric_choice(name: str, label: str, metrics: list[Metric], value: str) -> Plain:
-    return {
-        "name": name,
-        "label": label,
-        "value": value,
-        "options": [{"value": one.name, "label": one.label} for one in metrics],
-    }
-
-
 def _published_choice(published: Plain) -> Plain:
     suites = {row["model"]: row["suite"] for row in published["rows"]}
-    options = [{"value": NO_ROWS, "label": "hidden"}]
-    options += [{"value": model, "label": f"{model} ({suite})"} for model, suite in suites.items()]
-    return {"name": "published", "label": "Published rows", "value": published["shown"], "options": options}
+    words = {NO_ROWS: "hidden"} | {model: f"{model} ({suite})" for model, suite in suites.items()}
+    return choice("published", "Published rows", words, published["shown"])
 
 
 def _published_details(row: Plain) -> Plain:

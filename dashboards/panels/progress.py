@@ -146,7 +146,10 @@ def timeline_data(view: View) -> Plain:
     if trials.empty:
         return {"empty": "No trial has started yet, so the cluster has no timeline."}
     began = trials["started"].astype(float).to_numpy()
-    now = time.time() * 1000 if (trials["state"] == "running").any() else float(trials["ended"].max())
+    going = any(frame.sweep is not None and frame.sweep.status == "RUNNING" for frame in view.sweeps)
+    last = float(np.nanmax([began.max(), trials["ended"].astype(float).max()]))
+    # a trial that a killed sweep left running stopped nobody knows when: no later than anything else happened
+    now = time.time() * 1000 if going and (trials["state"] == "running").any() else last
     ended = trials["ended"].astype(float).fillna(now).to_numpy()
     ended = np.maximum(ended, began)
     lanes = pack(began, ended)
@@ -203,7 +206,7 @@ def timeline_draw(plain: Plain) -> Plain:
         "height": min(520, 170 + 26 * plain["lanes"]),
     }
     lanes = f"{plain['lanes']} lane{'s' if plain['lanes'] > 1 else ''}"
-    note = f"Up to {plain['lanes']} at once; {lanes} busy {100 * plain['busy']:.0f} % of the time. A retried trial counts from its first start."
+    note = f"Up to {plain['lanes']} at once; {lanes} busy {100 * plain['busy']:.0f} % of the time."
     return {"choices": [], "values": {}, "figure": {"data": traces, "layout": layout}, "note": note}
 
 

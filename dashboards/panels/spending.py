@@ -1,8 +1,8 @@
 """What the compute bought: the score against the time it took, and the front's hypervolume as trials were paid for.
 
-Hypervolume is measured in score points times decades of trainable parameters, from one corner per sweep: the worst score and the
-largest count among its finished configurations, a little further out. Compute is the summed training time of all trials that had
-ended by then, failed and stopped ones included: they were paid for too.
+Hypervolume is measured in score points times decades of trainable parameters, from one corner per sweep: the worst score and
+the largest count among its finished configurations, a little further out. Compute is the summed training time of all trials
+that had ended by then, failed and stopped ones included: they were paid for too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from dashboards.panels.base import Panel, Plain, View, colours, column, done, numbers, text
-from orchestrator.pareto import hypervolume, log_axes, reference_point
+from orchestrator.pareto import Direction, hypervolume, log_axes, reference_point
 
-DIRECTIONS = ("minimize", "maximize")
+DIRECTIONS: tuple[Direction, Direction] = ("minimize", "maximize")
 
 
 def time_data(view: View) -> Plain:

@@ -25,8 +25,8 @@ from dashboards.panels.base import (
 )
 
 TASK_LABELS = {
-    "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE", "stsb": "STS-B",
-    "boolq": "BoolQ", "piqa": "PIQA", "siqa": "SIQA", "hellaswag": "Hella", "winogrande": "Wino", "arc_easy": "ARC-e",
+    "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",
+    "stsb": "STS-B", "boolq": "BoolQ", "piqa": "PIQA", "siqa": "SIQA", "hellaswag": "Hella", "winogrande": "Wino", "arc_easy": "ARC-e",
     "arc_challenge": "ARC-c", "openbookqa": "OBQA",
 }  # fmt: skip
 LABELS = {"trainable_parameters": "# Params", "score": "Score"}
@@ -96,7 +96,7 @@ def _worth_showing(metric: Metric, frame: pd.DataFrame) -> bool:
     values = column(frame, f"m.{metric.name}").dropna()
     # with a single task its score is the score
     if metric.name.startswith("score/"):
-        return sum(name.startswith("m.score/") for name in frame) > 1
+        return sum(str(name).startswith("m.score/") for name in frame.columns) > 1
     return values.nunique() > 1
 
 
@@ -114,10 +114,10 @@ def _shared(frame: pd.DataFrame, differ: list[str]) -> list[list[Any]]:
     for key, label in (("method", "method"), ("protocol", "protocol")):
         if frame[key].nunique() == 1 and frame[key].iloc[0]:
             lines.append([label, str(frame[key].iloc[0])])
-    for name in frame.columns:
+    for name in map(str, frame.columns):
         if name.startswith("p.") and name.removeprefix("p.") not in (*differ, "method", "protocol"):
             value = scalar(frame[name].iloc[0])
-            if value is not None:
+            if value is not None and frame[name].nunique(dropna=False) == 1:
                 lines.append([name.removeprefix("p."), value])
     return lines
 
@@ -131,7 +131,7 @@ PANEL = Panel(
     "table",
     "Configurations",
     "front",
-    "Every configuration with what sets it apart. Sort by a heading, filter by words, select rows or points; copy what is shown.",
+    "Every configuration with what sets it apart. Sort by a heading, filter by words, select points; copy what is shown.",
     data,
     draw,
     wide=True,

@@ -53,6 +53,7 @@ Craft.layout = function (given, palette, width, wide) {
   const axis = one => {
     const made = {...base, ...one};
     // one label a decade reads better than 2 and 5 between them where there is no room
+    if (made.type === "log") made.tickformat = "~s";
     if (made.type === "log" && narrow && made.dtick === undefined) made.dtick = 1;
     return made;
   };
@@ -63,7 +64,7 @@ Craft.layout = function (given, palette, width, wide) {
     margin: {l: narrow ? 42 : 58, r: 14, t: 12, b: 46},
     legend: {orientation: "h", x: 0, xanchor: "left", y: 1.01, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)"},
     hoverlabel: {bgcolor: palette.panel, bordercolor: palette.line, font: {color: palette.ink}},
-    modebar: {bgcolor: "rgba(0,0,0,0)", color: palette.soft, activecolor: palette.accent, orientation: "v"},
+    modebar: {bgcolor: "rgba(0,0,0,0)", color: palette.soft, activecolor: palette.accent},
     newselection: {line: {color: palette.ink, width: 1, dash: "dot"}}, activeselection: {fillcolor: palette.accent, opacity: 0.06},
     ...given, xaxis: axis(given.xaxis || {}), yaxis: axis(given.yaxis || {}),
   };

@@ -143,6 +143,7 @@ Craft.Page = class {
     this.source.choose(names);
     this.choose(null);
     this.details.clear();
+    this.pinned = this.first = null;
     try {
       this.takeState(await this.source.state());
       await this.refresh();
@@ -230,6 +231,7 @@ Craft.Page = class {
     panel.table.selected = table.plain ? null : this.selected;
     panel.table.update(table);
     if (!table.plain && this.pinned) this.card(this.pinned);
+    else if (!table.plain) this.showFirst();
   }
 
   async showFigure(panel, spec) {
@@ -248,6 +250,15 @@ Craft.Page = class {
     panel.figure.choose(spec);
     this.choices(panel, spec);
     await panel.figure.update(spec);
+    if (spec.first && !this.pinned) {
+      this.first = spec.first;
+      this.showFirst();
+    }
+  }
+
+  /* Until something is pinned, the card shows what the panel thinks one should see first. */
+  showFirst() {
+    if (this.first && !this.pinned && this.card(this.first[0], this.first[1])) this.ring(null);
   }
 
   choices(panel, spec) {
@@ -305,7 +316,7 @@ Craft.Page = class {
 
   ring(id) {
     const front = this.panels.get("front");
-    if (front && front.figure) front.figure.ring(id || this.pinned || null);
+    if (front && front.figure) front.figure.ring(id || this.pinned || (this.first && this.first[0]) || null);
   }
 
   pin(id, open) {
@@ -319,12 +330,12 @@ Craft.Page = class {
     if (open && row !== undefined && table.link[row] && !matchMedia("(hover: none)").matches) window.open(table.link[row], "_blank", "noopener");
   }
 
-  card(id) {
+  card(id, why) {
     const about = this.about(id);
-    if (!about || !this.cardBox) return;
+    if (!about || !this.cardBox) return false;
     const make = Craft.element;
     const [title, lines, row] = about;
-    const parts = [make("h4", {}, title)];
+    const parts = [why ? make("p", {class: "hint"}, why + ".") : null, make("h4", {}, title)].filter(Boolean);
     if (row !== null) {
       const table = this.table.data;
       if (table.link[row]) parts.push(make("a", {href: table.link[row], target: "_blank", rel: "noopener noreferrer"}, "Open its MLflow run ↗"));
@@ -332,7 +343,9 @@ Craft.Page = class {
     }
     parts.push(this.lines(lines));
     if (row !== null && this.table.data.shared.length) parts.push(make("details", {}, make("summary", {}, "The same in all"), this.lines(this.table.data.shared)));
+    if (why) parts.push(make("p", {class: "hint"}, "Click a point, or a name in the table, to see another."));
     this.cardBox.replaceChildren(...parts);
+    return true;
   }
 };
 

@@ -7,6 +7,7 @@ through the client take minutes; a test holds that both read back the same.
 from __future__ import annotations
 
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-START = 1_700_000_000_000
+START = int(time.time() - 4 * 3600) * 1000
 
 
 @dataclass
@@ -194,7 +195,8 @@ def write_many(path: Path, experiment: str, runs: Iterable[FakeRun]) -> None:
         tables["latest_metrics"] += [(key, value, moment, step, 0, run) for key, value, moment, step in last.values()]
         tables["metrics"] += [(key, value, moment, run, step, 0) for key, value, moment, step in points]
     columns = {
-        "runs": "run_uuid,name,source_type,source_name,entry_point_name,user_id,status,start_time,end_time,source_version,lifecycle_stage,artifact_uri,experiment_id",
+        "runs": "run_uuid,name,source_type,source_name,entry_point_name,user_id,status,start_time,end_time,source_version,"
+        "lifecycle_stage,artifact_uri,experiment_id",
         "params": "key,value,run_uuid",
         "tags": "key,value,run_uuid",
         "latest_metrics": "key,value,timestamp,step,is_nan,run_uuid",

@@ -1,0 +1,116 @@
+"""Which hyper-parameter the score hangs on.
+
+Importance comes from optuna's evaluators on an in-memory study made of the finished configurations: PED-ANOVA (which parameters
+tell the best configurations from the rest) and fANOVA (which explain the score's variance) with a seeded forest. Both look at
+one method at a time, because a parameter that only some configurations have has no share in the others.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pandas as pd
+
+from dashboards.panels.base import Panel, Plain, View, choice, column, done, parameters_that_differ, scalar, text
+
+LEAST = 4  # configurations; below it every parameter explains everything
+FANOVA_UP_TO = 400  # configurations: the forest's cost grows with their number
+EVALUATORS = {"ped_anova": "PED-ANOVA: what sets the best apart", "fanova": "fANOVA: share of the score's variance"}
+
+
+def data(view: View) -> Plain:
+    """Shares that add up to one: {method: {evaluator: {parameter: share}}}."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    why: list[str] = []
+    for method, frame in done(view.configurations).groupby("method"):
+        names = parameters_that_differ(frame)
+        if len(frame) < LEAST or not names:
+            reason = f"only {len(frame)} finished configurations" if len(frame) < LEAST else "no parameter differs"
+            why.append(f"{method}: {reason}")
+            continue
+        found[str(method)] = _importances(frame, names)
+    if not found:
+        listed = "; ".join(why) if why else "no configuration is finished"
+        return {"empty": f"Importance needs at least {LEAST} finished configurations of one method that differ ({listed})."}
+    return {"shares": found, "why": why}
+
+
+def _importances(frame: pd.DataFrame, names: list[str]) -> dict[str, dict[str, float]]:
+    import optuna
+    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize")
+    distributions = {name: _distribution(frame[f"p.{name}"]) for name in names}
+    for row, score in zip(frame.to_dict("records"), column(frame, "m.score"), strict=True):
+        params = {}
+        for name, distribution in distributions.items():
+            value = scalar(row[f"p.{name}"])
+            is_choice = isinstance(distribution, optuna.distributions.CategoricalDistribution)
+            params[name] = str(value) if is_choice else value
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=dict(distributions), value=float(score)))
+    evaluators: dict[str, Any] = {"ped_anova": PedAnovaImportanceEvaluator()}
+    if len(frame) <= FANOVA_UP_TO:
+        evaluators["fanova"] = FanovaImportanceEvaluator(n_trees=32, seed=0)
+    shares = {}
+    for name, evaluator in evaluators.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # experimental notices, nothing about the data
+                shares[name] = {
+                    key: round(float(value), 4)
+                    for key, value in optuna.importance.get_param_importances(study, evaluator=evaluator).items()
+                }
+        except (ValueError, RuntimeError):
+            continue  # an evaluator that cannot judge these scores (all equal) says nothing; the other one may
+    return shares
+
+
+def _distribution(series: pd.Series[Any]) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    values = [scalar(value) for value in series]
+    if not all(isinstance(value, (int, float)) for value in values):
+        return CategoricalDistribution(sorted({str(value) for value in values}))
+    low, high = min(values), max(values)
+    log = low > 0 and high / low >= 20
+    if all(isinstance(value, int) for value in values):
+        return IntDistribution(low, high, log=log)
+    return FloatDistribution(float(low), float(high), log=log)
+
+
+def draw(plain: Plain) -> Plain:
+    values: Plain = {}
+    for method, by_evaluator in plain["shares"].items():
+        for evaluator in EVALUATORS:
+            shares = by_evaluator.get(evaluator, {})
+            ordered = sorted(shares.items(), key=lambda item: item[1])
+            values[f"share/{method}/{evaluator}"] = [share for _, share in ordered]
+            values[f"name/{method}/{evaluator}"] = [text(name, 24) for name, _ in ordered]
+    methods = list(plain["shares"])
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "x": {"$": "share/{method}/{evaluator}"},
+        "y": {"$": "name/{method}/{evaluator}"},
+        "marker": {"color": "#0072B2"},
+        "texttemplate": "%{x:.2f}",
+        "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
+    }
+    note = "Shares add up to one within a method. They say what varied with the score here, not what would under other ranges."
+    return {
+        "choices": [
+            choice("method", "Method", methods),
+            choice("evaluator", "Measure", EVALUATORS),
+        ],
+        "values": values,
+        "figure": {
+            "data": [bar],
+            "layout": {"xaxis": {"title": {"text": "importance"}, "range": [0, 1.08]}, "yaxis": {"type": "category"}},
+        },
+        "note": " ".join([note, *[f"Not shown: {one}." for one in plain["why"]]]),
+    }
+
+
+PANEL = Panel("importance", "Importance", "mattered", "Which hyper-parameter the score hangs on.", data, draw)

@@ -1,0 +1,132 @@
+"""Parallel coordinates: each finished configuration as a line over its parameters, ending at its score.
+
+Drawn as plain lines, a trace for each fifth of the ranking, because plotly's own kind needs WebGL, cannot be selected point by
+point, and compiles code at run time, which the page's content security policy forbids.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dashboards.panels.base import Panel, Plain, View, column, done, numbers, parameters_that_differ, scalar, text
+
+LINES_UP_TO = 400
+# from the lowest fifth to the best: grey over blue to the one warm colour, told apart by lightness as well
+BANDS = ("#8A8A8A", "#9AA9C0", "#56B4E9", "#0072B2", "#D55E00")
+COLOURS_MEAN = "Orange is the best fifth by score, then blue, light blue and grey"
+
+
+def data(view: View) -> Plain:
+    """Each configuration as a line over its parameters and its score; positions between 0 and 1 on every axis."""
+    frame = done(view.configurations)
+    if len(frame) < 2:
+        return {
+            "empty": f"Parallel coordinates need two finished configurations; there {'is one' if len(frame) else 'are none'}."
+        }
+    frame = frame.assign(_score=column(frame, "m.score")).sort_values("_score")
+    dropped = max(0, len(frame) - LINES_UP_TO)
+    frame = frame.iloc[dropped:]
+    names = parameters_that_differ(frame)
+    axes = [_positions(name, frame[f"p.{name}"]) for name in names if name != "method"]
+    if frame["method"].nunique() > 1:
+        axes.insert(0, _positions("method", frame["method"]))
+    axes.append(_positions("score", frame["_score"]))
+    return {"axes": axes, "id": frame["id"].tolist(), "dropped": dropped}
+
+
+def _positions(name: str, series: pd.Series[Any]) -> Plain:
+    values = [scalar(value) for value in series]
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, (int, float)) for value in present) and len(set(present)) > 1:
+        low, high = min(present), max(present)
+        log = low > 0 and high / low >= 20
+        scale = np.log if log else np.asarray
+        ends = scale(np.array([low, high], dtype=float))
+        where = [
+            None if value is None else float((scale(np.array(float(value))) - ends[0]) / (ends[1] - ends[0]))
+            for value in values
+        ]
+        middle = float(np.sqrt(low * high)) if log else (low + high) / 2
+        ticks = sorted(set(present)) if len(set(present)) <= 6 else [low, middle, high]
+        at = [float((scale(np.array(float(tick))) - ends[0]) / (ends[1] - ends[0])) for tick in ticks]
+        return {
+            "name": name,
+            "at": numbers(where),
+            "ticks": [[position, f"{tick:.4g}"] for position, tick in zip(at, ticks, strict=True)],
+        }
+    words = sorted({str(value) for value in present})
+    step = {word: number_ / max(1, len(words) - 1) for number_, word in enumerate(words)}
+    where = [None if value is None else step[str(value)] for value in values]
+    return {"name": name, "at": numbers(where), "ticks": [[step[word], word] for word in words[:12]]}
+
+
+def draw(plain: Plain) -> Plain:
+    axes = plain["axes"]
+    lines = len(plain["id"])
+    bands = len(BANDS)
+    traces: list[Plain] = []
+    for band in range(bands):
+        x: list[Any] = []
+        y: list[Any] = []
+        ids: list[Any] = []
+        for line in range(lines * band // bands, lines * (band + 1) // bands):
+            for position, one in enumerate(axes):
+                x.append(position)
+                y.append(one["at"][line])
+                ids.append(plain["id"][line])
+            x.append(None)
+            y.append(None)
+            ids.append(None)
+        colour = BANDS[band]
+        trace = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": x,
+            "y": y,
+            "customdata": ids,
+            "connectgaps": False,
+        }
+        style = {
+            "line": {"color": colour, "width": 1.2 + 0.3 * band},
+            "marker": {"color": colour, "size": 5},
+            "opacity": 0.35 + 0.12 * band,
+            "showlegend": False,
+        }
+        traces.append(trace | style)
+    marks = [
+        {
+            "x": position,
+            "y": at,
+            "text": text(label, 18),
+            "showarrow": False,
+            "xanchor": "left",
+            "xshift": 6,
+            "font": {"size": 10},
+            "bgcolor": "panel",
+        }
+        for position, one in enumerate(axes)
+        for at, label in one["ticks"]
+    ]
+    columns = {"tickvals": list(range(len(axes))), "ticktext": [text(one["name"], 18) for one in axes], "side": "top"}
+    note = f"{COLOURS_MEAN}; the {plain['dropped']} lowest are left out." if plain["dropped"] else COLOURS_MEAN + "."
+    layout = {
+        "xaxis": columns | {"range": [-0.1, len(axes) - 0.5], "showgrid": True, "zeroline": False},
+        "yaxis": {"visible": False, "range": [-0.05, 1.05]},
+        "annotations": marks,
+        "hovermode": "closest",
+    }
+    return {"values": {}, "choices": [], "figure": {"data": traces, "layout": layout}, "note": note}
+
+
+PANEL = Panel(
+    "parallel",
+    "Parallel coordinates",
+    "mattered",
+    "Each line is a configuration: which values go with a high score?",
+    data,
+    draw,
+    wide=True,
+)
