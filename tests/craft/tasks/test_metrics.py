@@ -1,0 +1,131 @@
+"""Metrics against scikit-learn and scipy, and the conventions where those are undefined."""
+
+import numpy as np
+import pytest
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from craft.spec import DataSettings
+from craft.tasks import TASKS, find_task
+from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide
+
+REFERENCE = {
+    "accuracy": lambda predictions, labels: accuracy_score(labels, predictions),
+    "f1": lambda predictions, labels: f1_score(labels, predictions),
+    "macro_f1": lambda predictions, labels: f1_score(labels, predictions, average="macro"),
+    "matthews": lambda predictions, labels: matthews_corrcoef(labels, predictions),
+    "pearson": lambda predictions, labels: pearsonr(predictions, labels).statistic,
+    "spearman": lambda predictions, labels: spearmanr(predictions, labels).statistic,
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_to_the_reference_on_random_predictions(name, seed):
+    draw = np.random.default_rng(seed)
+    n = int(draw.integers(3, 400))
+    if METRICS[name].kind == "regression":
+        labels = draw.integers(0, 26, n) / 5  # ties, as in STS-B
+        predictions = labels + draw.normal(size=n) * draw.uniform(0.01, 10)
+    else:
+        classes = 2 if name == "f1" else int(draw.integers(2, 6))
+        labels = draw.integers(0, classes, n)
+        predictions = np.where(draw.random(n) < 0.5, labels, draw.integers(0, classes, n))
+    assert METRICS[name].compute(predictions, labels) == pytest.approx(REFERENCE[name](predictions, labels), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1", "macro_f1", "matthews"])
+@pytest.mark.parametrize(
+    ("predictions", "labels"),
+    [
+        ([0, 0, 0, 0], [0, 1, 0, 1]),
+        ([1, 1, 1, 1], [0, 1, 1, 1]),
+        ([0, 1, 0, 1], [1, 1, 1, 1]),
+        ([1, 1], [1, 1]),
+        ([0, 0], [0, 0]),
+        ([0], [1]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_one_class_only_equals_scikit_learn(name, predictions, labels):
+    predictions, labels = np.array(predictions), np.array(labels)
+    # scikit-learn's value with a warning for an undefined F1 is 0, which is our convention without one.
+    assert METRICS[name].compute(predictions, labels) == pytest.approx(REFERENCE[name](predictions, labels))
+
+
+def test_stated_conventions_on_degenerate_input():
+    constant, varied = np.full(6, 2.7), np.array([0.0, 1, 2, 3, 4, 5])
+    for name in ("pearson", "spearman"):
+        assert METRICS[name].compute(constant, varied) == 0
+        assert METRICS[name].compute(varied, constant) == 0
+        assert METRICS[name].compute(np.float32(0.1) * np.ones(1000, dtype=np.float32), np.arange(1000.0)) == 0
+    assert METRICS["matthews"].compute(np.ones(5, int), np.array([0, 1, 0, 1, 1])) == 0
+    assert METRICS["f1"].compute(np.zeros(4, int), np.zeros(4, int)) == 0
+
+
+def test_pearson_survives_a_large_offset_and_float32_scores():
+    draw = np.random.default_rng(0)
+    labels = draw.uniform(0, 5, 300)
+    scores = (labels + draw.normal(size=300)).astype(np.float32)
+    assert METRICS["pearson"].compute(scores + np.float32(1000), labels) == pytest.approx(
+        pearsonr((scores + np.float32(1000)).astype(np.float64), labels).statistic, abs=1e-12
+    )
+
+
+def test_collapse_is_recognized_in_every_form_of_output():
+    assert collapsed(np.array([[0.1, 0.9], [0.4, 0.6], [-3, 5]]))
+    assert not collapsed(np.array([[0.1, 0.9], [0.6, 0.4]]))
+    assert collapsed(np.array([1, 1, 1]))
+    assert not collapsed(np.array([1, 0, 1]))
+    assert collapsed(np.full((5, 1), 2.5, dtype=np.float32))
+    assert not collapsed(np.array([[2.5], [2.6]], dtype=np.float32))
+    assert not collapsed(np.array([1]))  # one example says nothing
+
+
+def test_decide_takes_logits_classes_and_values():
+    assert decide([[0.0, 2.0], [3.0, 1.0]], "classification").tolist() == [1, 0]
+    assert decide([1, 0], "classification").tolist() == [1, 0]
+    assert decide([[1.5], [2.5]], "regression").tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_predictions_that_are_not_finite_are_refused(bad):
+    with pytest.raises(ValueError, match="1 of 2 predictions are not finite"):
+        compute_metrics(TASKS["glue/stsb"], [1.0, bad], [1.0, 2.0])
+    with pytest.raises(ValueError, match="not finite"):
+        compute_metrics(TASKS["glue/cola"], [[0.0, 1.0], [bad, 0.0]], [0, 1])
+
+
+def test_lengths_that_differ_are_refused():
+    with pytest.raises(ValueError, match="2 predictions for 3 labels"):
+        compute_metrics(TASKS["glue/cola"], [0, 1], [0, 1, 1])
+    with pytest.raises(ValueError, match="0 predictions"):
+        compute_metrics(TASKS["glue/cola"], [], [])
+
+
+OFFICIAL = {
+    "cola": ("matthews",), "sst2": ("accuracy",), "mrpc": ("accuracy", "f1"), "stsb": ("pearson", "spearman"),
+    "qqp": ("accuracy", "f1"), "mnli": ("accuracy",), "qnli": ("accuracy",), "rte": ("accuracy",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_glue_tasks_have_their_official_metrics(name):
+    task = find_task(f"glue/{name}", DataSettings())
+    assert task.primary == OFFICIAL[name][0]
+    assert set(OFFICIAL[name]) <= set(task.metrics)
+    assert all(METRICS[metric].kind == task.kind for metric in task.metrics)
+
+
+def test_mnli_keeps_matched_mismatched_and_overall_apart():
+    task = TASKS["glue/mnli"]
+    matched = ([0, 1, 2, 0], [0, 1, 2, 1])  # 3 of 4
+    mismatched = ([2, 2], [0, 0])  # 0 of 2
+    values = compute_reported(task, {"_matched": matched, "_mismatched": mismatched})
+    assert values == {"accuracy": 50.0, "score": 50.0, "accuracy_matched": 75.0, "accuracy_mismatched": 0.0}
+
+
+def test_one_reported_split_gives_its_plain_metrics():
+    values = compute_reported(TASKS["glue/mrpc"], {"": ([1, 1, 0, 0], [1, 0, 0, 0])})
+    assert values["accuracy"] == values["score"] == 75.0
+    assert values["f1"] == pytest.approx(100 * 2 / 3)

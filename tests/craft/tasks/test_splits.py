@@ -1,0 +1,113 @@
+"""Protocols: who sees which rows, seeded, nested, and kept only while the files stay the same."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from craft.spec import DataSettings
+from craft.tasks import TASKS
+from craft.tasks.files import DataError
+from craft.tasks.splits import carve, load_splits
+
+TASK = TASKS["glue/cola"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    write(tmp_path, 400)
+    return DataSettings(root=str(tmp_path))
+
+
+def write(root, n, word="train"):
+    folder = root / "glue" / "cola"
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, rows in (("train", n), ("validation", 60)):
+        table = {
+            "sentence": [f"{word} {split} {row}" for row in range(rows)],
+            "label": [int(row % 4 > 0) for row in range(rows)],
+        }
+        pq.write_table(pa.table(table), folder / f"{split}.parquet")
+
+
+def texts(split):
+    return split["text"][:]
+
+
+def test_honest_carves_search_from_train_and_leaves_dev_alone(data):
+    splits = load_splits(TASK, data)
+    train, search = set(texts(splits.train)), set(texts(splits.search))
+    assert not train & search
+    assert train | search == {f"train train {row}" for row in range(400)}
+    assert texts(splits.reported[""]) == [f"train validation {row}" for row in range(60)]
+
+
+def test_the_search_split_keeps_the_shares_of_the_classes(data):
+    search = load_splits(TASK, data).search
+    assert len(search) == 40
+    assert sum(search["label"][:]) == 30
+
+
+def test_customary_searches_on_dev(data):
+    splits = load_splits(TASK, data, protocol="customary")
+    assert texts(splits.search) == texts(splits.reported[""])
+    assert len(splits.train) == 400
+
+
+def test_cuts_are_nested_samples_and_not_the_first_rows(data):
+    small = load_splits(TASK, data, train_examples=20, eval_examples=10)
+    large = load_splits(TASK, data, train_examples=100, eval_examples=30)
+    whole = load_splits(TASK, data)
+    for few, many, all_rows in (
+        (small.train, large.train, whole.train),
+        (small.search, large.search, whole.search),
+        (small.reported[""], large.reported[""], whole.reported[""]),
+    ):
+        assert texts(few) == texts(many)[: len(few)]
+        assert set(texts(many)) < set(texts(all_rows))
+        assert texts(many) != texts(all_rows)[: len(many)]
+    assert (len(small.train), len(small.search), len(small.reported[""])) == (20, 10, 10)
+
+
+def test_a_cut_larger_than_the_split_is_the_split(data):
+    assert len(load_splits(TASK, data, train_examples=10_000).train) == 360
+
+
+def test_training_cuts_never_reach_into_the_search_split(data):
+    search = set(texts(load_splits(TASK, data).search))
+    assert not search & set(texts(load_splits(TASK, data, train_examples=300).train))
+
+
+def test_the_fingerprint_is_of_the_data_not_of_the_cut(data, tmp_path):
+    fingerprint = load_splits(TASK, data).fingerprint
+    assert fingerprint == load_splits(TASK, data, protocol="customary", train_examples=7).fingerprint
+    other = tmp_path / "elsewhere"
+    write(other, 400)
+    assert load_splits(TASK, DataSettings(root=str(other))).fingerprint == fingerprint
+    write(other, 400, word="other")
+    assert load_splits(TASK, DataSettings(root=str(other))).fingerprint != fingerprint
+
+
+def test_files_written_anew_are_read_anew(data, tmp_path):
+    assert len(load_splits(TASK, data, protocol="customary").train) == 400
+    write(tmp_path, 200)
+    assert len(load_splits(TASK, data, protocol="customary").train) == 200
+
+
+def test_data_stay_in_the_process(data, tmp_path, monkeypatch):
+    load_splits(TASK, data)
+    monkeypatch.setattr("craft.tasks.glue.read_rows", lambda path: pytest.fail(f"{path} was read again"))
+    assert len(load_splits(TASK, data, train_examples=5).train) == 5
+
+
+def test_carve_gives_each_side_of_a_stratum_a_row_where_it_can():
+    kept, apart = carve(["a"] * 50 + ["b"] * 2 + ["c"], 0.1, seed=1)
+    assert len(apart) == 6
+    assert sorted(kept + apart) == list(range(53))
+    assert len({50, 51} & set(apart)) == 1
+    assert 52 in kept
+
+
+def test_too_few_rows_to_split_are_refused(tmp_path):
+    write(tmp_path, 1)
+    with pytest.raises(DataError, match="1 training rows cannot be split"):
+        load_splits(TASK, DataSettings(root=str(tmp_path)))
