@@ -97,10 +97,13 @@ class Planner:
 
     def __init__(self, sweep: Sweep, counter: Counter | None = None, memory: MemoryEstimate | None = None) -> None:
         self.sweep = sweep
+        self._resolves = False
+        self._meta: Any = None
         if counter is None:
             from craft.measure import estimated_memory, planned_counts
 
             counter, memory = planned_counts, estimated_memory
+            self._resolves = True
         self._counter, self._memory = counter, memory
 
     def configuration(self, point: Point) -> Configuration:
@@ -120,14 +123,7 @@ class Planner:
             ]
             raise SweepError(lines) from None
         parameters = checked.model_dump(mode="json")
-        overruled = {name for settings in self.sweep.task_training.values() for name in settings}
-        content = {
-            "method": point.method,
-            "parameters": parameters,
-            "training": self.sweep.training_for("", point.training).model_dump(mode="json"),
-            # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
-            "chosen": sorted(overruled & set(point.training)),
-        }
+        content = {**self._content(point.method, point.training), "parameters": parameters}
         label = _label(method.title, method.label(checked), point.training)
         try:
             counts, memory = self._cost(point, parameters)
@@ -137,6 +133,15 @@ class Planner:
         return Configuration(
             content_hash(content, 10), label, point.method, parameters, dict(point.training), counts, memory, path
         )
+
+    def _content(self, method: str, training: dict[str, Any]) -> dict[str, Any]:
+        overruled = {name for settings in self.sweep.task_training.values() for name in settings}
+        return {
+            "method": method,
+            "training": self.sweep.training_for("", training).model_dump(mode="json"),
+            # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
+            "chosen": sorted(overruled & set(training)),
+        }
 
     def broken_constraint(self, configuration: Configuration) -> str | None:
         """Why the sweep's constraints rule `configuration` out, or None."""
@@ -179,6 +184,20 @@ class Planner:
             seed=seed,
         )
 
+    def meaning(self, configuration: Configuration) -> str:
+        """Equal for configurations that are the same on this model, such as ranks `all` and the number it stands for."""
+        resolve = METHODS[configuration.method].resolve
+        if not self._resolves or resolve is None:
+            return configuration.id
+        if self._meta is None:
+            from craft.models import meta_model
+
+            task = find_task(self.sweep.task_names[0], self.sweep.data)
+            self._meta = meta_model(self.sweep.model, task.kind, task.labels, revision=self.sweep.revision)
+        checked = METHODS[configuration.method].parameters.model_validate(configuration.parameters)
+        content = {**self._content(configuration.method, configuration.training), "resolved": resolve(self._meta, checked)}
+        return content_hash(content, 16)
+
     def _cost(self, point: Point, parameters: dict[str, Any]) -> tuple[Counts, int | None]:
         tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
         specs = [self._spec(point.method, parameters, point.training, task.name, self.sweep.seeds[0]) for task in tasks]
@@ -211,13 +230,13 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         except SweepError as error:
             errors += [line for line in error.lines if line not in errors]
             continue
-        reason = planner.broken_constraint(configuration)
-        if configuration.id in kept or configuration.id in dropped:
+        reason, meaning = planner.broken_constraint(configuration), planner.meaning(configuration)
+        if meaning in kept or meaning in dropped:
             duplicates += [] if wanted else [configuration.label]
         elif reason:
-            dropped[configuration.id] = Dropped(configuration, reason)
+            dropped[meaning] = Dropped(configuration, reason)
         else:
-            kept[configuration.id] = configuration
+            kept[meaning] = configuration
     if errors:
         raise SweepError(errors)
     configurations = list(kept.values())

@@ -31,6 +31,8 @@ class Method:
             trains. It works on the meta device too, so that parameters are counted without weights.
         label: a short text of the parameters that matter, for run names (`12·100·100 qv`).
         requires: `"cuda"` where the method runs on a GPU only.
+        resolve: `resolve(model, parameters)` gives plain data that are equal for parameters which mean the same on `model`
+            (`all` and the number of layers); absent where equal parameters alone mean the same.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Method:
     build: Callable[[nn.Module, Any, BuildContext], nn.Module]
     label: Callable[[Any], str]
     requires: str | None = None
+    resolve: Callable[[nn.Module, Any], Any] | None = None
 
 
 @dataclass(frozen=True)

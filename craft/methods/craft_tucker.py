@@ -49,6 +49,16 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
     return get_peft_model(model, config)  # type: ignore[arg-type]
 
 
+def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
+    """The parameters with the ranks of each stack as numbers: `all` is what it stands for on `model`."""
+    from craft.projections import find_projections
+    from craft.tucker import resolve_ranks
+
+    stacks = find_projections(model, parameters.projections)
+    ranks = {name: list(resolve_ranks(parameters.ranks, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}
+    return parameters.model_dump(mode="json") | {"ranks": ranks}
+
+
 def label(parameters: Any) -> str:
     ranks = "·".join("L" if rank == "all" else str(rank) for rank in parameters.ranks)
     drop = f" p {parameters.dropout:g}" if parameters.dropout else ""
@@ -62,4 +72,5 @@ METHOD = Method(
     parameters=CraftParameters,
     build=build,
     label=label,
+    resolve=resolve,
 )

@@ -1,0 +1,231 @@
+"""The plan: configurations, their costs, their names, and what is refused before anything trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from craft.results import Counts
+from craft.spec import RunSpec
+from orchestrator.identity import contradictions
+from orchestrator.mistakes import SweepError
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.sweep import Sweep, load_sweep
+
+ROBERTA = {
+    "model_type": "roberta",
+    "architectures": ["RobertaForMaskedLM"],
+    "vocab_size": 50265,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+}
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32}
+LLAMA |= {"num_attention_heads": 32, "rms_norm_eps": 1e-5}
+CONFIGS = {
+    "roberta-base": {
+        **ROBERTA,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+    },
+    "roberta-large": {
+        **ROBERTA,
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    },
+    "llama2-7b": {**LLAMA, "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000},
+    "llama3-8b": {**LLAMA, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256},
+}
+BASE = """\
+name: small
+model: MODEL
+tasks: [toy/sentiment, toy/entailment]
+seeds: [0, 1]
+space:
+  - method: craft
+    ranks: {values: [[all, 16, 16], [all, 32, 32]]}
+  - method: lora
+    rank: 2
+"""
+
+
+def model(folder: Path, name: str = "roberta-base") -> Path:
+    place = folder / name
+    place.mkdir(exist_ok=True)
+    (place / "config.json").write_text(json.dumps(CONFIGS[name]))
+    return place
+
+
+def sweep(folder: Path, text: str = BASE, *overrides: str, base: str = "roberta-base") -> Sweep:
+    path = folder / "sweep.yaml"
+    path.write_text(text.replace("MODEL", str(model(folder, base))))
+    return load_sweep(path, overrides)
+
+
+def counted_by_hand(spec: RunSpec) -> Counts:
+    """Counts that need no model: r2² + r3² for CRAFT (its r1 is `all` here), 1000 a rank for LoRA."""
+    ranks = spec.parameters.get("ranks")
+    trainable = sum(rank**2 for rank in ranks[1:]) if ranks else 1000 * spec.parameters["rank"]
+    return Counts(trainable, 10, 10**6, 4 * trainable)
+
+
+def quick_plan(checked: Sweep) -> Plan:
+    return make_plan(checked, Planner(checked, counted_by_hand))
+
+
+@pytest.mark.parametrize(
+    ("base", "projections", "ranks", "count"),
+    [
+        ("roberta-base", "[q, v]", "[12, 100, 100]", 40_288),
+        ("roberta-large", "[q, v]", "[24, 100, 100]", 41_152),
+        ("llama2-7b", "[q, v]", "[32, 64, 64]", 18_432),
+        ("llama3-8b", "[q, v]", "[all, 64, 64]", 18_432),
+        ("llama2-7b", "[q, v]", "[all, 128, 128]", 67_584),
+        ("llama3-8b", "[q, v]", "[32, 128, 128]", 67_584),
+        ("llama3-8b", "[q, v]", "[32, 250, 250]", 252_048),
+        ("llama3-8b", "[q, k, v, o]", "[32, 360, 360]", 1_040_896),
+    ],
+)
+def test_the_papers_counts_from_a_config_file_alone(
+    base: str, projections: str, ranks: str, count: int, tmp_path: Path
+) -> None:
+    text = BASE.replace("{values: [[all, 16, 16], [all, 32, 32]]}", f"{ranks}\n    projections: {projections}")
+    plan = make_plan(sweep(tmp_path, text, "tasks=[toy/sentiment]", base=base))
+    assert plan.configurations[0].counts.trainable_parameters == count
+
+
+def test_every_configuration_runs_on_every_task_with_every_seed(tmp_path: Path) -> None:
+    plan = quick_plan(sweep(tmp_path))
+    assert [one.label for one in plan.configurations] == ["CRAFT L·16·16 qv", "CRAFT L·32·32 qv", "LoRA r2 qv"]
+    assert len(plan.trials) == 3 * 2 * 2
+    assert len({trial.key for trial in plan.trials}) == len(plan.trials)
+    assert {(trial.run.task, trial.run.seed) for trial in plan.trials if trial.label == "LoRA r2 qv"} == {
+        (task, seed) for task in ("toy/sentiment", "toy/entailment") for seed in (0, 1)
+    }
+
+
+def test_equal_content_is_one_configuration_however_it_is_written(tmp_path: Path) -> None:
+    text = BASE + "  - method: lora\n    r: 2\n    lora_dropout: 0.0\n    epochs: 3\n"
+    plan = quick_plan(sweep(tmp_path, text))
+    assert len(plan.configurations) == 3
+    assert plan.duplicates == ["LoRA r2 qv epochs 3"]
+    # A task of its own settings makes the choice of a general one a different configuration.
+    plan = quick_plan(sweep(tmp_path, text + "task_training: {toy/sentiment: {epochs: 5}}\n"))
+    assert len(plan.configurations) == 4
+
+
+def test_all_and_the_number_it_stands_for_are_one_configuration(tmp_path: Path) -> None:
+    text = BASE.replace("[all, 32, 32]", "[12, 16, 16], [all, all, 16], [12, 768, 16]")
+    plan = make_plan(sweep(tmp_path, text))
+    assert [one.label for one in plan.configurations] == ["CRAFT L·16·16 qv", "CRAFT L·L·16 qv", "LoRA r2 qv"]
+    assert plan.duplicates == ["CRAFT 12·16·16 qv", "CRAFT 12·768·16 qv"]
+
+
+def test_constraints_drop_and_name_what_breaks_them(tmp_path: Path) -> None:
+    plan = quick_plan(sweep(tmp_path, BASE + "constraints: {trainable_parameters: {max: 2_000, min: 600}}\n"))
+    assert [one.label for one in plan.configurations] == ["LoRA r2 qv"]
+    assert [(one.configuration.label, one.reason) for one in plan.dropped] == [
+        ("CRAFT L·16·16 qv", "trainable_parameters 512 is below min 600"),
+        ("CRAFT L·32·32 qv", "trainable_parameters 2,048 is above max 2,000"),
+    ]
+    assert all(trial.label == "LoRA r2 qv" for trial in plan.trials)
+
+
+def test_a_constraint_nobody_meets_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        SweepError, match=r"sweep.yaml:10: constraints: no configuration meets them \(CRAFT L·16·16 qv: adapter"
+    ):
+        quick_plan(sweep(tmp_path, BASE + "constraints: {adapter_bytes: {max: 3}}\n"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("ranks: [13, 16, 16]", ("12", "13")),
+        ("ranks: [all, 769, 16]", ("768", "769")),
+        ("projections: [q, gate]", ("gate", "query")),
+    ],
+)
+def test_what_the_model_cannot_have_is_found_with_its_place_in_the_file(
+    content: str, said: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = BASE + f"  - method: craft\n    {content}\n"
+    with pytest.raises(SweepError) as error:
+        make_plan(sweep(tmp_path, text))
+    (line,) = error.value.lines
+    assert line.startswith(f"{tmp_path / 'sweep.yaml'}:10: space.2: CRAFT")
+    for word in said:
+        assert word in line
+
+
+def test_every_infeasible_configuration_is_named(tmp_path: Path) -> None:
+    text = BASE.replace("[all, 16, 16], [all, 32, 32]", "[13, 8, 8], [all, 8, 8], [14, 8, 8]")
+    with pytest.raises(SweepError) as error:
+        make_plan(sweep(tmp_path, text))
+    assert len(error.value.lines) == 2
+
+
+def test_random_draws_so_many_different_configurations_and_more_are_an_extension(tmp_path: Path) -> None:
+    text = BASE.replace("rank: 2", "rank: {min: 1, max: 64}") + "search: {algorithm: random, trials: 5, seed: 3}\n"
+    five = quick_plan(sweep(tmp_path, text))
+    nine = quick_plan(sweep(tmp_path, text, "search.trials=9"))
+    assert len({one.id for one in five.configurations}) == 5
+    assert [one.id for one in nine.configurations][:5] == [one.id for one in five.configurations]
+
+
+def test_random_ends_where_the_space_has_fewer_configurations_than_asked(tmp_path: Path) -> None:
+    plan = quick_plan(sweep(tmp_path, BASE + "search: {algorithm: random, trials: 50}\n"))
+    assert len(plan.configurations) == 3
+
+
+def test_too_much_is_refused_before_it_is_enumerated(tmp_path: Path) -> None:
+    values = list(range(1, 1000))
+    text = BASE.replace("rank: 2", f"rank: {{values: {values}}}\n    alpha: {{values: {values}}}")
+    with pytest.raises(SweepError, match="998,003 combinations make 3,992,012 trials"):
+        quick_plan(sweep(tmp_path, text))
+    with pytest.raises(SweepError, match="the plan needs 12 trials; the budget is 11"):
+        quick_plan(sweep(tmp_path, BASE + "budget: {trials: 11}\n"))
+
+
+def test_estimated_memory_can_be_bounded(tmp_path: Path) -> None:
+    plan = make_plan(sweep(tmp_path))
+    (least,) = {one.estimated_memory_bytes for one in plan.configurations if one.method == "lora"}
+    assert least is not None
+    assert least > 4 * 124_000_000  # RoBERTa-base's float32 weights alone
+    with pytest.raises(SweepError, match="no configuration meets them"):
+        make_plan(sweep(tmp_path, BASE + "constraints: {estimated_memory_bytes: {max: 1_000_000}}\n"))
+
+
+def test_trials_of_an_extended_sweep_keep_their_keys(tmp_path: Path) -> None:
+    before = quick_plan(sweep(tmp_path))
+    text = BASE.replace("[all, 32, 32]", "[all, 32, 32], [all, 64, 64]").replace("seeds: [0, 1]", "seeds: [1, 2, 0]")
+    after = quick_plan(sweep(tmp_path, text, "tasks=[toy]"))
+    assert {trial.key for trial in before.trials} < {trial.key for trial in after.trials}
+    assert contradictions(before.sweep, after.sweep) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.epochs=5", "training.epochs: was 3.0, is 5.0 (--set training.epochs=5)"),
+        ("protocol=customary", "protocol: was 'honest', is 'customary'"),
+        (
+            "objectives={score: maximize, adapter_bytes: minimize}",
+            "objectives.trainable_parameters: was 'minimize', is nothing",
+        ),
+        ("data.search_fraction=0.2", "data.search_fraction: was 0.1, is 0.2"),
+        ("task_training={toy: {epochs: 1}}", "task_training.toy: was nothing (null), is {epochs: 1}"),
+        ("search={algorithm: random, trials: 3}", "search.algorithm: was 'grid', is 'random'"),
+        ("model=sentence-transformers/all-MiniLM-L6-v2", "model: was "),
+    ],
+)
+def test_an_edit_that_changes_what_numbers_mean_is_a_contradiction(override: str, said: str, tmp_path: Path) -> None:
+    (line, *_) = contradictions(sweep(tmp_path), sweep(tmp_path, BASE, override))
+    assert said in line
