@@ -149,19 +149,37 @@ class Tracker:
         """Close the sweep's run.
 
         Args:
-            status: "finished", "failed" or "interrupted"; the last one marks every run still open as killed.
+            status: "finished", "failed" or "interrupted". Runs of trials and configurations still open are marked as killed.
             summary: numbers become metrics; `description` the run's description (Markdown); `on_front` and
                 `may_be_on_front` (lists of configuration ids) and `knee` (one id) tag those configurations and their trials.
             files: what becomes the sweep run's artifacts.
         """
         events: list[Event] = [{"kind": "trial_interrupted", "key": key} for key in self._open_trials]
         events += [{"kind": "configuration_interrupted", "key": key} for key in sorted(self._configurations)]
-        if status == "finished":
-            events = []
         self._open_trials.clear()
         events += [{"kind": "artifact", "key": None, "path": self._relative(path), "to": ""} for path in files]
         events.append({"kind": "sweep_ended", "status": status, "summary": redacted(_plain(summary)), "row": _numbers(summary)})
         self._write_all(events)
+
+    def add_file(self, path: Path) -> None:
+        """One more artifact of the sweep's run, also after `sweep_ended` (the page, which is made from the finished record)."""
+        self._write({"kind": "artifact", "key": None, "path": self._relative(path), "to": ""})
+
+    @property
+    def open_configurations(self) -> frozenset[str]:
+        """Configurations with a run that nobody has closed with `configuration_ended`."""
+        return frozenset(self._configurations)
+
+    def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path] | None = None) -> None:
+        """After a restart: close the runs of trials that are over by the ledger but were cut off before the tracker heard it.
+
+        Args:
+            results: what the ledger holds, by trial key; results that are not settled are passed over.
+            adapters: adapter folders by trial key, as far as they are known.
+        """
+        for key in list(self._open_trials):
+            if key in results and results[key].settled:
+                self.trial_ended(results[key], (adapters or {}).get(key))
 
     def flush(self, timeout_s: float) -> int:
         """Wait until everything is shipped, at most `timeout_s` seconds; returns how many events still wait."""
@@ -274,6 +292,9 @@ def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
     tracker = Tracker(target, opened["sweep"], folder)
     if tracker._open_trials:
         tracker.sweep_ended("interrupted", {})
+    else:
+        # Something must be written for the shipper to look whether the store still has the record.
+        tracker._write({"kind": "replayed"})
     return tracker.close(timeout_s)
 
 

@@ -1,0 +1,265 @@
+"""A real MLflow server on loopback, stopped and started in mid-sweep: nothing lost, nothing doubled, nobody waits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from craft.spec import RunSpec
+from orchestrator import shipping
+from orchestrator.tracking import Tracker
+from orchestrator.trial import TrialResult, TrialSpec
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+
+
+class Server:
+    """`mlflow server` with one worker, as a process that can be stopped and started on the same port."""
+
+    def __init__(self, backend: str, folder: Path) -> None:
+        self.backend, self.folder, self.port = backend, folder, free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        command += ["--backend-store-uri", self.backend, "--artifacts-destination", str(self.folder / "artifacts")]
+        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        log = (self.folder / "server.log").open("ab")
+        self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        deadline = time.monotonic() + 120
+        while not self.answers():
+            assert self._process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
+            assert time.monotonic() < deadline, "the server does not come up"
+            time.sleep(0.2)
+
+    def answers(self) -> bool:
+        try:
+            return urllib.request.urlopen(f"{self.uri}/health", timeout=2).status == 200
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """Without grace, workers included."""
+        if self._process is not None:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+            self._process = None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A PostgreSQL cluster of its own, by a user that is not root; yields its URI and the command that restarts it."""
+    if not POSTGRES:
+        pytest.skip("PostgreSQL is not installed")
+    bin_folder, port = POSTGRES[-1].parent, free_port()
+    home = Path(f"/tmp/craft-postgres-{os.getpid()}")
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        if subprocess.run(["id", "postgres"], capture_output=True, check=False).returncode:
+            pytest.skip("PostgreSQL refuses root, and there is no user postgres")
+        shutil.chown(home, "postgres", "postgres")
+        as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+    control = [*as_user, str(bin_folder / "pg_ctl"), "-D", str(home / "data"), "-w"]
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={home} -c fsync=off"
+    started = [*control, "-o", options, "-l", str(home / "log"), "start"]
+    subprocess.run([*as_user, str(bin_folder / "initdb"), "-D", str(home / "data"), "-A", "trust", "-U", "craft"],
+        check=True, capture_output=True)  # fmt: skip
+    subprocess.run(started, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        restart = [*control, "-m", "immediate", "restart"]
+        yield f"postgresql://craft@127.0.0.1:{port}/postgres", restart
+    finally:
+        subprocess.run([*control, "-m", "immediate", "stop"], check=False, capture_output=True)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def trials() -> list[TrialSpec]:
+    return [
+        TrialSpec(RunSpec(model="m", task="toy/acceptability", method="craft", seed=seed), "c0ffee0000", "12·8·8 qv")
+        for seed in range(4)
+    ]
+
+
+def progress(step: int) -> dict:
+    points = [{"step": step - 1, "train_loss": 1 / step}]
+    return {"step": step, "total_steps": 40, "epoch": step / 10, "metrics": {"search_score": float(step)}, "points": points}
+
+
+def sweep_with_an_outage(server: Server, folder: Path, outage: list[list[str]]) -> None:
+    """Four trials of 20 evaluations each; from the seventh to the fourteenth the server is away."""
+    tracker = Tracker(server.uri, "outage", folder)
+    tracker.sweep_started({"seeds": [0, 1, 2, 3]})
+    for trial in trials():
+        tracker.trial_started(trial)
+    for step in range(2, 42, 2):
+        for trial in trials():
+            tracker.trial_progress(trial.key, progress(step))
+        time.sleep(0.15)
+        if step == 14:
+            server.kill()
+            for command in outage:
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if step == 28:
+            assert tracker.unsent > 0
+            server.start()
+    for trial in trials():
+        adapter = folder / "adapters" / trial.key
+        adapter.mkdir(parents=True)
+        (adapter / "adapter_model.safetensors").write_bytes(trial.key.encode() * 1000)
+        tracker.trial_ended(TrialResult(trial.key, "finished", {"score": 70.0}, {}, 40, 1.0), adapter)
+    tracker.configuration_ended("c0ffee0000", "12·8·8 qv", {"method": "craft"}, {"score": 70.0, "trials_done": 4})
+    tracker.sweep_ended("finished", {"on_front": ["c0ffee0000"]})
+    assert tracker.close(120) == 0
+
+
+def check_the_record(uri: str, folder: Path) -> None:
+    client = MlflowClient(uri)
+    found = list(client.search_runs([client.get_experiment_by_name("outage").experiment_id]))
+    assert sorted(run.data.tags["craft.kind"] for run in found) == ["configuration", "sweep", *["trial"] * 4]
+    assert {run.info.status for run in found} == {"FINISHED"}
+    by_key = {run.data.tags["craft.key"]: run for run in found}
+    for trial in trials():
+        run = by_key[trial.key]
+        points = client.get_metric_history(run.info.run_id, "search_score")
+        assert [(point.step, point.value) for point in points] == [(step, float(step)) for step in range(2, 42, 2)]
+        losses = client.get_metric_history(run.info.run_id, "train_loss")
+        assert [point.step for point in losses] == list(range(1, 41, 2))
+        copy = client.download_artifacts(run.info.run_id, "adapter/adapter_model.safetensors", str(folder))
+        assert Path(copy).read_bytes() == trial.key.encode() * 1000
+
+
+def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
+    server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
+    server.start()
+    try:
+        sweep_with_an_outage(server, tmp_path / "runs", [])
+        check_the_record(server.uri, tmp_path)
+    finally:
+        server.kill()
+
+
+def test_a_server_on_postgresql_whose_database_is_restarted_without_grace(
+    tmp_path: Path, postgres: tuple[str, list[str]]
+) -> None:
+    backend, restart = postgres
+    server = Server(backend, tmp_path)
+    server.start()
+    try:
+        sweep_with_an_outage(server, tmp_path / "runs", [restart])
+        check_the_record(server.uri, tmp_path)
+    finally:
+        server.kill()
+
+
+class LossyProxy(threading.Thread):
+    """Hands requests to the server, and of every `period`-th one drops the answer after the server has carried it out."""
+
+    def __init__(self, target: int, period: int) -> None:
+        super().__init__(daemon=True)
+        self._target, self._period, self._count = target, period, 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.uri = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.dropped: list[str] = []
+
+    def run(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            with client:
+                self._serve(client)
+
+    def stop(self) -> None:
+        self._socket.close()
+
+    def _serve(self, client: socket.socket) -> None:
+        request = b""
+        while b"\r\n\r\n" not in request:
+            request += client.recv(65536)
+        head, _, body = request.partition(b"\r\n\r\n")
+        length = next(
+            (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0
+        )
+        while len(body) < length:
+            body += client.recv(65536)
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+        answer = b""
+        with socket.create_connection(("127.0.0.1", self._target)) as server:
+            server.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
+            while part := server.recv(65536):
+                answer += part
+        self._count += 1
+        if self._count % self._period == 0:
+            self.dropped.append(head.split(b" ")[1].decode())
+            return
+        client.sendall(answer)
+
+
+def test_requests_that_were_carried_out_but_whose_answers_were_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "PAUSES_S", (0.01,))
+    server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
+    server.start()
+    try:
+        for number, period in enumerate((2, 3, 5)):
+            proxy = LossyProxy(server.port, period)
+            proxy.start()
+            folder = tmp_path / f"runs{number}"
+            tracker = Tracker(proxy.uri, f"lossy{number}", folder)
+            tracker.sweep_started({"seeds": [0, 1, 2, 3]})
+            for trial in trials():
+                tracker.trial_started(trial)
+                for step in range(2, 12, 2):
+                    tracker.trial_progress(trial.key, progress(step))
+                tracker.trial_ended(TrialResult(trial.key, "finished", {"score": 70.0}, {}, 12, 1.0))
+            tracker.sweep_ended("finished", {})
+            assert tracker.close(120) == 0
+            proxy.stop()
+            assert proxy.dropped, "nothing was lost, so nothing was tried"
+            client = MlflowClient(server.uri)
+            found = client.search_runs([client.get_experiment_by_name(f"lossy{number}").experiment_id])
+            assert sorted(run.data.tags["craft.kind"] for run in found) == ["configuration", "sweep", *["trial"] * 4]
+            for run in found:
+                if run.data.tags["craft.kind"] == "trial":
+                    points = client.get_metric_history(run.info.run_id, "search_score")
+                    assert [point.step for point in points] == [2, 4, 6, 8, 10]
+    finally:
+        server.kill()
+
+
+def test_postgresql_without_a_server(tmp_path: Path, postgres: tuple[str, list[str]]) -> None:
+    backend, restart = postgres
+    trial = trials()[0]
+    tracker = Tracker(backend, "outage", tmp_path / "runs", artifact_root=tmp_path / "mlartifacts")
+    tracker.sweep_started({"seeds": [0]})
+    tracker.trial_started(trial)
+    tracker.trial_progress(trial.key, progress(2))
+    assert tracker.flush(120) == 0
+    subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    tracker.trial_progress(trial.key, progress(4))
+    assert tracker.close(120) == 0
+    client = MlflowClient(backend)
+    (run,) = client.search_runs([client.get_experiment_by_name("outage").experiment_id], "tags.`craft.kind` = 'trial'")
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "search_score")] == [2, 4]
