@@ -53,8 +53,16 @@ def core_offsets(u1: Tensor, core: Tensor, base: Tensor, j1: Tensor, j2: Tensor,
     moved = (mixing @ core.reshape(r1, r2 * r3)).view(-1, r2, r3)
     mixed = base + moved
     # Written as (Cᵀ D2ᵀ)ᵀ, a shared D2 makes one large product instead of L small ones.
-    turned = (mixed.mT @ d2.mT).mT
-    return moved + turned + (mixed + turned) @ d3.mT
+    turned = _times_transposed(mixed.mT, d2).mT
+    return moved + turned + _times_transposed(mixed + turned, d3)
+
+
+def _times_transposed(many: Tensor, one: Tensor) -> Tensor:
+    """many @ oneᵀ, (L, a, r) by (r, r) or (L, r, r). Folded by hand: `matmul` folds or not by what needs a gradient, and an
+    adapter must give the same bits whether it trains or was loaded to serve."""
+    if one.dim() == 3:
+        return torch.bmm(many, one.mT)
+    return (many.reshape(-1, many.shape[-1]) @ one.T).view(many.shape)
 
 
 def base_cores(u1: Tensor, core: Tensor) -> Tensor:

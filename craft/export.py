@@ -43,7 +43,8 @@ def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None) 
     name = adapter_name or tuner.active_adapters[0]
     tuner.craft_adapter(name)
     tensors = {
-        key: tensor.detach().cpu().contiguous()
+        # The tuner alone names its tensors without the PeftModel around it.
+        key if key.startswith("base_model.") else f"base_model.{key}": tensor.detach().cpu().contiguous()
         for key, tensor in get_peft_model_state_dict(model, adapter_name=name).items()
         if not any(mark in key for mark in ("craft_J.", FINGERPRINT, FACTORS))
     }

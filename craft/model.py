@@ -156,6 +156,7 @@ class CraftModel(BaseTuner):
                 continue
             adapter = self.craft_adapter(name)
             for stack in adapter.stacks.values():
+                stack.ready()
                 stack.refresh(adapter.js(stack), self._product_dtype(stack), self.model.training)
 
     def _layers(self) -> Iterator[CraftLinear]:

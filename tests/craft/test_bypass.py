@@ -1,0 +1,119 @@
+"""The three forms of CRAFT's layer agree with the paper's formula, in value and gradient; at J = I nothing changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from craft.bypass import HybridLinear, base_cores, bypass, cheapest, core_offsets, dropout_masks, weight_delta, weight_form
+from craft.tucker import TuckerFactors, hosvd
+
+L, D_OUT, D_IN, RANKS, SCALING = 4, 12, 20, (3, 5, 7), 1.5
+
+
+def factors(dtype: torch.dtype = torch.float64) -> TuckerFactors:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(L, D_OUT, D_IN, dtype=torch.float64, generator=generator)
+    return hosvd(weights, RANKS, dtype=dtype)
+
+
+def js(dtype: torch.dtype = torch.float64, layers: int | None = None) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    leading = () if layers is None else (layers,)
+    return [
+        (torch.eye(r, dtype=dtype) + 0.3 * torch.randn(*leading, r, r, dtype=dtype, generator=generator)).requires_grad_()
+        for r in RANKS
+    ]
+
+
+def paper_delta(parts: TuckerFactors, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
+    """s (T - R) by equations 2 to 4, mode products written out: (L, d_out, d_in)."""
+
+    def tucker(u1: Tensor, u2: Tensor, u3: Tensor) -> Tensor:
+        return torch.einsum("abc,la,ob,ic->loi", parts.core, u1, u2, u3)
+
+    return SCALING * (tucker(parts.u1 @ j1, parts.u2 @ j2, parts.u3 @ j3) - tucker(parts.u1, parts.u2, parts.u3))
+
+
+def test_cores_equal_the_papers_tensor() -> None:
+    parts, matrices = factors(), js()
+    cores = core_offsets(parts.u1, parts.core, base_cores(parts.u1, parts.core), *matrices)
+    ours = weight_delta(cores, parts.u2, parts.u3, SCALING)
+    theirs = paper_delta(parts, *matrices)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    probe = torch.randn_like(ours)
+    for mine, reference in zip(
+        torch.autograd.grad((ours * probe).sum(), matrices), torch.autograd.grad((theirs * probe).sum(), matrices), strict=True
+    ):
+        torch.testing.assert_close(mine, reference, rtol=0, atol=1e-11)
+
+
+def test_one_j_a_layer_is_each_layer_alone() -> None:
+    parts, matrices = factors(), js(layers=L)
+    base = base_cores(parts.u1, parts.core)
+    cores = core_offsets(parts.u1, parts.core, base, *matrices)
+    for layer in range(L):
+        alone = core_offsets(parts.u1, parts.core, base, *(matrix[layer] for matrix in matrices))
+        torch.testing.assert_close(cores[layer], alone[layer], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cores_are_exactly_zero_at_the_identity(dtype: torch.dtype) -> None:
+    parts = factors(dtype)
+    identity = [torch.eye(r, dtype=dtype) for r in RANKS]
+    cores = core_offsets(parts.u1, parts.core, base_cores(parts.u1, parts.core), *identity)
+    assert torch.count_nonzero(cores) == 0
+
+
+@pytest.mark.parametrize("form", ["bypass", "factors", "dense"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_forms_agree_in_value_and_gradient(form: str, dtype: torch.dtype, tolerance: float) -> None:
+    parts = factors(dtype)
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(2, 9, D_IN, dtype=dtype, generator=generator).requires_grad_()
+    weight = torch.randn(D_OUT, D_IN, dtype=dtype, generator=generator)
+    bias = torch.randn(D_OUT, dtype=dtype, generator=generator)
+    core = (0.1 * torch.randn(*RANKS[1:], dtype=dtype, generator=generator)).requires_grad_()
+    probe = torch.randn(2, 9, D_OUT, dtype=dtype, generator=generator)
+    u3t, u2s = parts.u3.T.contiguous(), (SCALING * parts.u2).T.contiguous()
+    reference = weight_form(x, weight, bias, weight_delta(core, parts.u2, parts.u3, SCALING))
+    if form == "bypass":
+        ours = bypass(x, torch.nn.functional.linear(x, weight, bias), u3t, core, u2s)
+    else:
+        ours = HybridLinear.apply(x, weight, bias, core, u3t, u2s, form == "dense")
+    scale = float(reference.detach().abs().max())
+    torch.testing.assert_close(ours, reference, rtol=0, atol=tolerance * scale)
+    for mine, theirs in zip(
+        torch.autograd.grad((ours * probe).sum(), (x, core)),
+        torch.autograd.grad((reference * probe).sum(), (x, core)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance * float(theirs.abs().max()))
+
+
+def test_hybrid_passes_gradcheck() -> None:
+    parts = factors()
+    x = torch.randn(4, D_IN, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(D_OUT, D_IN, dtype=torch.float64)
+    core = torch.randn(*RANKS[1:], dtype=torch.float64, requires_grad=True)
+    for dense in (False, True):
+        assert torch.autograd.gradcheck(
+            lambda a, m, dense=dense: HybridLinear.apply(a, weight, None, m, parts.u3.T, parts.u2.T, dense), (x, core)
+        )
+
+
+def test_cheapest_form_follows_the_counts() -> None:
+    assert cheapest(1, 4096, 4096, 128, 128, training=False) == "bypass"  # decoding
+    assert cheapest(1024, 4096, 4096, 128, 128, training=True) == "bypass"  # fewer tokens than rows of the weight
+    assert cheapest(16384, 384, 384, 64, 64, training=True) == "factors"
+    assert cheapest(16384, 384, 384, 250, 250, training=True) == "dense"  # r beyond d / 2
+
+
+def test_dropout_masks_keep_the_mean() -> None:
+    torch.manual_seed(0)
+    for layers, shape in ((None, (200, 200)), (3, (3, 200, 200))):
+        mask = dropout_masks((200, 200, 200), 0.25, layers, torch.empty(0))[1]
+        assert mask.shape == shape
+        assert sorted(mask.unique().tolist()) == pytest.approx([0.0, 4 / 3])
+        assert float(mask.mean()) == pytest.approx(1.0, abs=0.02)

@@ -1,0 +1,324 @@
+"""CRAFT on every model family: the paper's function and its gradients, the base model at J = I, counts, reload safety."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModel, LlamaConfig, RobertaConfig
+from transformers.pytorch_utils import Conv1D
+
+from craft import CraftConfig
+from craft.export import merged, to_lora
+from craft.layer import CraftLinear
+from craft.tucker import hosvd
+
+TinyModel = Callable[..., Any]
+IDS = torch.arange(24).view(2, 12) % 60 + 1
+
+
+def adapted(model: Any, **settings: Any) -> Any:
+    return get_peft_model(model, CraftConfig(**{"ranks": ("all", 6, 7), "init_seed": 3, **settings}))
+
+
+def move_j(model: Any, amount: float = 0.2, adapter: str = "default") -> None:
+    """Moves J well away from I, the same for equal shapes."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.base_model.craft_J[adapter].parameters():
+            parameter.add_(amount * torch.randn(parameter.shape, dtype=torch.float64, generator=generator).to(parameter.dtype))
+
+
+def hidden(model: Any, ids: Tensor = IDS) -> Tensor:
+    return model(input_ids=ids).last_hidden_state
+
+
+def paper_model(model: Any, scaling: float = 1.0) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """The paper's weight form of an adapted model, built beside it: base weights replaced by W + s (T - R).
+
+    Factors come from `hosvd` on the base weights, products are written as one einsum in float64, and the model is called
+    with the weights as a function of J.
+    """
+    tuner = model.base_model
+    base = copy.deepcopy(model).unload()
+    matrices, weights = [], {}
+    for stack in tuner.craft_J["default"].stacks.values():
+        js = [j.detach().clone().requires_grad_() for j in tuner.craft_J["default"].js(stack)]
+        matrices += js
+        modules = [base.get_submodule(layer.module_name) for layer in stack.layers]
+        own = [
+            (module.weight.T if isinstance(module, Conv1D) else module.weight).detach()[layer.start : layer.stop]
+            for module, layer in zip(modules, stack.layers, strict=True)
+        ]
+        parts = hosvd(own, stack.ranks, dtype=own[0].dtype)
+        weights[stack.name] = (stack, own, parts, js)
+
+    def forward() -> Tensor:
+        changed: dict[str, Tensor] = {}
+        for stack, _, parts, js in weights.values():
+            us = (parts.u1, parts.u2, parts.u3)
+            moved = [u @ j for u, j in zip(us, js, strict=True)]
+            tensor = torch.einsum("abc,la,ob,ic->loi", parts.core, *moved) - torch.einsum("abc,la,ob,ic->loi", parts.core, *us)
+            for layer, delta in zip(stack.layers, scaling * tensor, strict=True):
+                key = f"{layer.module_name}.weight"
+                module = base.get_submodule(layer.module_name)
+                full = torch.zeros(layer.outputs, layer.inputs, dtype=delta.dtype)
+                full = torch.cat([full[: layer.start], delta, full[layer.stop :]])
+                full = full.T if isinstance(module, Conv1D) else full
+                changed[key] = changed.get(key, module.weight.detach()) + full
+        out = torch.func.functional_call(base, changed, kwargs={"input_ids": IDS})
+        return out.last_hidden_state
+
+    return forward, matrices
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_equals_the_weight_form_in_value_and_gradient(
+    family: str, dtype: torch.dtype, tolerance: float, tiny_model: TinyModel
+) -> None:
+    model = adapted(tiny_model(family), projections=("q", "k", "v", "o"), scaling=0.7)
+    if dtype == torch.float64:
+        model.double()
+        # The store's factors are float32; for 1e-10 both sides take float64 ones.
+        tuner = model.base_model
+        for stack in tuner.craft_J["default"].stacks.values():
+            stack.set_factors(hosvd(_weights(tuner.model, stack), stack.ranks, dtype=dtype))
+    model.eval()
+    move_j(model)
+    forward, matrices = paper_model(model, scaling=0.7)
+    ours, theirs = hidden(model), forward()
+    scale = float(theirs.detach().abs().max())
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance * scale)
+    probe = torch.cos(torch.arange(ours.numel(), dtype=dtype)).view_as(ours)
+    (ours * probe).sum().backward()
+    expected = torch.autograd.grad((theirs * probe).sum(), matrices)
+    for mine, reference in zip(model.base_model.craft_J.parameters(), expected, strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad, reference, rtol=0, atol=tolerance * float(reference.abs().max()) * 4)
+
+
+def _weights(model: Any, stack: Any) -> list[Tensor]:
+    found = []
+    for layer in stack.layers:
+        base = model.get_submodule(layer.module_name).get_base_layer()
+        weight = base.weight.T if isinstance(base, Conv1D) else base.weight
+        found.append(weight.detach()[layer.start : layer.stop])
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_is_the_base_model_bit_for_bit_at_the_identity(family: str, dtype: torch.dtype, tiny_model: TinyModel) -> None:
+    model = tiny_model(family, dtype).eval()
+    expected = hidden(model)
+    model = adapted(model, init_epsilon=0.0, projections=("q", "k", "v", "o", "up", "down")).eval()
+    assert torch.equal(hidden(model), expected)
+    model.train()
+    assert torch.equal(hidden(model), expected)
+
+
+def test_starts_near_the_identity_by_its_seed(tiny_model: TinyModel) -> None:
+    starts = [adapted(tiny_model("bert"), init_seed=seed).base_model.craft_J.state_dict() for seed in (3, 3, 4)]
+    assert all(torch.equal(starts[0][key], starts[1][key]) for key in starts[0])
+    assert not any(torch.equal(starts[0][key], starts[2][key]) for key in starts[0])
+    noise = torch.cat([(value - torch.eye(len(value))).flatten() for value in starts[0].values()])
+    assert float(noise.std()) == pytest.approx(1e-3, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "ranks", "count"),
+    [
+        (RobertaConfig(), "qv", ("all", 100, 100), 40_288),
+        (RobertaConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16), "qv", (24, 100, 100), 41_152),
+        (LlamaConfig(), "qv", (32, 64, 64), 18_432),
+        (LlamaConfig(num_key_value_heads=8, intermediate_size=14336), "qv", ("all", 128, 128), 67_584),
+        (LlamaConfig(), "qv", ("all", 250, 250), 252_048),
+        (LlamaConfig(num_key_value_heads=8, intermediate_size=14336), "qkvo", (32, 360, 360), 1_040_896),
+    ],
+)
+def test_the_papers_counts_without_weights(config: Any, words: str, ranks: Any, count: int) -> None:
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    assert adapted(model, projections=tuple(words), ranks=ranks).get_nb_trainable_parameters()[0] == count
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ranks": (4, 6, 7)}, "r1 (layers) is 4, but projection 'q' has 3 stacked layers"),
+        ({"ranks": ("all", 33, 7)}, "r2 (outputs) is 33"),
+        ({"ranks": ("all", 6, 33)}, "r3 (inputs) is 33"),
+        ({"projections": ("gate",)}, "no projection 'gate'"),
+        ({"exclude_modules": ["query", "value"]}, "leave out every module"),
+        ({"target_modules": ["nothing"]}, "fit no linear module"),
+    ],
+)
+def test_what_the_model_does_not_allow_is_said_and_leaves_it_as_it_was(
+    settings: dict[str, Any], said: str, tiny_model: TinyModel
+) -> None:
+    model = tiny_model("bert")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        adapted(model, **settings)
+    assert said in str(caught.value)
+    assert not any(isinstance(module, CraftLinear) for module in model.modules())
+    assert not model._forward_pre_hooks
+
+
+def test_a_model_without_weights_says_so(tiny_model: TinyModel) -> None:
+    with torch.device("meta"):
+        model = AutoModel.from_config(tiny_model("bert").config)
+    with pytest.raises(ValueError, match="meta device"):
+        hidden(adapted(model), IDS.to("meta"))
+
+
+@pytest.mark.parametrize("form", ["list", "regex", "all-linear"])
+def test_target_modules_as_peft_understands_them(form: str, tiny_model: TinyModel) -> None:
+    chosen = {"list": ["query", "value"], "regex": r".*self\.(query|value)", "all-linear": "all-linear"}[form]
+    model = adapted(tiny_model("bert"), target_modules=chosen, ranks=("all", 6, 6))
+    tuner = model.base_model
+    inner = 3 * (2 if form != "all-linear" else 6)
+    assert sum("pooler" not in name for name in tuner.targeted_module_names) == inner
+    if form != "all-linear":
+        assert sorted(tuner.craft_J["default"].stacks) == ["query", "value"]
+    move_j(model)
+    assert torch.isfinite(hidden(model)).all()
+
+
+def test_excluded_layers_are_no_part_of_the_stack(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert"), exclude_modules=r".*layer\.2\..*")
+    assert {name: stack.shape[0] for name, stack in model.base_model.craft_J["default"].stacks.items()} == {"q": 2, "v": 2}
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_dropout_draws_masks_once_a_forward(per_layer: bool, tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("llama"), dropout=0.3, dropout_mask="per_layer" if per_layer else "shared")
+    move_j(model)
+    model.train()
+    torch.manual_seed(5)
+    first = hidden(model)
+    stack = model.base_model.craft_J["default"].stacks["q"]
+    masks = stack.masks
+    assert [mask.dim() for mask in masks] == [3 if per_layer else 2] * 3
+    again = hidden(model)
+    assert not torch.equal(first, again)
+    torch.manual_seed(5)
+    assert torch.equal(hidden(model), first)
+    model.eval()
+    assert torch.equal(hidden(model), hidden(model))
+    # The masked J are those of the forward pass: the same masks by hand give the same cores.
+    torch.manual_seed(5)
+    model.train()
+    hidden(model)
+    js = [j * mask for j, mask in zip(model.base_model.craft_J["default"].js(stack), stack.masks, strict=True)]
+    torch.testing.assert_close(torch.stack(stack.cores), stack.offsets(js), rtol=0, atol=1e-6)
+
+
+def save(model: Any, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("save_factors", [False, True])
+@pytest.mark.parametrize("low_cpu_mem_usage", [False, True])
+def test_reload_gives_equal_outputs(
+    save_factors: bool, low_cpu_mem_usage: bool, family: str, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    model = adapted(tiny_model(family), save_factors=save_factors).eval()
+    move_j(model)
+    folder = save(model, tmp_path)
+    loaded = PeftModel.from_pretrained(tiny_model(family), folder, low_cpu_mem_usage=low_cpu_mem_usage)
+    assert torch.equal(hidden(loaded), hidden(model))
+    other = PeftModel.from_pretrained(tiny_model(family), folder, adapter_name="other")
+    assert torch.equal(hidden(other), hidden(model))
+
+
+@pytest.mark.parametrize("save_factors", [False, True])
+def test_other_base_weights_are_refused(save_factors: bool, tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = save(adapted(tiny_model("bert"), save_factors=save_factors), tmp_path)
+    with pytest.raises(ValueError, match="other weights of projection 'q'"):
+        PeftModel.from_pretrained(tiny_model("bert", seed=1), folder)
+    with pytest.raises(ValueError, match="other weights of projection 'q'"):
+        PeftModel.from_pretrained(tiny_model("bert", torch.bfloat16), folder)
+
+
+def test_factors_that_came_out_differently_are_refused(
+    tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, carrying = tmp_path / "plain", tmp_path / "carrying"
+    model = adapted(tiny_model("bert")).eval()
+    move_j(model)
+    save(model, plain)
+    model.peft_config["default"].save_factors = True
+    save(model, carrying)
+    expected = hidden(model)
+
+    def flipped(weights: Any, ranks: Any, *, name: str) -> Any:
+        import dataclasses
+
+        parts = hosvd(weights, ranks)
+        return dataclasses.replace(parts, u2=-parts.u2)
+
+    monkeypatch.setattr("craft.placing.default_store", lambda: type("Other", (), {"get": staticmethod(flipped)}))
+    with pytest.raises(ValueError, match="another basis"):
+        PeftModel.from_pretrained(tiny_model("bert"), plain)
+    assert torch.equal(hidden(PeftModel.from_pretrained(tiny_model("bert"), carrying)), expected)
+    assert torch.equal(hidden(PeftModel.from_pretrained(tiny_model("bert"), carrying, is_trainable=True).eval()), expected)
+
+
+def test_a_broken_or_nameless_record_is_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = save(adapted(tiny_model("bert"), save_factors=True), tmp_path)
+    path = folder / "adapter_model.safetensors"
+    whole = load_file(path)
+    save_file({key: tensor for key, tensor in whole.items() if "craft_fingerprint" not in key}, path)
+    with pytest.raises(ValueError, match="does not say which factors"):
+        PeftModel.from_pretrained(tiny_model("bert"), folder)
+    key = next(key for key in whole if key.endswith("q_u3"))
+    save_file(whole | {key: whole[key].flip(0).contiguous()}, path)
+    with pytest.raises(ValueError, match="broken"):
+        PeftModel.from_pretrained(tiny_model("bert"), folder)
+
+
+def test_saved_adapters_are_small(tiny_model: TinyModel, tmp_path: Path) -> None:
+    model = adapted(tiny_model("bert"), ranks=("all", 32, 32))
+    folder = save(model, tmp_path)
+    j_bytes = 4 * model.get_nb_trainable_parameters()[0]
+    assert (folder / "adapter_model.safetensors").stat().st_size < 1.5 * j_bytes + 4096
+
+
+@pytest.mark.parametrize("words", [("q", "v"), ("q", "k", "v", "o")])
+def test_lora_export_is_exact(words: tuple[str, ...], family: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    model = adapted(tiny_model(family), projections=words, scaling=1.3).eval()
+    move_j(model)
+    folder = to_lora(model, tmp_path / "lora")
+    lora = PeftModel.from_pretrained(tiny_model(family), folder).eval()
+    assert isinstance(lora.peft_config["default"], LoraConfig)
+    expected = hidden(model)
+    torch.testing.assert_close(hidden(lora), expected, rtol=0, atol=2e-5 * float(expected.detach().abs().max()))
+    assert {config.r for config in lora.peft_config.values()} <= {6, 12, 18}
+    also = PeftModel.from_pretrained(tiny_model(family), model.to_lora(tmp_path / "again"))
+    assert torch.equal(hidden(also), hidden(lora))
+
+
+def test_lora_export_takes_the_head_along(tiny_model: TinyModel, tmp_path: Path) -> None:
+    model = adapted(tiny_model("bert", head="classifier"), task_type="SEQ_CLS").eval()
+    move_j(model)
+    lora = PeftModel.from_pretrained(tiny_model("bert", head="classifier", seed=0), model.to_lora(tmp_path)).eval()
+    torch.testing.assert_close(lora(input_ids=IDS).logits, model(input_ids=IDS).logits, rtol=0, atol=1e-5)
+
+
+def test_merged_for_scoring_only_where_the_dtype_holds_it(tiny_model: TinyModel) -> None:
+    for dtype, holds in ((torch.float32, True), (torch.bfloat16, False)):
+        model = adapted(tiny_model("llama", dtype)).eval()
+        move_j(model, 0.01)
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        expected = hidden(model)
+        with merged(model) as is_merged:
+            assert is_merged is holds
+            torch.testing.assert_close(hidden(model), expected, rtol=0, atol=1e-5 * float(expected.detach().abs().max()))
+        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())

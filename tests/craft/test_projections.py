@@ -1,0 +1,125 @@
+"""Where projections lie: every family's words, fused and grouped-query shapes, other models by a mapping, helpful errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel, BartConfig, BertConfig, T5Config
+
+from craft.projections import FAMILIES, find_projections, find_targets, linear_modules, target_modules
+
+TinyModel = Callable[..., Any]
+GROUPED = ("llama", "mistral", "qwen2", "qwen3", "gemma")
+
+
+def test_every_family_has_its_words(family: str, tiny_model: TinyModel) -> None:
+    model = tiny_model(family)
+    stacks = find_projections(model, list(FAMILIES[family]))
+    assert list(stacks) == list(FAMILIES[family])
+    for name, layers in stacks.items():
+        assert len(layers) == 3, name
+        assert [layer.module_name for layer in layers] == sorted({layer.module_name for layer in layers})
+    expected = (16, 32) if family in GROUPED else (32, 32)
+    assert stacks["k"][0].shape == stacks["v"][0].shape == expected
+    assert stacks["q"][0].shape == stacks["o"][0].shape == (32, 32)
+    assert stacks["up"][0].shape[1] == stacks["down"][0].shape[0] == 32
+
+
+def test_every_linear_module_of_a_layer_is_named_once(family: str, tiny_model: TinyModel) -> None:
+    model = tiny_model(family)
+    named = [layer.module_name for layers in find_projections(model, list(FAMILIES[family])).values() for layer in layers]
+    fused = 2 if family == "gpt2" else 0  # c_attn is three projections
+    assert len(set(named)) == len(named) - 3 * fused
+    inner = [key for key in linear_modules(model) if any(word.isdigit() for word in key.split("."))]
+    assert sorted(set(named)) == sorted(inner)
+
+
+def test_fused_parts_are_consecutive_outputs(tiny_model: TinyModel) -> None:
+    stacks = find_projections(tiny_model("gpt2"), ["q", "k", "v"])
+    assert [(stacks[word][0].start, stacks[word][0].stop) for word in "qkv"] == [(0, 32), (32, 64), (64, 96)]
+    assert not stacks["q"][0].is_whole
+
+
+def test_encoder_decoder_stacks_stay_apart() -> None:
+    small = {"d_model": 16, "vocab_size": 32}
+    t5 = AutoModel.from_config(T5Config(num_layers=2, num_decoder_layers=3, d_kv=8, num_heads=2, d_ff=32, **small))
+    stacks = find_projections(t5, ["q"])
+    assert {name: len(layers) for name, layers in stacks.items()} == {
+        "q-encoder-block-layer-SelfAttention-q": 2,
+        "q-decoder-block-layer-SelfAttention-q": 3,
+        "q-decoder-block-layer-EncDecAttention-q": 3,
+    }
+    bart = AutoModel.from_config(
+        BartConfig(encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, **small)
+    )
+    assert len(find_projections(bart, ["v"])) == 3
+
+
+def test_other_models_by_a_mapping() -> None:
+    model = torch.nn.ModuleDict(
+        {"blocks": torch.nn.ModuleList(torch.nn.ModuleDict({"qkv": torch.nn.Linear(8, 24)}) for _ in "ab")}
+    )
+    stacks = find_projections(model, ["q", "v"], {"q": "qkv[0/3]", "v": r"blocks\.\d+\.qkv[2/3]"})
+    assert [(layer.module_name, layer.start, layer.stop) for layer in stacks["v"]] == [
+        ("blocks.0.qkv", 16, 24),
+        ("blocks.1.qkv", 16, 24),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "mapping", "said"),
+    [
+        (["gate"], None, ["no projection 'gate'", "q, k, v, o, up, down", "encoder.layer.attention.self.query"]),
+        (["qq"], None, ["Did you mean 'q'?"]),
+        (["q"], {"q": "attention.wq"}, ["'attention.wq'", "encoder.layer.attention.self.query"]),
+        (["q"], {"q": "query[0/3]"}, ["32 outputs", "3 equal parts"]),
+        (["q"], {"q": "query[3/3]"}, ["from 0 to 2"]),
+        ([], None, ["no projections given"]),
+    ],
+)
+def test_errors_say_what_there_is(names: list[str], mapping: Any, said: list[str], tiny_model: TinyModel) -> None:
+    with pytest.raises(ValueError, match=re.escape(said[0])) as caught:
+        find_projections(tiny_model("bert"), names, mapping)
+    assert all(part in str(caught.value) for part in said), str(caught.value)
+
+
+def test_unknown_family_lists_its_modules() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="projection_map"):
+        find_projections(model, ["q"])
+
+
+def test_targets_group_by_path_and_shape(tiny_model: TinyModel) -> None:
+    stacks = find_targets(tiny_model("llama"), lambda key: key.endswith("_proj"))
+    assert {name: (len(layers), layers[0].shape) for name, layers in stacks.items()} == {
+        "q_proj": (3, (32, 32)),
+        "k_proj": (3, (16, 32)),
+        "v_proj": (3, (16, 32)),
+        "o_proj": (3, (32, 32)),
+        "gate_proj": (3, (48, 32)),
+        "up_proj": (3, (48, 32)),
+        "down_proj": (3, (32, 48)),
+    }
+
+
+def test_lora_gets_the_same_modules(family: str, tiny_model: TinyModel) -> None:
+    model = tiny_model(family)
+    for words in (["q", "v"], ["o"], ["down"]):
+        wanted = {layer.module_name for layers in find_projections(model, words).values() for layer in layers}
+        names = target_modules(model, words)
+        adapted = get_peft_model(tiny_model(family), LoraConfig(target_modules=names, fan_in_fan_out=family == "gpt2"))
+        assert set(adapted.base_model.targeted_module_names) == wanted
+    if family == "bert":
+        assert target_modules(model, ["q"]) == ["query"]
+        assert target_modules(model, ["o"]) == ["attention.output.dense"]
+
+
+def test_meta_models_are_located_too() -> None:
+    with torch.device("meta"):
+        model = AutoModel.from_config(BertConfig(num_hidden_layers=12))
+    assert find_projections(model, ["q"])["q"][0].shape == (768, 768)
