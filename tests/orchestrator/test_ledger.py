@@ -13,12 +13,20 @@ from orchestrator.trial import TrialResult
 
 
 def test_a_result_reads_back_as_it_was_added(tmp_path: Path) -> None:
-    result = TrialResult("k1", "finished", {"score": 81.5, "search_loss": float("nan")}, {"trainable_parameters": 10}, 12, 3.5, notes=["n"])
+    result = TrialResult(
+        "k1", "finished", {"score": 81.5, "search_loss": float("nan")}, {"trainable_parameters": 10}, 12, 3.5, notes=["n"]
+    )
     Ledger(tmp_path).add(result)
     read = Ledger(tmp_path).results()["k1"]
     assert read.metrics["score"] == 81.5
     assert read.metrics["search_loss"] != read.metrics["search_loss"]
-    assert (read.status, read.steps, read.seconds, read.notes, read.counts) == ("finished", 12, 3.5, ["n"], {"trainable_parameters": 10})
+    assert (read.status, read.steps, read.seconds, read.notes, read.counts) == (
+        "finished",
+        12,
+        3.5,
+        ["n"],
+        {"trainable_parameters": 10},
+    )
 
 
 def test_the_last_line_of_a_key_holds(tmp_path: Path) -> None:

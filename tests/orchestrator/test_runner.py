@@ -7,7 +7,6 @@ else (Ray, checkpoints, ledger, folders) is real.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from craft.results import Counts
-from orchestrator.ledger import Ledger, one_driver
+from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.sweep import load_sweep
@@ -58,27 +57,30 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
     Everything it needs is inside, because workers get it by value.
     """
 
+    total = STEPS
+
     def train(spec, directory, *, report, resume_from, on_step):
         import json
         import os
         import time
+        from pathlib import Path
 
         from craft.checkpoint import write_folder
         from craft.results import Counts, Progress, RunFailed, RunResult
 
         def write(text):
-            with open(log, "a") as file:
+            with Path(log).open("a") as file:
                 file.write(text + "\n")
 
         rank, seed = spec.parameters["rank"], spec.seed
         how = behaviour.get((rank, seed), "well")
         first = json.loads((resume_from / "state.json").read_text())["step"] if resume_from else 0
-        write(f"start {rank} {seed} {first} {os.getpid()} {os.environ.get('LEFT_BEHIND')}")
+        write(f"start {rank} {seed} {first} {os.getpid()}")
         if how == "nan":
             raise RunFailed("training diverged: the loss is nan at step 1")
         if how == "no disk":
             raise OSError(28, "No space left on device")
-        for step in range(first + 1, STEPS + 1):
+        for step in range(first + 1, total + 1):
             if (how == "dies once" and first == 0 and step == 3) or (how == "dies" and step == 2):
                 os.write(2, b"Fatal Python error: something native\n")
                 os.kill(os.getpid(), 9)
@@ -86,27 +88,26 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
                 time.sleep(600)
             time.sleep(seconds)
             write(f"step {rank} {seed} {step}")
-            on_step(step, STEPS)
-            folder = write_folder(
-                directory / f"checkpoint-{step}",
-                lambda f, step=step: (f / "state.json").write_text(json.dumps({"step": step})) and None,
-            )
-            report(
-                Progress(step, STEPS, step / STEPS, {"search_score": 50.0 + step}, [{"step": step, "train_loss": 1.0}], folder)
-            )
+            on_step(step, total)
+
+            def fill(folder, step=step):
+                (folder / "state.json").write_text(json.dumps({"step": step}))
+
+            folder = write_folder(directory / f"checkpoint-{step}", fill)
+            points = [{"step": step, "train_loss": 1.0}]
+            report(Progress(step, total, step / total, {"search_score": 50.0 + step}, points, folder))
         adapter = directory / "adapter"
         adapter.mkdir()
         (adapter / "adapter_model.safetensors").write_text(f"{rank} {seed}")
-        return RunResult({"score": 60.0 + rank + seed}, Counts(10 * rank, 2, 100, 40), adapter, STEPS, STEPS, 1.0)
+        return RunResult({"score": 60.0 + rank + seed}, Counts(10 * rank, 2, 100, 40), adapter, total, total, 1.0)
 
     return train
 
 
 def plan_of(folder: Path, seeds: str = "[0]", ranks: str = "[1, 2]") -> Plan:
     file = folder / "sweep.yaml"
-    file.write_text(
-        f"name: test\nmodel: m\ntasks: [toy/acceptability]\nseeds: {seeds}\nspace: [{{method: lora, rank: {{values: {ranks}}}}}]\n"
-    )
+    space = f"[{{method: lora, rank: {{values: {ranks}}}}}]"
+    file.write_text(f"name: test\nmodel: m\ntasks: [toy/acceptability]\nseeds: {seeds}\nspace: {space}\n")
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
 
@@ -129,7 +130,6 @@ class Ran:
     log: Path
     folder: Path
     screen: str
-    stdout: str
 
     def result(self, rank: int, seed: int = 0) -> TrialResult:
         return self.outcome.results[self.key(rank, seed)]
@@ -158,7 +158,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
-    return Ran(plan, outcome, tracked, log, folder, out.read_text(), "")
+    return Ran(plan, outcome, tracked, log, folder, out.read_text())
 
 
 def test_every_trial_ends_as_it_should(ran: Ran) -> None:
@@ -252,7 +252,7 @@ def test_nothing_is_left_behind(ran: Ran) -> None:
 def test_a_folder_with_results_is_refused_without_resume(ran: Ran) -> None:
     from orchestrator.runner import run_sweep
 
-    with pytest.raises(ValueError, match="holds a sweep already.*--resume.*--name"):
+    with pytest.raises(ValueError, match=r"holds a sweep already.*--resume.*--name"):
         run_sweep(ran.plan, RunOptions(ran.folder))
 
 
@@ -260,8 +260,9 @@ def test_a_second_driver_is_refused(ran: Ran) -> None:
     from orchestrator.ledger import FolderInUse
     from orchestrator.runner import run_sweep
 
-    code = f"from pathlib import Path; import time; from orchestrator.ledger import one_driver\nwith one_driver(Path({str(ran.folder)!r})): print('in', flush=True); time.sleep(60)"
-    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    code = "import sys, time, pathlib; from orchestrator.ledger import one_driver\n"
+    code += "with one_driver(pathlib.Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", code, str(ran.folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
@@ -270,3 +271,62 @@ def test_a_second_driver_is_refused(ran: Ran) -> None:
     finally:
         other.kill()
         other.wait()
+
+
+def drive(folder: str) -> None:
+    """A driver of its own, for the tests that kill it: runs the sweep in `folder`, or what is left of it."""
+    from orchestrator.runner import run_sweep
+
+    plan = plan_of(Path(folder), ranks="[1, 2, 4]", seeds="[0, 1]")
+    options = RunOptions(Path(folder) / "run", cpus=2, resume=True, verbosity="quiet")
+    outcome = run_sweep(plan, options, train=stand_in(f"{folder}/log", {}, seconds=0.4))
+    print(len(outcome.finished), len(outcome.interrupted), len(outcome.missing))
+
+
+def driver(folder: Path) -> subprocess.Popen[str]:
+    code = (
+        "import importlib.util as u, sys; spec = u.spec_from_file_location('driver', sys.argv[1]); "
+        "sys.modules['driver'] = module = u.module_from_spec(spec); spec.loader.exec_module(module); module.drive(sys.argv[2])"
+    )
+    return subprocess.Popen([sys.executable, "-c", code, __file__, str(folder)], stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 240
+    while not condition():
+        assert process.poll() is None, "the driver ended early"
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_killed_then_interrupted_then_resumed_a_sweep_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    ledger, log = Ledger(tmp_path / "run"), tmp_path / "log"
+
+    first = driver(tmp_path)
+    wait_for(lambda: len(ledger.results()) >= 1, first)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    kept = set(ledger.finished())
+    started_by_then = len(starts(log))
+    assert 1 <= len(kept) < 6
+
+    second = driver(tmp_path)
+    wait_for(lambda: len(starts(log)) >= started_by_then + 2 and steps(log).total() % 3 != 0, second)
+    second.send_signal(signal.SIGINT)
+    said, _ = second.communicate(timeout=120)
+    finished, interrupted, missing = map(int, said.split())
+    assert finished + interrupted + missing == 6
+    assert interrupted >= 1
+    assert finished == len(ledger.finished())
+    assert {r.status for r in ledger.results().values()} <= {"finished", "interrupted"}
+
+    third = driver(tmp_path)
+    said, _ = third.communicate(timeout=240)
+    assert said.split() == ["6", "0", "0"]
+    results = ledger.finished()
+    assert sorted(result.metrics["score"] for result in results.values()) == [61.0, 62.0, 62.0, 63.0, 64.0, 65.0]
+    assert set(steps(log)) == {(rank, seed, step) for rank in (1, 2, 4) for seed in (0, 1) for step in (1, 2, 3)}
+    # Only the two trials that ran at each of the two stops start again, and repeat at most the step they had not stored.
+    assert len(starts(log)) <= 6 + 4
+    assert sum(n - 1 for n in steps(log).values()) <= 4

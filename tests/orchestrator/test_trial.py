@@ -51,7 +51,8 @@ def test_an_unexpected_error_names_its_kind_and_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), ConnectionResetError("hub"), RuntimeError("CUDA error: unspecified")]
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), ConnectionResetError("hub"), RuntimeError("CUDA error: unspecified")],
 )
 def test_faults_of_the_machine_are_left_to_another_try(tmp_path: Path, error: Exception) -> None:
     assert is_transient(error)

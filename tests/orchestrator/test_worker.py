@@ -1,0 +1,149 @@
+"""A trial inside a worker, without Ray: where it starts from, what it reports, what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from craft.checkpoint import verify, write_folder
+from craft.results import Counts, Progress, RunResult
+from craft.spec import RunSpec
+from orchestrator.trial import TrialResult, TrialSpec
+from orchestrator.worker import WorkerSettings, work
+
+SPEC = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
+
+
+def settings(tmp_path: Path, train: Callable | None = None, **more: Any) -> WorkerSettings:
+    return WorkerSettings(str(tmp_path / "storage"), str(tmp_path / "scratch"), 1, train=train, **more)
+
+
+def trains(seen: list[Path | None]) -> Callable:
+    def train(spec: RunSpec, directory: Path, *, report: Callable, resume_from: Path | None, on_step: Callable) -> RunResult:
+        seen.append(resume_from)
+        report(Progress(1, 2, 0.5, {"search_score": 51.0}, [{"step": 1, "train_loss": 2.0}]))
+        (directory / "adapter").mkdir()
+        (directory / "adapter" / "weights").write_text("w")
+        return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 1, 2, 1.0)
+
+    return train
+
+
+def run(settings: WorkerSettings, key: str = SPEC.key) -> list[tuple[dict[str, Any], dict[str, str]]]:
+    """Works, and gives each report with the files of its checkpoint as they were then."""
+    reports = []
+
+    def report(metrics: dict[str, Any], folder: Path | None) -> None:
+        files = (
+            {}
+            if folder is None
+            else {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()}
+        )
+        if folder is not None:
+            verify(folder)
+        reports.append((metrics, files))
+
+    work(key, json.dumps(SPEC.to_json()), settings, report)
+    return reports
+
+
+def store(tmp_path: Path, attempt: int, number: int, text: str, name: str = "state.json") -> Path:
+    folder = tmp_path / "storage" / f"attempt-{attempt}" / SPEC.key / f"checkpoint_{number:06}"
+    return write_folder(folder, lambda f: (f / name).write_text(text) and None)
+
+
+def test_it_reports_progress_then_its_result_with_a_sealed_adapter(tmp_path: Path) -> None:
+    (first, none), (last, files) = run(settings(tmp_path, trains([])))
+    assert first["search_score"] == 51.0
+    assert first["progress"]["points"] == [{"step": 1, "train_loss": 2.0}]
+    assert none == {}
+    assert last["result"]["metrics"] == {"score": 70.0}
+    assert files["adapter/weights"] == "w"
+    assert TrialResult.from_json(json.loads(files["result.json"])) == TrialResult.from_json(last["result"])
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_it_starts_from_the_newest_whole_checkpoint_of_all_attempts(tmp_path: Path) -> None:
+    seen: list[Path | None] = []
+    store(tmp_path, 2, 9, "old")
+    good = store(tmp_path, 10, 1, "good")
+    torn = store(tmp_path, 10, 2, "torn")
+    (torn / "state.json").write_text("tor")
+    (tmp_path / "storage" / "attempt-10" / SPEC.key / "checkpoint_000003").mkdir()
+    reports = run(settings(tmp_path, trains(seen)))
+    assert seen == [good]
+    assert reports[-1][0]["result"]["notes"] == ["2 damaged checkpoints were passed over on resuming"]
+
+
+def test_without_a_whole_checkpoint_it_starts_afresh(tmp_path: Path) -> None:
+    seen: list[Path | None] = []
+    (store(tmp_path, 1, 0, "x") / "manifest.json").unlink()
+    run(settings(tmp_path, trains(seen)))
+    assert seen == [None]
+
+
+def test_a_result_that_was_stored_but_never_written_down_is_reported_not_trained_again(tmp_path: Path) -> None:
+    result = TrialResult(SPEC.key, "finished", {"score": 70.0})
+    store(tmp_path, 1, 3, json.dumps(result.to_json()), "result.json")
+    seen: list[Path | None] = []
+    ((metrics, files),) = run(settings(tmp_path, trains(seen)))
+    assert seen == []
+    assert TrialResult.from_json(metrics["result"]) == result
+    assert "result.json" in files
+
+
+def test_other_code_on_the_worker_is_told_from_a_bad_trial(tmp_path: Path) -> None:
+    ((metrics, _),) = run(settings(tmp_path, trains([])), key="0123456789abcdef")
+    assert metrics["result"]["status"] == "failed"
+    assert metrics["result"]["retryable"]
+    assert "another version of this code" in metrics["result"]["error"]
+
+
+def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
+    def greedy(spec: RunSpec, directory: Path, **_: Any) -> RunResult:
+        blocks = [bytearray(64 * 2**20) for _ in range(200)]
+        raise AssertionError(f"got {len(blocks)} blocks")
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = _data_bytes() + 512 * 2**20
+    ((metrics, _),) = run(settings(tmp_path, greedy, memory_bytes=limit))
+    assert metrics["result"]["status"] == "failed"
+    assert "out of memory" in metrics["result"]["error"]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0.3, 1), (None, 0)])
+def test_a_process_that_hangs_without_the_interpreter_is_ended(tmp_path: Path, seconds: float | None, code: int) -> None:
+    # libc's sleep called with the interpreter's lock held: no Python thread could end this.
+    script = f"""
+import ctypes, json, sys, tempfile
+from pathlib import Path
+from craft.spec import RunSpec
+from orchestrator.trial import TrialSpec
+from orchestrator.worker import WorkerSettings, work
+spec = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
+def train(*arguments, **named):
+    ctypes.PyDLL(None).usleep(2_000_000)
+    raise ValueError("woke up")
+folder = sys.argv[1]
+settings = WorkerSettings(folder + "/storage", folder + "/scratch", 1, {seconds}, None, train)
+work(spec.key, json.dumps(spec.to_json()), settings, lambda *_: None)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=120)
+    assert done.returncode == code
+    left = tmp_path / "scratch" / SPEC.key / "stderr.log"
+    assert left.exists() == (code == 1)
+    if code:
+        assert "in train" in left.read_text()
+
+
+def _data_bytes() -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")]
+    return int(line.split()[1]) * 1024
