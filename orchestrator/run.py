@@ -23,6 +23,7 @@ from rich.console import Console
 from orchestrator.identity import EFFECTIVE_FILE, check_resume
 from orchestrator.mistakes import SweepError
 from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.tracking_uri import resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
@@ -115,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(given: argparse.Namespace, console: Console) -> int:
     sweep = load_sweep(given.sweep, _overrides(given))
     folder = sweep.folder
+    resolve_uri(given.tracking_uri or sweep.tracking.uri)
+    resume = given.resume
     if not given.plan:
         resume = _may_go_on(given, sweep, folder)
     from orchestrator.plan import make_plan
@@ -128,7 +131,9 @@ def _main(given: argparse.Namespace, console: Console) -> int:
         from orchestrator.plan_table import print_plan
         from orchestrator.workload import planned_steps
 
-        print_plan(plan, Console(file=sys.stdout, highlight=False), planned_steps(plan))
+        # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
+        wide = None if sys.stdout.isatty() else max(160, max(len(one.label) for one in plan.configurations) + 90)
+        print_plan(plan, Console(file=sys.stdout, highlight=False, width=wide), planned_steps(plan))
         return GOOD
     with claimed(folder):
         return _run(given, plan, folder, resume, console)
@@ -195,15 +200,15 @@ def claimed(folder: Path) -> Iterator[None]:
         probe.write_text("")
         probe.unlink()
     except OSError as error:
-        _take_back(missing)
+        _take_back([one for one in missing if one.exists()])
         reason = f"storage: {folder} cannot be written ({error.strerror or error}); give another folder by --storage"
         raise SweepError([reason]) from None
     try:
         yield
     except (ValueError, OSError):
-        if missing and not (folder / "ledger.jsonl").exists():
+        if folder in missing and not (folder / "ledger.jsonl").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _take_back(missing)
+            _take_back(missing[1:])
         raise
 
 

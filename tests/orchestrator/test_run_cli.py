@@ -1,0 +1,176 @@
+"""The command line as people meet it: its help, its plan, its refusals, and one small sweep from start to extension."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator import run
+from orchestrator.ledger import Ledger
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "model_type": "bert",
+    "architectures": ["BertModel"],
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 100,
+}
+SWEEP = """\
+name: small
+model: MODEL
+tasks: [toy/sentiment]
+training: {max_steps: 2, batch_size: 4, max_length: 16, train_examples: 40, eval_examples: 20}
+space:
+  - method: craft
+    ranks: {values: [[all, 4, 4], [all, 8, 8]]}
+  - method: lora
+    rank: 1
+constraints: {trainable_parameters: {max: 300}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a sweep file and a model that is a config.json alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in run.QUIET:
+        monkeypatch.setenv(name, os.environ.get(name, run.QUIET[name]))
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", str(tmp_path / "tiny")))
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = names(folder)
+    assert run.main(["sweep.yaml", "--plan"]) == run.GOOD
+    printed = capsys.readouterr()
+    row = next(line for line in printed.out.splitlines() if line.startswith("CRAFT L·4·4 qv"))
+    assert row.split()[4:6] == ["72", "66"]  # 2 (2² + 4² + 4²), and a head of 2 x 32 + 2
+    assert row.split()[-2:] == ["1", "2"]  # one trial of two steps
+    assert "merged" not in printed.out
+    assert "3 configurations x 1 tasks x 1 seeds = 3 trials, 6 optimizer steps" in printed.out
+    assert printed.err == ""
+    assert names(folder) == before
+
+
+def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["sweep.yaml", "--plan", "--set", "constraints.trainable_parameters.max=100"]) == run.GOOD
+    assert "dropped: LoRA r1 qv: trainable_parameters 256 is above max 100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.yaml"], "nowhere.yaml: there is no such file"),
+        (["sweep.yaml", "--set", "nonsense"], "--set nonsense: not of the form key.path=value"),
+        (["sweep.yaml", "--set", "space=[]"], "space: is empty"),
+        (["sweep.yaml", "--set", "space.1.ranks=[8, 4, 4]"], "Did you mean 'rank'?"),
+        (["sweep.yaml", "--set", "space.0.ranks=[8, 4, 4]"], "space.0: CRAFT 8·4·4 qv cannot be built"),
+        (["sweep.yaml", "--name", "../up"], "it names the sweep's folder"),
+        (["sweep.yaml", "--storage", "sweep.yaml/runs"], "cannot be written"),
+        (["sweep.yaml", "--storage", "/proc/runs"], "/proc/runs/small cannot be written"),
+        (["sweep.yaml"], "has no safetensors weights"),
+        (["sweep.yaml", "--set", "model=nobody/nothing"], "HF_HUB_OFFLINE is set"),
+        (["sweep.yaml", "--set", "tasks=[glue/rte]", "--set", "data.root=nowhere"], "data.root has no folder"),
+        (["sweep.yaml", "--tracking-uri", "mlruns"], "is a folder; MLflow keeps runs in a database"),
+    ],
+)
+def test_a_wrong_call_is_one_message_and_leaves_nothing(
+    arguments: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = names(folder)
+    assert run.main(arguments) == run.WRONG
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "Traceback" not in printed.err
+    assert names(folder) == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["sweep.yaml", "--max-concurrent", "0"], ["sweep.yaml", "--quiet", "--verbose"]])
+def test_flags_that_make_no_sense_are_refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run.main(arguments)
+    assert exit_.value.code == run.WRONG
+    assert "usage: python -m orchestrator.run" in capsys.readouterr().err
+
+
+def test_help_shows_every_flag_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run.main(["--help"])
+    assert exit_.value.code == 0
+    printed = capsys.readouterr().out
+    for flag in ("--plan", "--set", "--resume", "--address", "--tracking-uri", "--storage", "--max-concurrent", "--name"):
+        assert flag in printed
+    assert "examples:" in printed
+    assert "exit status:" in printed
+
+
+def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from orchestrator.sweep import load_sweep
+
+    stored = folder / "runs" / "small"
+    stored.mkdir(parents=True)
+    (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
+    assert run.main(["sweep.yaml"]) == run.WRONG
+    assert "Add --resume to go on with it" in capsys.readouterr().err
+    assert run.main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == run.WRONG
+    assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
+
+
+def test_only_the_check_runs_before_a_mistake_is_told(folder: Path) -> None:
+    program = (
+        "import sys; from orchestrator.run import main; status = main(['sweep.yaml', '--set', 'trainin.epochs=1']);"
+        "print(status, [name for name in ('torch', 'ray', 'mlflow', 'transformers') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "2 []"
+    assert "Did you mean 'training'?" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
+    """Real processes: a run, the same command again, and one more seed, which alone is run."""
+    from transformers import BertConfig, BertModel
+
+    from craft.models import MINILM, load_tokenizer
+
+    base = {name: value for name, value in CONFIG.items() if name != "vocab_size"}
+    BertModel(BertConfig(**base)).save_pretrained(folder / "tiny")
+    load_tokenizer(MINILM).save_pretrained(folder / "tiny")
+
+    def call(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "orchestrator.run", "sweep.yaml", "--cpus", "1", *more]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(folder / "cache")}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+    first = call()
+    assert first.returncode == run.GOOD, first.stderr
+    assert "mlflow ui --backend-store-uri sqlite:///" in first.stdout
+    assert "WARNING" not in first.stdout + first.stderr
+    stored = folder / "runs" / "small"
+    assert {"sweep.yaml", "ledger.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
+    assert len(Ledger(stored).finished()) == 3
+
+    assert call().returncode == run.WRONG
+    extended = call("--resume", "--set", "seeds=[0, 1]")
+    assert extended.returncode == run.GOOD, extended.stderr
+    results = Ledger(stored).finished()
+    assert len(results) == 6
+    written = [json.loads(line)["key"] for line in (stored / "ledger.jsonl").read_text().splitlines()]
+    assert len(written) == len(set(written)) == 6
