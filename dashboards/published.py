@@ -21,7 +21,7 @@ PROTOCOLS = {
 
 @cache
 def published_rows() -> pd.DataFrame:
-    """All rows of both tables: model, method, trainable_parameters, average, averaged_tasks, source, suite, protocol, `score/*`."""
+    """All rows of both tables: model, method, trainable_parameters, average, its tasks, source, suite, protocol, `score/*`."""
     frames = []
     for suite, protocol in PROTOCOLS.items():
         frame = pd.read_csv(FOLDER / f"published_{suite}.csv")

@@ -28,8 +28,10 @@ from orchestrator.pareto import Direction, front
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
 
-# Okabe and Ito's colours without yellow and black, which vanish on a light and on a dark ground
-OKABE_ITO = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
+# Okabe and Ito's colours without yellow and black, which vanish on a light and on a dark ground; the blue is a little lighter
+# than theirs so that it holds on the dark one
+BLUE = "#1B80C4"
+OKABE_ITO = ("#D55E00", BLUE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
 KNOWN_METHODS = ("craft", "lora", "dora", "pissa", "vera", "lora_xs", "full")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "hexagon")
 SCALE = [[0.0, "#00224e"], [0.25, "#35456c"], [0.5, "#7d7c78"], [0.75, "#bcae6c"], [1.0, "#fee838"]]  # cividis
@@ -82,9 +84,8 @@ class View:
 
     @property
     def tasks(self) -> list[str]:
-        return sorted(
-            column.removeprefix("m.score/") for column in map(str, self.configurations.columns) if column.startswith("m.score/")
-        )
+        names = map(str, self.configurations.columns)
+        return sorted(name.removeprefix("m.score/") for name in names if name.startswith("m.score/"))
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def make_view(
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None,
     curves: Curves = lambda runs, metric: {},
 ) -> View:
-    """Puts sweeps side by side. Ids get the sweep's number as a prefix where there are several: they may share configurations."""
+    """Puts sweeps side by side. Several may share configurations, so then ids get the sweep's number as a prefix."""
     configurations, trials = [], []
     for number, sweep in enumerate(sweeps):
         prefix = f"{number}/" if len(sweeps) > 1 else ""
@@ -197,14 +198,14 @@ def scalar(value: Any) -> Any:
 
 
 def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
-    """Names of the parameters that take more than one value (a parameter that only some methods have takes two: absent is one).
+    """Names of the parameters that take more than one value among the configurations that have them.
 
     `ranks` is left out where r1, r2 and r3 say the same in numbers.
     """
     names = [name.removeprefix("p.") for name in map(str, frame.columns) if name.startswith("p.")]
     if {"r1", "r2", "r3"} <= set(names):
         names = [name for name in names if name != "ranks"]
-    return [name for name in names if len({scalar(value) for value in frame[f"p.{name}"]}) > 1]
+    return [name for name in names if len({scalar(value) for value in frame[f"p.{name}"]} - {None}) > 1]
 
 
 def axis(metric: Metric) -> Plain:

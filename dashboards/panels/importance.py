@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, choice, column, done, parameters_that_differ, scalar, text
+from dashboards.panels.base import BLUE, Panel, Plain, View, choice, column, done, parameters_that_differ, scalar, text
 
 LEAST = 4  # configurations; below it every parameter explains everything
 FANOVA_UP_TO = 400  # configurations: the forest's cost grows with their number
@@ -94,7 +94,7 @@ def draw(plain: Plain) -> Plain:
         "orientation": "h",
         "x": {"$": "share/{method}/{evaluator}"},
         "y": {"$": "name/{method}/{evaluator}"},
-        "marker": {"color": "#0072B2"},
+        "marker": {"color": BLUE},
         "texttemplate": "%{x:.2f}",
         "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
     }

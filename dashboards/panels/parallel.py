@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, column, done, numbers, parameters_that_differ, scalar, text
+from dashboards.panels.base import BLUE, Panel, Plain, View, column, done, numbers, parameters_that_differ, scalar, text
 
 LINES_UP_TO = 400
 # from the lowest fifth to the best: grey over blue to the one warm colour, told apart by lightness as well
-BANDS = ("#8A8A8A", "#9AA9C0", "#56B4E9", "#0072B2", "#D55E00")
+BANDS = ("#8A8A8A", "#9AA9C0", "#56B4E9", BLUE, "#D55E00")
 COLOURS_MEAN = "Orange is the best fifth by score, then blue, light blue and grey"
 
 
@@ -74,9 +74,10 @@ def draw(plain: Plain) -> Plain:
         ids: list[Any] = []
         for line in range(lines * band // bands, lines * (band + 1) // bands):
             for position, one in enumerate(axes):
-                x.append(position)
-                y.append(one["at"][line])
-                ids.append(plain["id"][line])
+                if one["at"][line] is not None:  # a parameter of another method: the line passes it by
+                    x.append(position)
+                    y.append(one["at"][line])
+                    ids.append(plain["id"][line])
             x.append(None)
             y.append(None)
             ids.append(None)

@@ -35,7 +35,7 @@ def planned_trials(frame: Any) -> int | None:
 
 def progress_data(view: View) -> Plain:
     """Trials by state for each sweep, and how many are to come where the plan is known."""
-    groups = []
+    groups: list[Plain] = []
     for frame in view.sweeps:
         counts = frame.trials["state"].value_counts() if len(frame.trials) else pd.Series(dtype=int)
         tally = {state: int(counts.get(state, 0)) for state in STATES}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, colours, column, done, numbers, text
+from dashboards.panels.base import BLUE, Panel, Plain, View, colours, column, done, numbers, text
 from orchestrator.pareto import Direction, hypervolume, log_axes, reference_point
 
 DIRECTIONS: tuple[Direction, Direction] = ("minimize", "maximize")
@@ -73,7 +73,7 @@ def volume_data(view: View) -> Plain:
         fit = np.isfinite(points).all(axis=1)
         if fit.sum() < 2:
             continue
-        points, frame = points[fit], frame[fit]
+        points, frame = points[fit], frame.loc[fit]
         reference = reference_point(points, DIRECTIONS)
         spent = _spent(view.trials[view.trials["sweep"] == name], frame["ended"].to_numpy(dtype=float))
         at, volume = _growth(points, reference)
@@ -120,7 +120,7 @@ def volume_draw(plain: Plain) -> Plain:
             "x": group["hours"],
             "y": group["volume"],
             "customdata": group["id"],
-            "line": {"shape": "hv", "width": 1.8, "dash": dashes[index % len(dashes)], "color": "#0072B2"},
+            "line": {"shape": "hv", "width": 1.8, "dash": dashes[index % len(dashes)], "color": BLUE},
             "marker": {"size": 6},
         }
         for index, group in enumerate(plain["groups"])

@@ -26,7 +26,8 @@ from dashboards.panels.base import (
 
 TASK_LABELS = {
     "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",
-    "stsb": "STS-B", "boolq": "BoolQ", "piqa": "PIQA", "siqa": "SIQA", "hellaswag": "Hella", "winogrande": "Wino", "arc_easy": "ARC-e",
+    "stsb": "STS-B",
+    "boolq": "BoolQ", "piqa": "PIQA", "siqa": "SIQA", "hellaswag": "Hella", "winogrande": "Wino", "arc_easy": "ARC-e",
     "arc_challenge": "ARC-c", "openbookqa": "OBQA",
 }  # fmt: skip
 LABELS = {"trainable_parameters": "# Params", "score": "Score"}
@@ -116,9 +117,9 @@ def _shared(frame: pd.DataFrame, differ: list[str]) -> list[list[Any]]:
             lines.append([label, str(frame[key].iloc[0])])
     for name in map(str, frame.columns):
         if name.startswith("p.") and name.removeprefix("p.") not in (*differ, "method", "protocol"):
-            value = scalar(frame[name].iloc[0])
-            if value is not None and frame[name].nunique(dropna=False) == 1:
-                lines.append([name.removeprefix("p."), value])
+            values = {scalar(value) for value in frame[name]} - {None}
+            if len(values) == 1:
+                lines.append([name.removeprefix("p."), values.pop()])
     return lines
 
 

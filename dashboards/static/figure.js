@@ -52,9 +52,8 @@ Craft.layout = function (given, palette, width, wide) {
   const narrow = width < 520;
   const axis = one => {
     const made = {...base, ...one};
-    // one label a decade reads better than 2 and 5 between them where there is no room
-    if (made.type === "log") made.tickformat = "~s";
-    if (made.type === "log" && narrow && made.dtick === undefined) made.dtick = 1;
+    // all nine labels of a decade would lie over each other
+    if (made.type === "log") Object.assign(made, {tickformat: "~s", dtick: narrow ? 1 : "D2"});
     return made;
   };
   return {

@@ -1,0 +1,163 @@
+"""What is read back from a real SQLite store is what was written into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from dashboards.data import DashboardError, Store
+from dashboards.frames import Frames, typed
+from tests.dashboards.synthetic import START, configuration, experiment_of, grid, sweep_run, write_many, write_sweep
+
+SCORES = {"mrpc": [88.0, 90.0], "rte": [70.0, 74.0]}
+
+
+@pytest.fixture
+def frames(store_at: Callable[..., Store]) -> Frames:
+    craft = {"ranks": "all,64,64", "r2": 64, "learning_rate": "3e-4", "projections": "q,v"}
+    runs = configuration("aaaaaaaaaa", params=craft, scores=SCORES, parameters=18432)
+    runs += configuration(
+        "bbbbbbbbbb",
+        method="lora",
+        params={"rank": 8},
+        scores={"mrpc": [80.0, 1.0]},
+        states={("mrpc", 1): "failed"},
+        summarize=False,
+    )
+    runs += configuration(
+        "cccccccccc",
+        scores={"mrpc": [1.0], "rte": [1.0]},
+        states={("mrpc", 0): "running", ("rte", 0): "running"},
+        summarize=False,
+    )
+    runs += configuration("dddddddddd", scores={"mrpc": [1.0]}, states={("mrpc", 0): "failed"}, summarize=False)
+    feed = store_at("ranks", [sweep_run("ranks", planned=9), *runs]).feed("ranks")
+    assert feed.refresh()
+    return feed.frames()
+
+
+def test_a_summarized_configuration_is_what_the_tracker_wrote(frames: Frames) -> None:
+    row = frames.configurations.set_index("id").loc["aaaaaaaaaa"]
+    assert (row["state"], row["method"], row["protocol"]) == ("done", "craft", "honest")
+    assert row["m.score"] == pytest.approx((89 + 72) / 2)
+    assert (row["m.score/mrpc"], row["m.score/rte"]) == (89.0, 72.0)
+    assert (row["m.score_low"], row["m.trainable_parameters"]) == (pytest.approx(79.8), 18432)
+    assert (row["p.r2"], row["p.learning_rate"], row["p.ranks"]) == (64, 3e-4, "all,64,64")
+    assert (row["trials"], row["finished"], row["failed"]) == (4, 4, 0)
+
+
+def test_unfinished_configurations_have_the_state_of_their_trials(frames: Frames) -> None:
+    table = frames.configurations.set_index("id")
+    assert table["state"].to_dict() == {
+        "aaaaaaaaaa": "done",
+        "bbbbbbbbbb": "partial",
+        "cccccccccc": "running",
+        "dddddddddd": "failed",
+    }
+    assert table.loc["bbbbbbbbbb", "m.score"] == 80.0
+    assert np.isnan(table.loc["cccccccccc", "m.score"])
+
+
+def test_trials_carry_task_seed_state_and_reason(frames: Frames) -> None:
+    trials = frames.trials
+    assert len(trials) == 9
+    failed = trials[trials["state"] == "failed"]
+    assert set(failed["reason"]) == {"NaN loss at step 3"}
+    first = trials[(trials["configuration"] == "aaaaaaaaaa") & (trials["task"] == "rte") & (trials["seed"] == 1)].iloc[0]
+    assert (first["m.score"], first["m.search_score"], first["ended"] - first["started"]) == (74.0, 74.0, 50_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("64", 64),
+        ("3e-4", 3e-4),
+        ("true", True),
+        ("all,64,64", "all,64,64"),
+        ("None", None),
+        ("1_0", "1_0"),
+        ("nan", "nan"),
+        ("", ""),
+    ],
+)
+def test_parameters_get_their_type_back(text: str, value: object) -> None:
+    assert typed(text) == value and type(typed(text)) is type(value)
+
+
+def test_refresh_sees_new_changed_and_deleted_runs(store_at: Callable[..., Store]) -> None:
+    first = configuration("aaaaaaaaaa", scores={"toy": [80.0, 81.0]}, states={("toy", 1): "running"}, summarize=False)
+    store = store_at("ranks", [sweep_run("ranks"), *first])
+    client, feed = MlflowClient(store.uri), store.feed("ranks")
+    feed.refresh()
+    assert not feed.refresh(), "nothing has changed"
+    running = feed.frames().trials.query("state == 'running'")["run_id"].item()
+
+    client.log_metric(running, "search_score", 99.0, step=3)
+    assert feed.refresh()
+    assert feed.frames().trials.set_index("run_id").loc[running, "m.search_score"] == 99.0
+
+    client.set_tag(running, "craft.status", "finished")
+    client.set_terminated(running)
+    late = write_sweep(client, "ranks", configuration("bbbbbbbbbb", at=START - 10**7, scores={"toy": [70.0]}))
+    assert feed.refresh()
+    assert feed.frames().trials.set_index("run_id").loc[running, "state"] == "finished"
+
+    # what an outage held back arrives with its old times: the next full look finds it, and what was deleted goes
+    client.delete_run(late[0])
+    feed.refresh(full=True)
+    assert len(feed.frames().configurations) == 2
+    assert late[0] not in set(feed.frames().trials["run_id"])
+
+
+def test_both_ways_of_writing_read_the_same(store_at: Callable[..., Store], tmp_path: Path) -> None:
+    runs = [sweep_run("one"), *grid("one", seeds=1)[:8]]
+    store = store_at("one", runs)
+    client = MlflowClient(store.uri)
+    write_many(tmp_path / "mlflow.db", experiment_of(client, "two"), runs)
+    tables = []
+    for name in ("one", "two"):
+        feed = store.feed(name)
+        feed.refresh()
+        frames = feed.frames()
+        drop = ["run_id", "experiment_id", "sweep"]
+        tables.append((frames.configurations.drop(columns=drop), frames.trials.drop(columns=["run_id", "sweep"])))
+    for ours, theirs in zip(*tables, strict=True):
+        order = ["label", "started"]
+        ours, theirs = (one.sort_values(order, ignore_index=True)[sorted(one.columns)] for one in (ours, theirs))
+        pd.testing.assert_frame_equal(ours, theirs)
+
+
+def test_curves_come_by_step_and_are_asked_for_once(store_at: Callable[..., Store]) -> None:
+    store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
+    feed = store.feed("ranks")
+    feed.refresh()
+    run = feed.frames().trials["run_id"].item()
+    assert store.curves([(run, 1)], "search_score") == {run: [(0, 74.0), (1, 78.0), (2, 80.0)]}
+    MlflowClient(store.uri).log_metric(run, "search_score", 82.0, step=3)
+    assert len(store.curves([(run, 1)], "search_score")[run]) == 3, "the marker says that nothing has changed"
+    assert store.curves([(run, 2)], "search_score")[run][-1] == (3, 82.0)
+
+
+def test_an_unknown_sweep_lists_those_there_are(store_at: Callable[..., Store]) -> None:
+    store = store_at("ranks", [sweep_run("ranks")])
+    write_sweep(MlflowClient(store.uri), "glue-baselines", [sweep_run("glue-baselines")])
+    with pytest.raises(DashboardError, match=r"no sweep 'rank' .* did you mean 'ranks'\? it holds 'ranks', 'glue-baselines'"):
+        store.feed("rank")
+
+
+def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(DashboardError, match="no tracking store at .*absent.db.*--tracking-uri"):
+        Store(f"sqlite:///{tmp_path}/absent.db")
+    assert not list(tmp_path.iterdir())
+
+
+def test_links_quote_what_a_run_is_called() -> None:
+    store = Store("http://mlflow.example:5000/")
+    assert store.run_link("7", "a/b?c#d") == "http://mlflow.example:5000/#/experiments/7/runs/a%2Fb%3Fc%23d"
+    with pytest.raises(DashboardError, match="http"):
+        Store("http://host", mlflow_url="javascript:alert(1)")
