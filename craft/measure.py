@@ -4,7 +4,8 @@ Conventions, the same for every method:
 
 - *trainable*: the adapter's parameters that receive gradients, the task head apart. *total*: every distinct parameter of the
   model that trains, without the frozen copies PEFT keeps of modules it retrains.
-- *adapter bytes*: the tensors that saving writes, adapter and head together (the size of the file but for its header).
+- *adapter bytes*: the tensors that saving writes, adapter and head together: the size of the file but for its header and for
+  CRAFT's record of which factors it needs (half a kilobyte a projection), which exists only once there are weights.
 - *optimizer bytes*: planned, AdamW's two float32 moments for every trained parameter; measured, what the optimizer holds.
 - *peak memory*: on CUDA `max_memory_allocated`, reset when the run starts. On a CPU the peak resident set of the process
   while the run lasts, Python and its libraries (about 0.6 GB) included; where the system cannot reset that mark (other than
@@ -31,6 +32,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from craft.fingerprint import FINGERPRINT
 from craft.methods import BuildContext, find_method
 from craft.models import DTYPES, TASK_TYPES, head_names, is_head, load_config, meta_model, quiet_libraries
 from craft.results import Counts
@@ -54,7 +56,9 @@ def count(model: nn.Module) -> Counts:
             head += weight.numel()
         else:
             adapter += weight.numel()
-    saved = sum(tensor.numel() * tensor.element_size() for tensor in saved_state(model).values())
+    saved = sum(
+        tensor.numel() * tensor.element_size() for name, tensor in saved_state(model).items() if FINGERPRINT not in name
+    )
     return Counts(adapter, head, total, saved, optimizer_bytes=optimizer)
 
 

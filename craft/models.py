@@ -201,7 +201,7 @@ def load_model(
             trust_remote_code=False,
             output_loading_info=True,
         )
-    model.name_or_path = name
+    model.name_or_path = model.config._name_or_path = name
     heads = head_names(model)
     # A base weight that the checkpoint lacks (BERT's pooler, in some) starts from the seed and stays frozen: worth a note.
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)

@@ -349,17 +349,30 @@ print("equal" if torch.equal(torch.from_numpy(outputs), scored) else (torch.from
 
 @pytest.mark.slow
 def test_real_weights_train_above_chance_and_reload_in_a_new_process(tmp_path: Path) -> None:
+    words = {"good": "lovely brilliant moving superb charming", "bad": "dull clumsy awful tedious lifeless"}
+    things = ["film", "book", "song", "play", "meal", "show", "story", "game", "concert", "lecture"]
+    frames = ("the {} was {}", "what a {1} {0}", "i found this {} rather {}", "a {1} {0} , all in all")
+    rows = [
+        f'"{frame.format(thing, word)}",{label}'
+        for label, choice in words.items()
+        for word in choice.split()
+        for thing in things
+        for frame in frames
+    ]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]))
+    custom = {"reviews": {"train": str(tmp_path / "reviews.csv"), "text": "text", "label": "label"}}
     spec = RunSpec(
         model=MINILM,
-        task="toy/sentiment",
+        task="custom/reviews",
         method="craft",
         parameters={"ranks": ["all", 32, 32], "projections": ["q", "k", "v", "o"]},
-        training={"epochs": 3, "train_examples": 256, "eval_examples": 96, "learning_rate": 3e-3, "max_length": 32},
+        data={"custom": custom},
+        training={"epochs": 2, "train_examples": 192, "eval_examples": 40, "learning_rate": 3e-3, "max_length": 16},
     )
     losses: list[float] = []
     result = train_run(spec, tmp_path / "run", report=lambda progress: losses.append(progress.metrics["search_loss"]))
     assert losses[-1] < losses[0]
-    assert result.metrics["score"] > 60  # the majority class is half of the toy's rows
+    assert result.metrics["score"] > 80  # the classes are even
     moved = shutil.move(result.adapter, tmp_path / "elsewhere")
     scored = tmp_path / "run" / "predictions.safetensors"
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CRAFT_CACHE_DIR": str(tmp_path / "empty-cache")}

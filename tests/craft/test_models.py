@@ -1,0 +1,191 @@
+"""Models: where they are found, which part of them is the head, how a head is made, and what is said when there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    DistilBertConfig,
+    DistilBertModel,
+    ElectraConfig,
+    GPT2Config,
+    LlamaConfig,
+    LlamaModel,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    RobertaConfig,
+)
+from transformers.utils import logging as transformers_logging
+
+from craft import models
+from craft.adapters import load_adapter, save_adapter
+from craft.models import MINILM, MINILM_SHA256, ModelUnavailable, head_names, load_model, load_tokenizer, meta_model
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 64}
+DECODER = SMALL | {"num_key_value_heads": 1, "pad_token_id": 0}
+
+
+@pytest.mark.parametrize(
+    ("config", "heads"),
+    [
+        (BertConfig(**SMALL), ("classifier",)),
+        (RobertaConfig(**SMALL, pad_token_id=1), ("classifier",)),
+        (ElectraConfig(**SMALL, embedding_size=16), ("classifier",)),
+        (DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=32, vocab_size=64), ("pre_classifier", "classifier")),
+        (LlamaConfig(**DECODER), ("score",)),
+        (MistralConfig(**DECODER), ("score",)),
+        (Qwen2Config(**DECODER), ("score",)),
+        (GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=64, bos_token_id=1, eos_token_id=1), ("score",)),
+    ],
+    ids=lambda value: value.model_type if isinstance(value, PreTrainedConfig) else "",
+)
+def test_the_head_is_found_by_structure_in_every_family(
+    config: PreTrainedConfig, heads: tuple[str, ...], tmp_path: Path
+) -> None:
+    config.save_pretrained(tmp_path)
+    model = meta_model(str(tmp_path), "classification", ("a", "b", "c"))
+    assert head_names(model) == heads
+    assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
+    assert meta_model(str(tmp_path), "regression", ()).config.num_labels == 1
+    if config.model_type == "llama":
+        assert head_names(meta_model(str(tmp_path), "generation", ())) == ()
+
+
+def test_the_packaged_minilm_is_the_published_one() -> None:
+    folder = Path(models.resolve_model(MINILM))
+    assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == MINILM_SHA256
+    assert load_model(MINILM, "classification", ("a", "b")).config._name_or_path == MINILM
+
+
+def test_a_packaged_model_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MINILM_SHA256", "0" * 64)
+    models._packaged_minilm.cache_clear()
+    try:
+        with pytest.raises(ModelUnavailable, match="Reinstall"):
+            models.resolve_model(MINILM)
+    finally:
+        models._packaged_minilm.cache_clear()
+
+
+def test_the_seed_decides_the_head_and_nothing_else(tiny_bert: str) -> None:
+    one, again, other = (load_model(tiny_bert, "classification", ("a", "b"), seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(one.classifier.weight, again.classifier.weight)
+    assert not torch.equal(one.classifier.weight, other.classifier.weight)
+    body, same = one.bert.state_dict(), other.bert.state_dict()
+    assert all(torch.equal(body[name], same[name]) for name in body)
+
+
+def test_a_head_stays_float32_over_a_16_bit_base(tiny_bert: str) -> None:
+    model = load_model(tiny_bert, "classification", ("a", "b"), dtype="bfloat16")
+    assert model.bert.embeddings.word_embeddings.weight.dtype == torch.bfloat16
+    assert model.classifier.weight.dtype == torch.float32
+    batch = load_tokenizer(tiny_bert)(["one line"], return_tensors="pt")
+    assert model(**batch).logits.dtype == torch.float32
+
+
+def test_a_decoder_without_padding_token_gets_one(test_data: Path) -> None:
+    folder = test_data / "models" / "stories260K"
+    if not folder.is_dir():
+        pytest.skip("no stories260K there")
+    tokenizer = load_tokenizer(str(folder))
+    assert tokenizer.pad_token_id is not None
+    model = load_model(str(folder), "classification", ("a", "b"), pad_token_id=tokenizer.pad_token_id).eval()
+    alone = tokenizer(["Once upon a time"], return_tensors="pt")
+    padded = tokenizer(
+        ["Once upon a time", "There was a little girl who liked to play outside"], padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        assert torch.allclose(model(**padded).logits[0], model(**alone).logits[0], atol=1e-5)
+
+
+def test_a_hub_that_may_not_be_asked_is_said_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelUnavailable, match=r"'nobody/nothing'.*HF_HUB_OFFLINE is set.*hf download nobody/nothing"):
+        meta_model("nobody/nothing", "classification", ("a", "b"))
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
+def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(name: str) -> None:
+    with pytest.raises(ModelUnavailable, match="does not exist"):
+        load_tokenizer(name)
+
+
+def test_a_folder_without_weights_or_config_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=r"no config\.json"):
+        meta_model(str(tmp_path), "classification", ("a", "b"))
+    BertConfig(**SMALL).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnavailable, match="safetensors"):
+        load_model(str(tmp_path), "classification", ("a", "b"))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle")
+    with pytest.raises(ModelUnavailable, match="pickled weights are never read"):
+        load_model(str(tmp_path), "classification", ("a", "b"))
+
+
+def test_a_broken_config_names_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelUnavailable, match=tmp_path.name):
+        meta_model(str(tmp_path), "classification", ("a", "b"))
+
+
+def test_code_that_comes_with_a_model_never_runs(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}))
+    with pytest.raises(ModelUnavailable, match="config"):
+        meta_model(str(tmp_path), "classification", ("a", "b"))
+
+
+def test_base_weights_missing_in_a_checkpoint_are_noted(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+    from transformers import BertModel
+
+    BertModel(BertConfig(**SMALL)).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name: w for name, w in weights.items() if "pooler" not in name}, tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    model = load_model(str(tmp_path), "classification", ("a", "b"))
+    assert model.craft_missing_weights == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
+
+
+@pytest.mark.parametrize("body_type", ["distilbert", "llama"])
+def test_the_whole_head_is_saved_with_the_adapter(body_type: str, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    if body_type == "distilbert":
+        body = DistilBertModel(DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=32))
+        target = "q_lin"
+    else:
+        body, target = LlamaModel(LlamaConfig(**(DECODER | {"vocab_size": 30522}))), "q_proj"
+    body.save_pretrained(tmp_path / "base")
+    load_tokenizer(MINILM).save_pretrained(tmp_path / "base")
+    base = load_model(str(tmp_path / "base"), "classification", ("a", "b"), pad_token_id=0, seed=1)
+    model = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", r=2, target_modules=[target]))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn_like(weight) * 0.1)
+    spec = {"model": str(tmp_path / "base"), "task": "toy/sentiment", "method": "lora", "seed": 2}
+    save_adapter(model, tmp_path / "adapter", {"spec": spec, "kind": "classification", "labels": ["a", "b"]})
+    loaded, tokenizer = load_adapter(tmp_path / "adapter")
+    batch = tokenizer(["one", "two and more"], padding=True, return_tensors="pt")
+    batch.pop("token_type_ids", None)
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, model.eval()(**batch).logits)
+
+
+def test_loading_prints_nothing_and_leaves_the_libraries_logging_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    load_model(MINILM, "classification", ("a", "b"))
+    load_tokenizer(MINILM)
+    out, err = capfd.readouterr()
+    assert out == err == ""
+    assert before == (transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled())
