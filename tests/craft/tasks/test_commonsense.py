@@ -1,0 +1,189 @@
+"""The commonsense suite: what is read and refused, what counts as an answer, and the mean of the tests."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from craft.spec import DataSettings
+from craft.tasks import TASKS, expand_tasks
+from craft.tasks.commonsense import TESTS, notes, response
+from craft.tasks.extraction import PATTERNS, extract, family_of, options, response_part, score
+from craft.tasks.files import DataError
+from craft.tasks.metrics import compute_reported
+from craft.tasks.splits import load_splits
+
+TASK = TASKS["commonsense"]
+ANSWERS = {
+    "boolq": ("true", "false"), "piqa": ("solution1", "solution2"), "siqa": ("answer1", "answer2", "answer3"),
+    "hellaswag": ("ending1", "ending2", "ending3", "ending4"), "winogrande": ("option1", "option2"),
+    "arc_easy": ("answer1", "answer2", "answer3", "answer4"), "arc_challenge": ("answer1", "answer2", "answer3", "answer5"),
+    "openbookqa": ("answer1", "answer2", "answer3", "answer4"),
+}  # fmt: skip
+
+
+def record(answer, number=0):
+    return {"instruction": f"Question {number}?", "input": "", "output": f"the correct answer is {answer}", "answer": answer}
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder in the published layout: 40 records a family to train on, 4 questions a test."""
+    folder = tmp_path / "commonsense"
+    mixture = [record(answer, number) for answers in ANSWERS.values() for number in range(20) for answer in answers[:2]]
+    for name, test in TESTS.items():
+        (folder / "dataset" / test.folder).mkdir(parents=True)
+        rows = [record(ANSWERS[name][number % len(ANSWERS[name])], number) for number in range(4)]
+        (folder / "dataset" / test.folder / "test.json").write_text(json.dumps(rows))
+    (folder / "commonsense_170k.json").write_text(json.dumps(mixture))
+    return tmp_path
+
+
+def settings(root, **generation):
+    return DataSettings(root=str(root), generation=generation)
+
+
+def test_one_trial_is_scored_on_eight_tests(root):
+    splits = load_splits(TASK, settings(root))
+    assert list(splits.reported) == [f"_{name}" for name in TESTS]
+    assert splits.train.column_names == ["text", "input", "response", "label", "family", "group"]
+    assert splits.reported["_siqa"][1] == {
+        "text": "Question 1?", "input": "", "response": "the correct answer is answer2", "label": "answer2",
+        "family": "answer", "group": "siqa",
+    }  # fmt: skip
+    assert expand_tasks(["commonsense"], DataSettings()) == ["commonsense"]
+
+
+def test_the_search_split_keeps_the_shares_of_the_families(root):
+    search = load_splits(TASK, settings(root)).search
+    counts = {family: search["family"][:].count(family) for family in PATTERNS}
+    assert counts == {"truth": 4, "solution": 4, "answer": 16, "ending": 4, "option": 4}
+
+
+def test_the_small_mixture_is_taken_where_the_large_one_is_not(root):
+    folder = root / "commonsense"
+    records = json.loads((folder / "commonsense_170k.json").read_text())
+    (folder / "commonsense_16k.json").write_text(json.dumps(records[:50]))
+    assert len(load_splits(TASK, settings(root), protocol="customary").train) == 320
+    (folder / "commonsense_170k.json").unlink()
+    assert len(load_splits(TASK, settings(root), protocol="customary").train) == 50
+
+
+def test_a_missing_test_is_reported_and_has_to_be_left_out_by_name(root):
+    (root / "commonsense" / "dataset" / "social_i_qa" / "test.json").unlink()
+    with pytest.raises(DataError) as caught:
+        load_splits(TASK, settings(root))
+    assert "no test set for siqa" in str(caught.value)
+    assert "social_i_qa/test.json" in str(caught.value)
+    assert "set data.generation.tests to [boolq, piqa, hellaswag," in str(caught.value)
+    chosen = settings(root, tests=["boolq", "piqa"])
+    assert list(load_splits(TASK, chosen).reported) == ["_boolq", "_piqa"]
+    assert notes(chosen, {"boolq": 4, "piqa": 1838}) == [
+        "mean of 2 of the 8 commonsense tests: boolq, piqa",
+        "tests not of their published size: boolq 4 of 3270",
+    ]
+
+
+def test_an_unknown_test_is_refused_with_the_known_ones():
+    with pytest.raises(ValidationError, match="'boolq', 'piqa', 'siqa'"):
+        DataSettings(generation={"tests": ["sciq"]})
+
+
+PIQA = "dataset/piqa/test.json"
+MIXTURE = "commonsense_170k.json"
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "message"),
+    [
+        (PIQA, '[{"instruction": "a",\n "answer" 1}]', "test.json, line 2, column"),
+        (PIQA, "[]", "test.json holds no rows"),
+        (PIQA, [record("solution1"), record("answer1")], "row 2: 'answer' is 'answer1'; allowed are: solution1, solution2"),
+        (PIQA, [{"instruction": "a", "answer": "solution1"}], "no column 'output'; its columns are: instruction, answer"),
+        (MIXTURE, [record("true"), record("yes")], "row 2: 'answer' is 'yes'"),
+        (MIXTURE, [record("true"), record("true") | {"instruction": " "}], "row 2: 'instruction' is ' '; text"),
+        (MIXTURE, [record("true"), [1]], "record 2: expected an object, found list"),
+    ],
+)
+def test_broken_files_are_named_with_their_place(root, place, content, message):
+    (root / "commonsense" / place).write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(DataError) as caught:
+        load_splits(TASK, settings(root))
+    assert message in str(caught.value)
+    assert place.split("/")[-1] in str(caught.value)
+
+
+def test_without_a_folder_the_tests_cannot_be_had():
+    with pytest.raises(DataError, match=r"data\.root"):
+        load_splits(TASK, DataSettings())
+
+
+AWKWARD = [
+    ("the correct answer is answer3", "answer", "answer3"),
+    ("answer2", "answer", "answer2"),
+    ("", "answer", ""),
+    ("   \n", "truth", ""),
+    ("I do not know.", "answer", ""),
+    ("not answer1 but answer2", "answer", "answer1"),  # several: the first counts
+    ("answer4 answer1", "answer", "answer4"),
+    ("Answer1", "answer", ""),  # wrong case
+    ("TRUE", "truth", ""),
+    ("True or false? true", "truth", "false"),  # the first that is written as asked
+    ("the correct answer is answer 2", "answer", ""),  # a blank inside
+    ("answer12", "answer", "answer1"),  # the pattern has no edges
+    ("answer6", "answer", ""),
+    ("answer5", "answer", "answer5"),
+    ("ending5 ending2", "ending", "ending2"),
+    ("solution3", "solution", ""),
+    ("option1option2", "option", "option1"),
+    ("this is untrue", "truth", "true"),  # inside a word too
+    ("the answer is answer2", "option", ""),  # an answer to something else
+    ("solution2.\n\n### Instruction: solution1", "solution", "solution2"),  # goes on after the answer
+    ("### Instruction: answer1\n### Response:\nthe correct answer is answer2", "answer", "answer2"),  # prompt and output
+    ("answer1\n### Response: answer3", "answer", "answer3"),  # after the last mark
+    ("### Response:", "answer", ""),
+]
+
+
+@pytest.mark.parametrize(("output", "pattern", "answer"), AWKWARD)
+def test_awkward_outputs(output, pattern, answer):
+    assert extract(output, pattern) == answer
+
+
+def test_response_part_is_what_follows_the_last_mark():
+    assert response_part("a ### Response: b ### Response:\n  c \n") == "c"
+    assert response_part(" c ") == "c"
+
+
+def test_families_and_options():
+    assert [family_of(answer) for answer in ("true", "solution2", "answer5", "ending4", "option1", "answer6", "")] == [
+        "truth", "solution", "answer", "ending", "option", None, None,
+    ]  # fmt: skip
+    assert options("Which?\n\nAnswer1: a Answer2: b\n\nAnswer format: answer1/answer2/answer3", "answer") == (
+        "answer1",
+        "answer2",
+        "answer3",
+    )
+    assert options("Which? Option1: a Option2: b", "option") == ("option1", "option2")
+    assert response("answer2") == "the correct answer is answer2"
+
+
+def test_the_score_is_the_mean_of_the_tests_not_of_the_questions():
+    values = score(["a", "a", "a", "a", "b"], ["x", "x", "x", "", "z"], ["x", "x", "x", "x", "y"])
+    assert values == {"score": 37.5, "accuracy": 37.5, "accuracy_a": 75.0, "accuracy_b": 0.0, "answered": 80.0}
+    reported = compute_reported(TASK, {"_boolq": (["true", ""], ["true", "true"]), "_piqa": (["solution1"], ["solution1"])})
+    assert reported == {
+        "score": 75.0, "accuracy": 75.0, "accuracy_boolq": 50.0, "accuracy_piqa": 100.0, "answered": pytest.approx(200 / 3),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="0 labels"):
+        score([], [], [])
+
+
+def test_real_tests_have_their_published_sizes(real_data):
+    there = [name for name, test in TESTS.items() if (real_data / "commonsense" / "dataset" / test.folder).is_dir()]
+    splits = load_splits(TASK, settings(real_data, tests=there), train_examples=100)
+    assert {suffix[1:]: len(split) for suffix, split in splits.reported.items()} == {name: TESTS[name].size for name in there}
+    for split in splits.reported.values():
+        for row in split.select(range(200)):
+            assert row["label"] in options(row["text"], row["family"])
+            assert extract(row["response"], row["family"]) == row["label"]

@@ -1,0 +1,180 @@
+"""The user's own files: every format gives the same rows, every mistake is named with its place."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from craft.spec import CustomTask, DataSettings
+from craft.tasks import custom, expand_tasks, find_task
+from craft.tasks.files import DataError, read_rows
+from craft.tasks.splits import load_splits
+
+ROWS = [
+    {"title": f"title, {row}", "body": f'a "body"\n{row}', "queue": ("sales", "help", "spam")[row % 3]} for row in range(60)
+]
+
+
+def write(path, rows):
+    if path.suffix == ".csv":
+        import csv
+
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def tickets(path, **given):
+    block = {"train": str(path), "text": ["title", "body"], "label": "queue"} | given
+    data = DataSettings(custom={"tickets": CustomTask(**block)})
+    return find_task("custom/tickets", data), data
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json", ".parquet"])
+def test_every_format_gives_the_same_rows(tmp_path, suffix):
+    reference, data = tickets(write(tmp_path / "reference.jsonl", ROWS))
+    expected = load_splits(reference, data)
+    task, data = tickets(write(tmp_path / f"train{suffix}", ROWS))
+    found = load_splits(task, data)
+    assert task.labels == ("help", "sales", "spam")
+    assert found.fingerprint == expected.fingerprint
+    assert found.train[:] == expected.train[:]
+    assert {"text": ROWS[4]["title"], "text_pair": ROWS[4]["body"], "label": 0} in [
+        *found.train,
+        *found.search,
+        *found.reported[""],
+    ]
+
+
+def test_without_validation_a_seeded_tenth_is_reported(tmp_path):
+    task, data = tickets(write(tmp_path / "train.csv", ROWS))
+    splits = load_splits(task, data)
+    parts = [set(split["text"][:]) for split in (splits.train, splits.search, splits.reported[""])]
+    assert [len(part) for part in parts] == [48, 6, 6]
+    assert len(set.union(*parts)) == 60
+    assert sorted(splits.reported[""]["label"][:]) == [0, 0, 1, 1, 2, 2]
+
+
+def test_with_validation_that_file_is_reported(tmp_path):
+    path = write(tmp_path / "train.csv", ROWS)
+    task, data = tickets(path, validation=str(write(tmp_path / "dev.jsonl", ROWS[:5])))
+    splits = load_splits(task, data, protocol="customary")
+    assert splits.reported[""]["text"][:] == [row["title"] for row in ROWS[:5]]
+    assert len(splits.train) == 60
+
+
+def test_regression(tmp_path):
+    rows = [{"text": f"text {row}", "stars": row / 2} for row in range(40)]
+    path = write(tmp_path / "train.csv", rows)
+    data = DataSettings(custom={"stars": CustomTask(train=str(path), text="text", label="stars", kind="regression")})
+    task = find_task("custom/stars", data)
+    splits = load_splits(task, data)
+    assert (task.kind, task.labels, task.primary) == ("regression", (), "pearson")
+    assert sorted([*splits.train["label"], *splits.search["label"], *splits.reported[""]["label"]]) == [
+        row / 2 for row in range(40)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "given", "labels", "numbers"),
+    [
+        ([0, 1, 2, 1], None, ("0", "1", "2"), [0, 1, 2, 1]),
+        ([-1, 1, 10, 2], None, ("-1", "1", "2", "10"), [0, 1, 3, 2]),
+        (["1", "0", "1", "0"], ("bad", "good"), ("bad", "good"), [1, 0, 1, 0]),
+        (["good", "bad", "good", "good"], ("bad", "good"), ("bad", "good"), [1, 0, 1, 1]),
+        ([1.0, 0.0, 1.0, 0.0], None, ("0", "1"), [1, 0, 1, 0]),
+    ],
+)
+def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
+    rows = [{"text": f"t{row}", "label": cell} for row, cell in enumerate(cells)]
+    path = str(write(tmp_path / "train.jsonl", rows))
+    data = DataSettings(custom={"x": CustomTask(train=path, validation=path, text="text", label="label", labels=given)})
+    task = find_task("custom/x", data)
+    assert task.labels == labels
+    assert load_splits(task, data, protocol="customary").reported[""]["label"][:] == numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "title,queue\nx,y\n", "a.csv has no column 'body'; its columns are: title, queue"),
+        ("b.csv", "title,body,queue\na,b,c\na,b\n", "b.csv, line 3: 2 cells where the header names 3"),
+        ("c.csv", 'title,body,queue\na,"b"x,c\n', "c.csv, line 2: broken CSV"),
+        ("d.csv", "title,body,body,queue\na,b,c,d\n", "d.csv, line 1: column 'body' is named twice"),
+        ("e.csv", "title,body,queue\n", "e.csv holds no rows"),
+        ("f.csv", "", "f.csv holds no rows"),
+        ("g.jsonl", '{"title": "a", "body": "b", "queue": "c"}\n\n{"title": \n', "g.jsonl, line 3, column"),
+        ("h.jsonl", "[1]\n", "h.jsonl, line 1: expected an object, found list"),
+        ("i.json", '[{"title": "a"},\n {"title" "b"}]', "i.json, line 2, column"),
+        ("j.json", '{"title": "a"}', "j.json: expected a list of records, found dict"),
+        ("k.parquet", "no parquet", "k.parquet is not a parquet file"),
+        ("l.txt", "a", "l.txt: files of examples end in .csv"),
+        ("m.csv", "title,body,queue\na,b,c\na,b,c\n", "column 'queue' holds 1 different labels; classification needs 2"),
+        ("n.csv", "title,body,queue\na,b,c\na,b,\n", "n.csv, line 3: column 'queue' is empty"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        tickets(tmp_path / name)
+    assert message in str(caught.value)
+
+
+def test_text_that_is_not_text_is_named(tmp_path):
+    task, data = tickets(write(tmp_path / "train.jsonl", [*ROWS, {"title": 5, "body": "b", "queue": "help"}]))
+    with pytest.raises(DataError, match=r"train\.jsonl, line 61: column 'title' holds 5; text is expected"):
+        load_splits(task, data)
+
+
+def test_a_label_unknown_to_training_is_named(tmp_path):
+    validation = write(tmp_path / "dev.csv", [ROWS[0], ROWS[1] | {"queue": "billing"}])
+    task, data = tickets(write(tmp_path / "train.csv", ROWS), validation=str(validation))
+    with pytest.raises(DataError, match=r"dev\.csv, line 5: column 'queue' holds 'billing'; allowed are: 0 \(help\)"):
+        load_splits(task, data)
+
+
+def test_a_missing_file_says_what_lies_beside(tmp_path):
+    write(tmp_path / "trian.csv", ROWS)
+    with pytest.raises(DataError, match=r"no file .*train\.csv; its folder holds: trian\.csv"):
+        tickets(tmp_path / "train.csv")
+
+
+def test_latin_1_is_refused_with_its_byte(tmp_path):
+    (tmp_path / "a.csv").write_bytes("title,body,queue\ncafé,b,c\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.csv is not UTF-8 text: byte 20"):
+        read_rows(tmp_path / "a.csv")
+
+
+def test_a_spreadsheets_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
+    (tmp_path / "a.csv").write_bytes("title,queue\na,b\n".encode("utf-8-sig"))
+    assert read_rows(tmp_path / "a.csv").column("title") == ["a"]
+
+
+def test_metrics_are_checked_against_the_kind(tmp_path):
+    path = write(tmp_path / "train.csv", ROWS)
+    assert tickets(path, metric="macro_f1")[0].primary == "macro_f1"
+    with pytest.raises(
+        ValueError, match=r"data\.custom\.tickets\.metric: metric 'pearson' does not fit; allowed are: accuracy"
+    ):
+        tickets(path, metric="pearson")
+    with pytest.raises(ValueError, match="unknown metric 'acuracy'"):
+        tickets(path, metric="acuracy")
+
+
+def test_the_suite_custom_is_all_of_the_users_tasks(tmp_path):
+    path = str(write(tmp_path / "train.csv", ROWS))
+    block = CustomTask(train=path, text="title", label="queue")
+    data = DataSettings(custom={"a": block, "b": block})
+    assert expand_tasks(["custom", "toy/sentiment"], data) == ["custom/a", "custom/b", "toy/sentiment"]
+    with pytest.raises(ValueError, match="unknown task 'custom/c'"):
+        find_task("custom/c", data)
+    assert custom.row("a", block).text == ("title",)

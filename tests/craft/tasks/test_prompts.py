@@ -1,0 +1,92 @@
+"""Prompt variants to the byte, and which tokens of a training text the loss sees."""
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from craft.tasks.prompts import IGNORED, PROMPTS, encode, teaches
+
+FIRST = "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+PUBLISHED_TRAINING = """{first}{blanks}
+
+                ### Instruction:
+                Is {{it}} so?
+                {empty}
+                ### Response:
+                """.format(first=FIRST, blanks="  ", empty="")
+PUBLISHED_EVALUATION = """{first}{blank}
+
+                ### Instruction:
+                Is {{it}} so?
+
+                ### Response:
+                """.format(first=FIRST, blank=" ")
+
+
+def test_llm_adapters_is_the_published_text_to_the_byte():
+    assert PROMPTS["llm_adapters"].for_training("Is {it} so?") == PUBLISHED_TRAINING
+    assert PROMPTS["llm_adapters"].for_evaluation("Is {it} so?") == PUBLISHED_EVALUATION
+
+
+def test_alpaca_has_no_indent_and_one_form():
+    text = PROMPTS["alpaca"].for_training("Is it so?")
+    assert text == PROMPTS["alpaca"].for_evaluation("Is it so?")
+    assert text == (
+        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+        "### Instruction:\nIs it so?\n\n### Response:\n"
+    )
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_an_input_has_its_own_part_and_marks_in_it_stay(name):
+    for text in (
+        PROMPTS[name].for_training("Do {input}.", "{instruction}"),
+        PROMPTS[name].for_evaluation("Do {input}.", "{instruction}"),
+    ):
+        assert "paired with an input" in text
+        assert text.index("Do {input}.") < text.index("### Input:") < text.index("{instruction}") < text.index("### Response:")
+
+
+@pytest.fixture
+def tokenizer():
+    """Words and signs as tokens, a start token in front, as LLaMA's has."""
+    words = ["<unk>", "<s>", "</s>", "what", "is", "it", "?", "the", "answer", "true", ":", "###"]
+    model = Tokenizer(models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="<unk>"))
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    model.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=model, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+def test_loss_on_the_response_only(tokenizer):
+    encoded = encode(tokenizer, "what is it ? ### ", "the answer is true", max_length=64, loss="response")
+    assert encoded["input_ids"] == [1, 3, 4, 5, 6, 11, 7, 8, 4, 9, 2]
+    assert encoded["labels"] == [IGNORED] * 6 + [7, 8, 4, 9, 2]
+    assert encoded["attention_mask"] == [1] * 11
+
+
+def test_loss_on_the_whole_text(tokenizer):
+    encoded = encode(tokenizer, "what is it ? ### ", "true", max_length=64, loss="text")
+    assert encoded["labels"] == encoded["input_ids"] == [1, 3, 4, 5, 6, 11, 9, 2]
+
+
+def test_a_long_text_is_cut_at_the_right_and_gets_no_end(tokenizer):
+    cut = encode(tokenizer, "what is it ? ### ", "the answer is true", max_length=8, loss="response")
+    assert cut["input_ids"] == [1, 3, 4, 5, 6, 11, 7, 8]
+    assert teaches(cut)
+    lost = encode(tokenizer, "what is it ? ### ", "the answer is true", max_length=6, loss="response")
+    assert lost["labels"] == [IGNORED] * 6
+    assert not teaches(lost)
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_a_real_tokenizer_gives_the_response_back_from_its_labels(name, real_data):
+    tokenizer = AutoTokenizer.from_pretrained(real_data / "models" / "stories260K")
+    prompt = PROMPTS[name].for_training("Please answer: is it so?\n\nAnswer format: true/false")
+    encoded = encode(tokenizer, prompt, "the correct answer is true", max_length=512, loss="response")
+    taught = [label for label in encoded["labels"] if label != IGNORED]
+    assert taught[-1] == tokenizer.eos_token_id
+    assert tokenizer.decode(taught, skip_special_tokens=True).strip() == "the correct answer is true"
+    assert (
+        tokenizer.decode(encoded["input_ids"], skip_special_tokens=True).strip()
+        == (prompt + "the correct answer is true").strip()
+    )
