@@ -71,7 +71,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 def find_task(name: str, data: DataSettings) -> Task:
     """The row called `name`, `custom/NAME` included; a ValueError with the nearest names otherwise."""
     if name.startswith("custom/") and name.removeprefix("custom/") in data.custom:
-        return custom.row(name, data.custom[name.removeprefix("custom/")])
+        return custom.row(name.removeprefix("custom/"), data.custom[name.removeprefix("custom/")])
     if name in TASKS:
         return TASKS[name]
     known = [*TASKS, *(f"custom/{given}" for given in data.custom)]

@@ -198,21 +198,31 @@ def _holds(statement: Statement, world: list[tuple[int, int]]) -> bool:
 
 
 def similarity(draw: Random) -> list[Example]:
-    """Who did what to what, where and when: 5 less one for each part that differs, however it is worded."""
-    parts = (words.AGENTS, words.EVENTS, words.OBJECTS, words.PLACES, words.TIMES)
+    """Who did what to whom, where and when: 5 less one for each part that differs, however it is worded.
+
+    Two people who exchange their roles are two parts that differ, although every word stays.
+    """
+    parts = (words.AGENTS, words.DEEDS, words.AGENTS, words.PLACES, words.TIMES)
+    agent, patient, *others = draw.sample(range(len(words.AGENTS)), 4)
     meanings = [draw.sample(range(len(part)), 2) for part in parts]
-    ways = [draw.randrange(2) for _ in parts]
-    first = _event([part[meaning[0]][way] for part, meaning, way in zip(parts, meanings, ways, strict=True)], draw)
-    differing = draw.sample(range(5), draw.randrange(6))
-    second = [
-        part[meaning[at in differing]][1 - way if draw.random() < 0.6 else way]
-        for at, (part, meaning, way) in enumerate(zip(parts, meanings, ways, strict=True))
-    ]
-    return [Example(first, _event(second, draw), 5.0 - len(differing))]
+    meanings[0], meanings[2] = [agent, others[0]], [patient, others[1]]
+    differing = set(draw.sample(range(len(parts)), draw.randrange(len(parts) + 1)))
+    if len(differing) > 1 and draw.random() < 0.6:
+        # The same number of differences, two of them the exchanged people.
+        differing = {0, 2, *draw.sample((1, 3, 4), len(differing) - 2)}
+        meanings[0], meanings[2] = [agent, patient], [patient, agent]
+    first, second = (
+        [
+            part[meaning[side and at in differing]][draw.randrange(2)]
+            for at, (part, meaning) in enumerate(zip(parts, meanings, strict=True))
+        ]
+        for side in (0, 1)
+    )
+    return [Example(_event(first, draw), _event(second, draw), 5.0 - len(differing))]
 
 
 def _event(parts: list[str], draw: Random) -> str:
-    agent, event, thing, place, time = parts
-    text = draw.choice(("{t}, {a} {e} {o} {p}.", "{a} {e} {o} {p} {t}.", "{p}, {a} {e} {o} {t}."))
-    text = text.format(t=time, a=agent, e=event, o=thing, p=place)
+    agent, deed, patient, place, time = parts
+    form = draw.choice(("{t}, {a} {d} {o} {p}.", "{a} {d} {o} {p} {t}.", "{p}, {a} {d} {o} {t}."))
+    text = form.format(t=time, a=agent, d=deed, o=patient, p=place)
     return text[0].upper() + text[1:]
