@@ -7,11 +7,12 @@ else (Ray, checkpoints, ledger, folders) is real.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -283,7 +284,22 @@ def drive(folder: str) -> None:
     print(len(outcome.finished), len(outcome.interrupted), len(outcome.missing))
 
 
-def driver(folder: Path) -> subprocess.Popen[str]:
+@pytest.fixture
+def driver() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+    """Starts drivers, and ends those that a failed test leaves."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(folder: Path) -> subprocess.Popen[str]:
+        started.append(_driver(folder))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def _driver(folder: Path) -> subprocess.Popen[str]:
     code = (
         "import importlib.util as u, sys; spec = u.spec_from_file_location('driver', sys.argv[1]); "
         "sys.modules['driver'] = module = u.module_from_spec(spec); spec.loader.exec_module(module); module.drive(sys.argv[2])"
@@ -300,7 +316,9 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 
 @pytest.mark.slow
-def test_killed_then_interrupted_then_resumed_a_sweep_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_killed_then_interrupted_then_resumed_a_sweep_loses_and_repeats_nothing(
+    tmp_path: Path, driver: Callable[[Path], subprocess.Popen[str]]
+) -> None:
     ledger, log = Ledger(tmp_path / "run"), tmp_path / "log"
 
     first = driver(tmp_path)

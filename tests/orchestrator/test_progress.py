@@ -1,0 +1,110 @@
+"""What a running sweep shows, read as a person reads it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from craft.spec import RunSpec
+from orchestrator.progress import Display, Tally, duration
+from orchestrator.trial import TrialResult, TrialSpec
+
+
+def spec(seed: int) -> TrialSpec:
+    return TrialSpec(RunSpec(model="m", task="glue/rte", method="lora", seed=seed), "c", f"LoRA {seed}")
+
+
+def finished(seed: int, score: float) -> TrialResult:
+    return TrialResult(spec(seed).key, "finished", {"score": score})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "0 s"),
+        (59.6, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3600 * 2 + 300, "2 h 05 min"),
+        (86400 * 3 + 3600 * 4, "3 d 4 h"),
+    ],
+)
+def test_a_duration_is_written_as_people_say_it(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_time_left_follows_this_run_s_pace_counting_parts_of_running_trials() -> None:
+    now = [0.0]
+    tally = Tally(10, clock=lambda: now[0])
+    for seed in range(4):
+        tally.end(spec(seed), finished(seed, 60.0), earlier=True)
+    assert tally.left is None
+    tally.start(spec(4))
+    tally.start(spec(5))
+    now[0] = 100.0
+    tally.end(spec(4), finished(4, 60.0), earlier=False)
+    tally.progress(spec(5), 5, 10, 55.0)
+    # One and a half trials in 100 s; four wait and half a one runs.
+    assert tally.left == pytest.approx(100 / 1.5 * 4.5)
+
+
+def test_failed_and_interrupted_trials_are_not_counted_as_done() -> None:
+    tally = Tally(3)
+    for seed, status in enumerate(("finished", "failed", "interrupted")):
+        tally.start(spec(seed))
+        tally.end(spec(seed), TrialResult(spec(seed).key, status, {"score": 99.0}), earlier=False)  # type: ignore[arg-type]
+    assert (tally.done, tally.failed, tally.waiting, tally.running) == (1, 1, 1, {})
+
+
+def test_the_best_is_the_highest_finished_score() -> None:
+    tally = Tally(3)
+    for seed, score in enumerate((61.0, 75.5, 70.0)):
+        tally.end(spec(seed), finished(seed, score), earlier=False)
+    assert tally.best == (75.5, "LoRA 1 on glue/rte, seed 1")
+
+
+def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:
+    stream = io.StringIO()
+    with Display(2, stream) as display:
+        display.started(spec(0))
+        display.ended(spec(0), TrialResult(spec(0).key, "failed", error="loss is [nan]"))
+        assert stream.getvalue() == "failed: LoRA 0 · glue/rte · seed 0: loss is [nan]\n"
+        display.tick()
+        display.ended(spec(1), finished(1, 70.0))
+    assert "\x1b" not in stream.getvalue()
+    assert (
+        stream.getvalue()
+        .splitlines()[-1]
+        .startswith("1/2 trials done, 0 running, 1 failed, best 70.0 (LoRA 1 on glue/rte, seed 1)")
+    )
+
+
+def test_a_terminal_gets_a_block_with_everything() -> None:
+    stream = io.StringIO()
+    with Display(4, stream, live=True) as display:
+        display.started(spec(0))
+        display.progressed(spec(0), {"step": 3, "total_steps": 4, "metrics": {"search_score": 66.6}})
+        display.ended(spec(1), finished(1, 70.0))
+        stream.truncate(0)
+        display.tick()
+        shown = stream.getvalue()
+    for part in ("1/4 done", "1 running", "0 failed", "best so far 70.0: LoRA 1 on glue/rte, seed 1", "75%", "66.6"):
+        assert part in shown
+
+
+def test_quiet_is_quiet() -> None:
+    stream = io.StringIO()
+    with Display(1, stream, "quiet", live=True) as display:
+        display.started(spec(0))
+        display.ended(spec(0), TrialResult(spec(0).key, "failed", error="x"))
+        display.trouble("the disk is full")
+        display.tick()
+    assert stream.getvalue() == ""
+
+
+def test_a_trouble_that_lasts_is_told_once() -> None:
+    stream = io.StringIO()
+    with Display(1, stream) as display:
+        for _ in range(3):
+            display.trouble("the disk is full")
+    assert stream.getvalue().count("the disk is full") == 1
