@@ -1,0 +1,427 @@
+"""What PEFT holds its own methods to, held of CRAFT: several adapters, merging, disabling, saving, checkpointing, compiling."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor
+
+from craft import CraftConfig
+from craft.layer import CraftLinear
+
+TinyModel = Callable[..., Any]
+IDS = torch.arange(24).view(2, 12) % 60 + 1
+RANKS = ("all", 6, 7)
+
+
+def config(**settings: Any) -> CraftConfig:
+    return CraftConfig(**{"ranks": RANKS, "init_seed": 3, **settings})
+
+
+def move_j(model: Any, adapter: str = "default", amount: float = 0.2, seed: int = 7) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.base_model.craft_J[adapter].parameters():
+            parameter.add_(amount * torch.randn(parameter.shape, generator=generator).to(parameter))
+
+
+def hidden(model: Any, **kwargs: Any) -> Tensor:
+    return model(input_ids=IDS, **kwargs).last_hidden_state
+
+
+def loss(out: Tensor) -> Tensor:
+    """A fixed linear function: the last norm makes mean squares constant, and their gradient rounding alone."""
+    return (out * torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out)).sum()
+
+
+def adapted(model: Any, amount: float = 0.2, **settings: Any) -> Any:
+    made = get_peft_model(model, config(**settings)).eval()
+    move_j(made, amount=amount)
+    return made
+
+
+def two_adapters(model: Any) -> Any:
+    made = adapted(model)
+    made.add_adapter("other", config(ranks=("all", 4, 5), projections=("q", "o"), init_seed=4))
+    move_j(made, "other", seed=8)
+    return made.eval()
+
+
+def flags(model: Any, adapter: str) -> set[bool]:
+    return {parameter.requires_grad for parameter in model.base_model.craft_J[adapter].parameters()}
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=tolerance * float(other.detach().abs().max()))
+
+
+def gradients(model: Any) -> list[Tensor]:
+    found = [parameter.grad.clone() for parameter in model.base_model.craft_J.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    return found
+
+
+def test_disabling_gives_the_base_model(family: str, tiny_model: TinyModel) -> None:
+    base = hidden(tiny_model(family).eval())
+    model = adapted(tiny_model(family))
+    changed = hidden(model)
+    assert not torch.equal(changed, base)
+    with model.disable_adapter():
+        assert torch.equal(hidden(model), base)
+    assert torch.equal(hidden(model), changed)
+    assert flags(model, "default") == {True}
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_merging_keeps_the_outputs_and_unmerging_the_bits(safe: bool, family: str, tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model(family), projections=("q", "k", "v", "o"))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    expected = hidden(model)
+    model.merge_adapter(safe_merge=safe)
+    close(hidden(model), expected)
+    assert not all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    model.unmerge_adapter()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert torch.equal(hidden(model), expected)
+
+
+def test_merge_and_unload(family: str, tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model(family))
+    expected = hidden(model)
+    whole = model.merge_and_unload()
+    close(hidden(whole), expected)
+    assert type(whole) is type(tiny_model(family))
+    assert not whole._forward_pre_hooks
+    assert not any(isinstance(module, CraftLinear) for module in whole.modules())
+
+
+def test_safe_merge_refuses_what_is_not_finite(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert"))
+    before = {key: value.clone() for key, value in model.base_model.model.state_dict().items()}
+    with torch.no_grad():
+        model.base_model.craft_J["default"].q_J2[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="NaN"):
+        model.merge_adapter(safe_merge=True)
+    model.base_model.unmerge_adapter()
+    assert all(torch.equal(value, before[key]) for key, value in model.base_model.model.state_dict().items())
+
+
+def test_merged_weights_are_not_decomposed(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert"))
+    model.merge_adapter()
+    with pytest.raises(ValueError, match="unmerge_adapter"):
+        model.add_adapter("other", config())
+    assert list(model.peft_config) == ["default"]
+    model.unmerge_adapter()
+    model.add_adapter("other", config())
+
+
+def test_adapters_in_turn(family: str, tiny_model: TinyModel) -> None:
+    model = two_adapters(tiny_model(family))
+    first = hidden(model)
+    assert torch.equal(first, hidden(adapted(tiny_model(family))))
+    model.set_adapter("other")
+    second = hidden(model)
+    alone = get_peft_model(tiny_model(family), config(ranks=("all", 4, 5), projections=("q", "o"), init_seed=4), "other")
+    move_j(alone, "other", seed=8)
+    assert torch.equal(second, hidden(alone.eval()))
+    model.set_adapter("default")
+    assert torch.equal(hidden(model), first)
+    assert (flags(model, "default"), flags(model, "other")) == ({True}, {False})
+    model.delete_adapter("other")
+    assert torch.equal(hidden(model), first)
+    assert list(model.base_model.craft_J) == ["default"]
+    assert not any("other" in key for key in model.state_dict())
+
+
+def test_adapters_at_once_add_up(tiny_model: TinyModel) -> None:
+    model = two_adapters(tiny_model("llama"))
+    model.base_model.set_adapter(["default", "other"])
+    both = hidden(model)
+    layer = next(module for module in model.modules() if isinstance(module, CraftLinear))
+    assert layer.active_adapters == ["default", "other"]
+    model.merge_adapter()
+    close(hidden(model), both)
+    model.unmerge_adapter()
+    loss(both).backward()
+    assert all(parameter.grad is not None for parameter in model.base_model.craft_J.parameters())
+
+
+def test_a_second_adapter_leaves_the_first_as_it_was(tiny_model: TinyModel, tmp_path: Path) -> None:
+    adapted(tiny_model("bert")).save_pretrained(tmp_path)
+    model = adapted(tiny_model("bert"))
+    model.load_adapter(tmp_path, "loaded")
+    assert (flags(model, "default"), flags(model, "loaded")) == ({True}, {False})
+    assert model.active_adapters == ["default"]
+    frozen = PeftModel.from_pretrained(tiny_model("bert"), tmp_path)
+    frozen.add_adapter("new", config())
+    assert flags(frozen, "default") == {False}
+    assert sum(status.num_adapter_layers for status in [frozen.get_model_status()]) == 6
+
+
+def test_rows_of_a_batch_with_their_own_adapters(family: str, tiny_model: TinyModel) -> None:
+    model = two_adapters(tiny_model(family))
+    alone = []
+    for name in ("default", "other"):
+        model.set_adapter(name)
+        alone.append(hidden(model))
+    with model.disable_adapter():
+        base = hidden(model)
+    close(hidden(model, adapter_names=["default", "other"]), torch.stack([alone[0][0], alone[1][1]]))
+    close(hidden(model, adapter_names=["__base__", "default"]), torch.stack([base[0], alone[0][1]]))
+    with pytest.raises(ValueError, match="unknown adapters"):
+        hidden(model, adapter_names=["nobody", "default"])
+    with pytest.raises(ValueError, match=r"eval\(\)"):
+        hidden(model.train(), adapter_names=["default", "default"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cast", ["before", "after"])
+def test_j_and_factors_stay_float32_in_half_precision(cast: str, dtype: torch.dtype, tiny_model: TinyModel) -> None:
+    model = tiny_model("llama", dtype) if cast == "before" else tiny_model("llama")
+    model = adapted(model, amount=0.01).to(dtype)
+    factors = model.base_model.craft_J["default"].stacks["q"].factors
+    assert {tensor.dtype for tensor in (*model.base_model.craft_J.parameters(), factors.core, factors.u2)} == {torch.float32}
+    assert {parameter.dtype for parameter in model.base_model.model.parameters()} == {dtype}
+    out = hidden(model)
+    assert out.dtype == dtype
+    loss(out.float()).backward()
+    reference = adapted(tiny_model("llama", dtype).float(), amount=0.01)
+    close(out.float(), hidden(reference), 0.05)
+    assert torch.isfinite(torch.cat([grad.flatten() for grad in gradients(model)])).all()
+
+
+def test_float64_widens_j_and_factors(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert")).double()
+    assert {parameter.dtype for parameter in model.base_model.craft_J.parameters()} == {torch.float64}
+    close(hidden(model).float(), hidden(adapted(tiny_model("bert"))))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_no_gradient(reentrant: bool, dropout: float, tiny_model: TinyModel) -> None:
+    results = []
+    for checkpointing in (False, True):
+        model = adapted(tiny_model("llama"), dropout=dropout).train()
+        if checkpointing:
+            model.base_model.model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        total = []
+        for seed in (5, 6):  # the second step finds what the first has left behind
+            torch.manual_seed(seed)
+            out = hidden(model)
+            loss(out).backward()
+            total += [out.detach(), *gradients(model)]
+        results.append(total)
+    for plain, checkpointed in zip(*results, strict=True):
+        close(checkpointed, plain)
+
+
+def test_autocast_keeps_the_cores_float32(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("llama")).train()
+    exact = hidden(model)
+    loss(exact).backward()
+    expected = gradients(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = hidden(model)
+    loss(out.float()).backward()
+    close(out.float(), exact, 0.05)
+    for mine, theirs in zip(gradients(model), expected, strict=True):
+        assert mine.dtype == torch.float32
+        assert float((mine - theirs).norm() / theirs.norm()) < 0.1
+
+
+def test_gradients_accumulate_over_forwards(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert")).train()
+    (loss(hidden(model)[:1]) + loss(hidden(model)[1:])).backward()
+    together = gradients(model)
+    loss(hidden(model)[:1]).backward()
+    loss(hidden(model)[1:]).backward()
+    for mine, theirs in zip(gradients(model), together, strict=True):
+        close(mine, theirs)
+
+
+def test_evaluation_follows_training_steps(tiny_model: TinyModel) -> None:
+    """Cores are kept between forward passes of evaluation, and never longer than J stays as it is."""
+    model = adapted(tiny_model("bert"))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    with torch.no_grad():
+        first = hidden(model)
+        stack = model.base_model.craft_J["default"].stacks["q"]
+        kept = stack.cores
+        hidden(model)
+        assert stack.cores is kept
+    loss(hidden(model)).backward()
+    optimizer.step()
+    with torch.no_grad():
+        second = hidden(model)
+    assert not torch.equal(first, second)
+    with torch.inference_mode():
+        assert torch.equal(hidden(model), second)
+    close(hidden(model), second, 1e-6)
+    # A part of the model called by itself, past the hook of the whole, sees the present J too.
+    optimizer.step()
+    inner = model.base_model.model.encoder.layer[0].attention.self.query
+    x = torch.randn(3, 32)
+    expected = x @ (inner.base_layer.weight + inner.get_delta_weight("default")).T + inner.base_layer.bias
+    close(inner(x), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_model_gives_the_same(backend: str, tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert")).train()
+    expected = hidden(model)
+    loss(expected).backward()
+    reference = gradients(model)
+    compiled = torch.compile(model, backend=backend)
+    out = hidden(compiled)
+    loss(out).backward()
+    close(out, expected)
+    for mine, theirs in zip(gradients(model), reference, strict=True):
+        close(mine, theirs)
+    with torch.no_grad():
+        move_j(model, seed=9)
+        close(hidden(compiled.eval()), hidden(model.eval()))
+
+
+def test_state_dict_round_trip_under_another_name(tiny_model: TinyModel) -> None:
+    source = adapted(tiny_model("bert"))
+    state = get_peft_model_state_dict(source)
+    assert {key.removeprefix("base_model.craft_J.") for key in state if "craft_J" in key} == {
+        f"{stack}_J{mode}" for stack in "qv" for mode in (1, 2, 3)
+    }
+    target = get_peft_model(tiny_model("bert"), config(), "another")
+    result = set_peft_model_state_dict(target, state, "another")
+    assert not result.unexpected_keys
+    assert torch.equal(hidden(target.eval()), hidden(source))
+
+
+def test_modules_to_save_train_and_travel(tiny_model: TinyModel, tmp_path: Path) -> None:
+    model = adapted(tiny_model("bert", head="classifier"), task_type="SEQ_CLS").train()
+    model(input_ids=IDS, labels=torch.tensor([0, 1])).loss.backward()
+    head = [p for name, p in model.named_parameters() if "classifier.modules_to_save" in name]
+    assert head
+    assert all(p.requires_grad and p.grad is not None for p in head)
+    with torch.no_grad():
+        for parameter in head:
+            parameter.add_(1.0)
+    model.eval().save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(tiny_model("bert", head="classifier", seed=0), tmp_path)
+    assert torch.equal(loaded(input_ids=IDS).logits, model(input_ids=IDS).logits)
+
+
+def test_config_travels_by_pickle_and_json(tmp_path: Path) -> None:
+    made = config(projections=["q", "o"], dropout=0.1, projection_map={"q": "wq"}, exclude_modules=["x"])
+    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301
+    made.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["peft_type"] == "CRAFT"
+    loaded = PeftConfig.from_pretrained(tmp_path)
+    assert loaded == made
+    assert loaded.ranks == ("all", 6, 7)
+
+
+def test_repr_names_what_is_adapted(tiny_model: TinyModel) -> None:
+    text = repr(adapted(tiny_model("llama")))
+    assert "craft.CraftLinear" in text
+    assert "v: (3, 16, 32) at ranks (3, 6, 7)" in text
+
+
+def test_model_copies_and_pickles(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert"))
+    expected = hidden(model)  # leaves cores with a graph behind
+    twin = copy.deepcopy(model)
+    assert torch.equal(hidden(twin), expected)
+    move_j(twin, seed=1)
+    assert not torch.equal(hidden(twin), expected)
+    assert torch.equal(hidden(model), expected)
+    assert torch.equal(hidden(pickle.loads(pickle.dumps(model))), expected)  # noqa: S301
+
+
+def test_distributed_training_averages_gradients(tiny_model: TinyModel, tmp_path: Path) -> None:
+    """DDP on one process: gradients arrive through its reducer, and the frozen factors are none of its buffers."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        model = adapted(tiny_model("bert")).train()
+        loss(hidden(model)).backward()
+        expected = gradients(model)
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        for _ in range(2):
+            loss(hidden(wrapped)).backward()
+            for mine, theirs in zip(gradients(model), expected, strict=True):
+                close(mine, theirs, 1e-6)
+        assert not any("craft" in name for name, _ in wrapped.named_buffers())
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_trainer_resumes_bit_for_bit(tiny_model: TinyModel, tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    rows = [{"input_ids": IDS[i % 2], "labels": i % 2} for i in range(16)]
+
+    def train(folder: Path, steps: int, resume: str | None = None) -> Any:
+        model = get_peft_model(tiny_model("bert", head="classifier"), config(task_type="SEQ_CLS", dropout=0.1))
+        settings = {"max_steps": 6, "save_steps": 3, "learning_rate": 1e-2, "per_device_train_batch_size": 4, "seed": 1}
+        arguments = TrainingArguments(folder, report_to="none", use_cpu=True, disable_tqdm=True, **settings)
+        trainer = Trainer(model, arguments, train_dataset=rows)
+        if steps < 6:
+            trainer.add_callback(_stop_after(steps))
+        trainer.train(resume_from_checkpoint=resume)
+        return model
+
+    whole = train(tmp_path / "whole", 6)
+    train(tmp_path / "parts", 3)
+    resumed = train(tmp_path / "parts", 6, str(tmp_path / "parts" / "checkpoint-3"))
+    expected = get_peft_model_state_dict(whole)
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in get_peft_model_state_dict(resumed).items())
+
+
+def _stop_after(steps: int) -> Any:
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_training_stop = state.global_step >= steps
+
+    return Stop()
+
+
+def test_generation_is_that_of_the_merged_model(tiny_model: TinyModel) -> None:
+    ids = IDS[:, :5]
+    settings = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False}
+    for family in ("llama", "gpt2", "opt"):
+        model = adapted(tiny_model(family, head="causal"), task_type="CAUSAL_LM")
+        mask = torch.ones_like(ids)
+        bypass = model.generate(input_ids=ids, attention_mask=mask, **settings)
+        named = model.generate(input_ids=ids, attention_mask=mask, adapter_names=["default"] * 2, **settings)
+        model.merge_adapter()
+        assert torch.equal(model.generate(input_ids=ids, attention_mask=mask, **settings), bypass)
+        assert torch.equal(named, bypass)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"layers_to_transform": [0]}, "layers_to_transform"),
+        ({"projections": ("q",), "target_modules": ["query"]}, "not both"),
+        ({"ranks": (2, 3)}, "three"),
+        ({"ranks": ("all", 0, 3)}, "from 1"),
+        ({"ranks": ("every", 2, 3)}, "'all'"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"scaling": 0.0}, "scaling"),
+        ({"dropout_mask": "each"}, "per_layer"),
+        ({"projections": ("q", "q")}, "each once"),
+    ],
+)
+def test_config_refuses(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        config(**settings)
