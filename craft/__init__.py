@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 if TYPE_CHECKING:
+    from craft.adapters import load_adapter
     from craft.config import CraftConfig
     from craft.model import CraftModel
     from craft.tucker import TuckerFactors, hosvd
 
 __version__ = "0.1.0"
-__all__ = ["CraftConfig", "CraftModel", "TuckerFactors", "hosvd"]
+__all__ = ["CraftConfig", "CraftModel", "TuckerFactors", "hosvd", "load_adapter"]
 
 _PUBLIC = {
     "CraftConfig": "craft.config",
     "CraftModel": "craft.model",
     "TuckerFactors": "craft.tucker",
     "hosvd": "craft.tucker",
+    "load_adapter": "craft.adapters",
 }
 
 

@@ -81,6 +81,7 @@ class FactorStore:
         *,
         name: str,
         device: torch.device | str | None = None,
+        weights_hash: str | None = None,
     ) -> TuckerFactors:
         """The factors of a stack at `ranks`, decomposed at most once for all who share the folder.
 
@@ -89,6 +90,7 @@ class FactorStore:
             ranks: (r1, r2, r3) or 'all'; where more is stored, leading slices are served.
             name: the projection (part of the address and what `list` shows).
             device: where to decompose if it must be done; the weights' own device if absent.
+            weights_hash: `hash_weights(weights)`, from a caller that has just computed it.
 
         Returns:
             Factors on the CPU, mapped from the file. They are shared by all callers in this process: copy before writing.
@@ -98,7 +100,7 @@ class FactorStore:
         """
         shape = stack_shape(weights)
         wanted = resolve_ranks(ranks, shape, name=f"projection {name!r}")
-        origin = FactorOrigin(name, shape, str(weights[0].dtype), hash_weights(weights))
+        origin = FactorOrigin(name, shape, str(weights[0].dtype), weights_hash or hash_weights(weights))
         # Outside inference mode, so that versions are counted and the factors may take part in autograd.
         with self._guard, torch.inference_mode(False), torch.no_grad():
             held = self._remembered(origin.key)
@@ -237,9 +239,11 @@ def hash_weights(weights: Sequence[Tensor]) -> str:
         layer.update(tensor_bytes(weight))
         return layer.digest()
 
-    threads = torch.get_num_threads() if sum(weight.nbytes for weight in weights) > _PARALLEL_HASHING else 1
-    with ThreadPoolExecutor(threads) as pool:
-        digests = list(pool.map(digest, weights))
+    if sum(weight.nbytes for weight in weights) > _PARALLEL_HASHING:
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            digests = list(pool.map(digest, weights))
+    else:
+        digests = [digest(weight) for weight in weights]
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 

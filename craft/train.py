@@ -279,7 +279,7 @@ def _show(result: RunResult, directory: Path) -> None:
         f"\n{result.steps} steps in {result.seconds:.1f} s. The adapter is in {result.adapter}. To use it:\n", soft_wrap=True
     )
     console.print(
-        "  from craft.adapters import load_adapter\n"
+        "  from craft import load_adapter\n"
         f"  model, tokenizer = load_adapter({str(result.adapter)!r})\n"
         '  batch = tokenizer(["your text"], return_tensors="pt")\n'
         "  outputs = model(**batch).logits\n"

@@ -249,12 +249,21 @@ def _feature_gram(slices: list[Tensor], device: torch.device) -> Tensor:
     rows, columns = slices[0].shape
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=device)
     panel = max(128, -(-rows // 8))  # eight panels leave out 7/16 of the products: those above the diagonal
-    for weight in slices:
-        for block in _blocks(columns, rows):
-            part = weight[:, block].to(device, torch.float64)
+    together = max(1, _BLOCK // (rows * columns))  # small layers go side by side: fewer, better filled products
+    for first in range(0, len(slices), together):
+        group = slices[first : first + together]
+        for block in _blocks(columns, rows * len(group)):
+            part = _beside([weight[:, block].to(device, torch.float64) for weight in group])
             for start in range(0, rows, panel):
                 gram[start:, start : start + panel].addmm_(part[start:], part[start : start + panel].T)
     return gram
+
+
+def _beside(parts: list[Tensor]) -> Tensor:
+    """Matrices side by side, in the memory order that they have: transposed views are not copied element by element."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part.T for part in parts]).T if parts[0].stride(0) == 1 else torch.cat(parts, dim=1)
 
 
 def _leading(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:

@@ -136,9 +136,9 @@ def _person(draw: Random, noun: str) -> str:
 
 
 QUANTIFIERS = {
-    "every": ("Every {one}", "All {many}", "Each {one}"),
-    "some": ("Some {many}", "At least one {one}", "{a_one}"),
-    "no": ("No {one}", "Not a single {one}", "No {many}"),
+    "every": ("Every {one}", "All {many}"),
+    "some": ("Some {many}", "{a_one}"),
+    "no": ("No {one}", "No {many}"),
     "not every": ("Not every {one}", "Not all {many}"),
 }
 Statement = tuple[str, bool, bool]  # quantifier, narrow noun?, narrow act?

@@ -1,0 +1,133 @@
+"""The toy suite: deterministic, balanced, without leaks, and not to be solved by the words alone."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from craft.spec import DataSettings
+from craft.tasks import SUITES, TASKS
+from craft.tasks.metrics import compute_metrics
+from craft.tasks.splits import load_splits
+from craft.tasks.toy_grammar import QUANTIFIERS, statement_pairs
+
+TOY = [TASKS[name] for name in SUITES["toy"]]
+
+# The suite is part of what a score means: it may only change knowingly, together with these and the changelog.
+FINGERPRINTS: dict[str, str] = {}
+
+
+def splits(task):
+    return load_splits(task, DataSettings(), protocol="customary")
+
+
+def columns(split):
+    return [name for name in ("text", "text_pair") if name in split.column_names]
+
+
+@pytest.mark.parametrize("task", TOY, ids=lambda task: task.name)
+def test_equal_on_every_machine(task):
+    assert splits(task).fingerprint[:16] == FINGERPRINTS[task.name]
+
+
+@pytest.mark.parametrize("task", TOY, ids=lambda task: task.name)
+def test_sizes_balance_and_length(task):
+    both = splits(task)
+    assert (len(both.train), len(both.reported[""])) == (2000, 500)
+    for split in (both.train, both.reported[""]):
+        _, counts = np.unique(split["label"][:], return_counts=True)
+        assert len(counts) == (len(task.labels) or 6)
+        assert counts.max() - counts.min() <= 1
+        for column in columns(split):
+            assert all(3 <= len(sentence.split()) <= 25 for sentence in split[column])
+
+
+@pytest.mark.parametrize("task", TOY, ids=lambda task: task.name)
+def test_no_sentence_of_dev_occurs_in_train(task):
+    both = splits(task)
+    train = {sentence for column in columns(both.train) for sentence in both.train[column]}
+    dev = {sentence for column in columns(both.train) for sentence in both.reported[""][column]}
+    assert not train & dev
+    rows = [tuple(row[column] for column in columns(both.train)) for row in both.train]
+    assert len(set(rows)) == len(rows)
+
+
+# Chance is 0 for the correlations, 50 for two classes, 33 for three: all far from the 100 that understanding would give.
+WORDS_ALONE = {
+    "toy/acceptability": 15, "toy/sentiment": 62, "toy/paraphrase": 60, "toy/entailment": 62, "toy/similarity": 20,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TOY, ids=lambda task: task.name)
+def test_a_bag_of_words_stays_far_below_the_ceiling(task):
+    both = splits(task)
+    vectorizers = {column: CountVectorizer().fit(both.train[column][:]) for column in columns(both.train)}
+
+    def bags(split):
+        return scipy.sparse.hstack([vectorizer.transform(split[column][:]) for column, vectorizer in vectorizers.items()])
+
+    model = LogisticRegression(max_iter=1000) if task.labels else Ridge()
+    model.fit(bags(both.train), both.train["label"][:])
+    dev = both.reported[""]
+    assert compute_metrics(task, model.predict(bags(dev)), dev["label"][:])["score"] <= WORDS_ALONE[task.name]
+
+
+def test_quantifier_labels_are_those_of_the_square_of_opposition():
+    entailed, open_, contradicted = (set(pairs) for pairs in statement_pairs())
+    wide, narrow_noun, narrow_act = (False, False), (True, False), (False, True)
+    for pair in (
+        (("every", *wide), ("every", *narrow_noun)),  # down in the noun
+        (("every", *narrow_act), ("every", *wide)),  # up in the act
+        (("some", *narrow_noun), ("some", *wide)),
+        (("no", *wide), ("no", *narrow_act)),
+        (("every", *wide), ("some", *wide)),  # something is quantified over
+        (("no", *wide), ("not every", *wide)),
+    ):
+        assert pair in entailed
+    for pair in (
+        (("every", *wide), ("no", *wide)),
+        (("every", *wide), ("not every", *wide)),
+        (("some", *narrow_act), ("no", *wide)),
+    ):
+        assert pair in contradicted
+    for pair in (
+        (("some", *wide), ("some", *narrow_noun)),
+        (("every", *narrow_noun), ("every", *wide)),
+        (("some", *wide), ("not every", *wide)),
+    ):
+        assert pair in open_
+    assert len(entailed) + len(open_) + len(contradicted) == (4 * len(QUANTIFIERS)) * (4 * len(QUANTIFIERS) - 1)
+
+
+def test_agreement_labels_follow_the_head_noun():
+    both = splits(TASKS["toy/acceptability"])
+    pattern = re.compile(r"The (\w+) (?:near|behind|under|beside) the \w+ (is|are) ")
+    checked = 0
+    for row in both.train:
+        if found := pattern.match(row["text"]):
+            assert row["label"] == (found[1].endswith("s") == (found[2] == "are")), row["text"]
+            checked += 1
+    assert checked > 100
+
+
+def test_paraphrase_labels_follow_who_did_it():
+    both = splits(TASKS["toy/paraphrase"])
+    active = re.compile(r"The ([\w ]+?) (\w+) the ([\w ]+?) (?:yesterday|last|on|at|in|after)")
+    passive = re.compile(r"The ([\w ]+?) was (\w+) by the ([\w ]+?) (?:yesterday|last|on|at|in|after)")
+
+    def roles(sentence):
+        if found := passive.match(sentence):
+            return found[3], found[1]
+        found = active.match(sentence)
+        return (found[1], found[3]) if found else None
+
+    checked = 0
+    for row in both.train:
+        one, two = roles(row["text"]), roles(row["text_pair"])
+        if one and two:
+            assert row["label"] == (one == two), row
+            checked += 1
+    assert checked > 1000
