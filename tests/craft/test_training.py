@@ -127,6 +127,19 @@ def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, 
     assert all(torch.allclose(left[name], right[name], atol=2e-5) for name in left)
 
 
+@pytest.mark.parametrize("method", ["craft", "lora"])
+def test_gradient_checkpointing_changes_no_gradient(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
+    runs = [
+        train_run(
+            tiny_spec(method=method, parameters={"dropout": 0.1}, training={"gradient_checkpointing": on, "max_steps": 3}),
+            tmp_path / str(on),
+        )
+        for on in (False, True)
+    ]
+    left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in runs)
+    assert all(torch.allclose(left[name], right[name], atol=1e-6) for name in left)
+
+
 def test_an_odd_micro_batch_is_not_halved() -> None:
     assert smaller_micro_batch(TrainingSettings(batch_size=3)) is None
 
