@@ -176,7 +176,9 @@ class Display:
             (f"{tally.failed}", "bold red" if tally.failed else "bold"), " failed   ",
             (duration(tally.elapsed), "bold"), " passed   ", (left, "bold"), " left",
         )  # fmt: skip
-        lines: list[RenderableType] = [ProgressBar(total=max(1, tally.total), completed=tally.done + tally.failed), counts]
+        head = Table.grid(padding=(0, 2))
+        head.add_row(ProgressBar(total=max(1, tally.total), completed=tally.done + tally.failed, width=24), counts)
+        lines: list[RenderableType] = [head]
         if tally.best:
             lines.append(Text(f"best so far {tally.best[0]:.1f}: {tally.best[1]}"))
         lines.append(self._running_table())

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 class Tracker(Protocol):
     """What the recorder asks of `orchestrator.tracking.Tracker`."""
 
+    @property
+    def open_configurations(self) -> frozenset[str]: ...
+    def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None: ...
     def trial_started(self, trial: TrialSpec, params: dict[str, Any]) -> None: ...
     def trial_progress(self, key: str, progress: dict[str, Any]) -> None: ...
     def trial_ended(self, result: TrialResult, adapter: Path | None) -> None: ...
@@ -60,6 +63,7 @@ class Recorder:
         self._unwritten: list[TrialResult] = []
         for key in self._ended:
             display.ended(self._specs[key], self.results[key], earlier=True)
+        self._catch_up()
 
     def is_settled(self, key: str) -> bool:
         """Whether the trial needs no run: a result that holds is on record, or it ended in this run."""
@@ -147,6 +151,17 @@ class Recorder:
         chosen = self._trials_of if configurations is None else configurations
         trials = [trial for name in chosen for trial in self._trials_of[name]]
         return summarize(trials, self.results, self._counts)
+
+    def _catch_up(self) -> None:
+        """Tells the tracker what the driver before wrote into the ledger and died before saying."""
+        settled = {key: self.results[key] for key in self._ended}
+        if self._tracker is None or not settled:
+            return
+        adapters = {key: Path(result.facts["adapter"]) for key, result in settled.items() if "adapter" in result.facts}
+        self._track("settle", settled, {key: path for key, path in adapters.items() if path.is_dir()})
+        for configuration in self._tracker.open_configurations:
+            if configuration in self._trials_of:
+                self._maybe_end_configuration(configuration)
 
     def _maybe_end_configuration(self, configuration: str) -> None:
         if any(trial.key not in self._ended for trial in self._trials_of[configuration]):

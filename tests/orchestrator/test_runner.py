@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,11 @@ class Tracked:
     ledger: Ledger
     events: list[tuple] = field(default_factory=list)
     early: list[str] = field(default_factory=list)
+
+    open_configurations: frozenset[str] = frozenset()
+
+    def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None:
+        self.events.append(("settled", set(results)))
 
     def trial_started(self, trial: TrialSpec, params: dict[str, Any]) -> None:
         self.events.append(("started", trial.key))

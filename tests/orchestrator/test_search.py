@@ -27,6 +27,10 @@ def plan_of(folder: Path, algorithm: str) -> Plan:
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
 
 
+def trial(seed: int) -> TrialSpec:
+    return TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora", seed=seed), "c", "l")
+
+
 def drain(source: TrialSource) -> list[str]:
     keys: list[str] = []
     while (handed := source.suggest(f"id{len(keys)}")) not in (None, Searcher.FINISHED):
@@ -72,7 +76,7 @@ def test_what_is_settled_is_not_handed_out_and_what_waits_goes_first() -> None:
 
 
 def test_no_more_than_so_many_are_out_at_once() -> None:
-    trials = [TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora", seed=s), "c", "l") for s in range(4)]
+    trials = [trial(seed) for seed in range(4)]
     source = TrialSource(Listed(()), lambda c: [], lambda key: False, trials, max_concurrent=2)
     assert source.suggest("a")["key"] == trials[0].key
     assert source.suggest("b")["key"] == trials[1].key
