@@ -15,6 +15,7 @@ import socket
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -49,7 +50,7 @@ class FactorOrigin:
     weights: str
     algorithm: str = ALGORITHM
 
-    @property
+    @cached_property
     def key(self) -> str:
         """40 hexadecimal digits: the file's name without its suffix."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:40]

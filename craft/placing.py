@@ -37,7 +37,9 @@ def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
             stack.weights_hash = hash_weights(weights)
             # An adapter that carries its factors brings them when it is loaded, a moment from now.
             if not (config.save_factors and config.inference_mode):
-                stack.set_factors(default_store().get(weights, ranks, name=name).to(stack.device))
+                stack.set_factors(
+                    default_store().get(weights, ranks, name=name, weights_hash=stack.weights_hash).to(stack.device)
+                )
         stacks.append(stack)
     return stacks
 

