@@ -352,6 +352,16 @@ def is_refusal(error: Exception) -> bool:
     return code in REFUSALS or isinstance(error, KeyError | TypeError | ValueError | FileNotFoundError)
 
 
+def is_lost(error: BaseException) -> bool:
+    """Whether the request or its answer was lost on the way to a server, as told from what a server answered."""
+    from requests import RequestException
+
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, RequestException):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None
+
+
 def is_missing(error: Exception) -> bool:
     """Whether the store lost, or somebody deleted, a run that was there."""
     return getattr(error, "error_code", None) == MISSING

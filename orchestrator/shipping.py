@@ -16,13 +16,10 @@ import random
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.journal import Event, Journal, read
+from orchestrator.mlflow_writer import MlflowWriter, is_lost, is_missing, is_refusal
 from orchestrator.tracking_uri import redact
-
-if TYPE_CHECKING:
-    from orchestrator.mlflow_writer import MlflowWriter
 
 log = logging.getLogger(__name__)
 
@@ -103,33 +100,43 @@ class Shipper(threading.Thread):
             self._taken(len(batch), batch[-1][1])
 
     def _failed(self, error: Exception, failures: int) -> None:
-        from orchestrator.mlflow_writer import is_missing, is_refusal
-
         text = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
         if failures == 1 or self.trouble is None:
             log.warning("tracking store %s: %s; training goes on, the record waits in %s", redact(self._uri), text, self._path)
         self.trouble = text
         if is_missing(error) and failures < TRIES:
             self._writer = None
-        if self._writer is not None:
-            answers = self._writer.reconnect()
-            if answers and (is_refusal(error) or failures >= TRIES):
-                self._one_by_one()
-                return
+        if self._writer is not None and self._writer.reconnect():
+            self._one_by_one()
+            return
         pause = 0.5 if self._closing else PAUSES_S[min(failures, len(PAUSES_S)) - 1] * random.uniform(0.75, 1.25)
+        self._pause(pause)
+
+    def _pause(self, seconds: float) -> None:
         with self._change:
-            self._change.wait_for(lambda: self._stopped, pause)
+            self._change.wait_for(lambda: self._stopped, seconds)
 
     def _one_by_one(self) -> None:
-        """Ship the batch that failed event by event, setting aside what the answering store does not take."""
-        assert self._writer is not None
+        """Ship the batch that failed event by event, so that a connection that loses requests still gets on.
+
+        What the store refuses, or fails at TRIES times while it answers otherwise, is set aside.
+        """
         for event, offset in itertools.islice(read(self._path, self._offset), BATCH):
-            try:
-                self._writer.write([event])
-            except Exception as error:  # judged by whether the store answers at all
-                if not self._writer.reconnect():
-                    return
-                self._set_aside(event, error)
+            attempts = 0
+            while True:
+                assert self._writer is not None
+                try:
+                    self._writer.write([event])
+                    break
+                except Exception as error:  # judged by what it says and by whether the store answers at all
+                    if self._stopped or is_missing(error) or not self._writer.reconnect():
+                        return
+                    # A request lost on the way says nothing about the event.
+                    attempts += not is_lost(error)
+                    if is_refusal(error) or attempts == TRIES:
+                        self._set_aside(event, error)
+                        break
+                    self._pause(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
             self._taken(1, offset)
 
     def _set_aside(self, event: Event, error: Exception) -> None:
@@ -161,8 +168,6 @@ class Shipper(threading.Thread):
             self._change.notify_all()
 
     def _connect(self) -> MlflowWriter:
-        from orchestrator.mlflow_writer import MlflowWriter
-
         writer = MlflowWriter(self._uri, self._opened, self._folder, self._artifact_root)
         if self._offset and not writer.knows_sweep:
             # The store was emptied or replaced since: it gets the whole record.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -174,11 +175,11 @@ def test_a_server_on_postgresql_whose_database_is_restarted_without_grace(
 
 
 class LossyProxy(threading.Thread):
-    """Hands requests to the server, and of every `period`-th one drops the answer after the server has carried it out."""
+    """Hands requests to the server, and drops a seeded share of the answers after the server has carried them out."""
 
-    def __init__(self, target: int, period: int) -> None:
+    def __init__(self, target: int, share: float) -> None:
         super().__init__(daemon=True)
-        self._target, self._period, self._count = target, period, 0
+        self._target, self._share, self._random = target, share, random.Random(5)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.uri = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.dropped: list[str] = []
@@ -211,20 +212,19 @@ class LossyProxy(threading.Thread):
             server.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
             while part := server.recv(65536):
                 answer += part
-        self._count += 1
-        if self._count % self._period == 0:
+        if self._random.random() < self._share:
             self.dropped.append(head.split(b" ")[1].decode())
             return
         client.sendall(answer)
 
 
 def test_requests_that_were_carried_out_but_whose_answers_were_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "PAUSES_S", (0.01,))
+    monkeypatch.setattr(shipping, "PAUSES_S", (0.02,))
     server = Server(f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
     server.start()
     try:
-        for number, period in enumerate((2, 3, 5)):
-            proxy = LossyProxy(server.port, period)
+        for number, share in enumerate((0.1, 0.3)):
+            proxy = LossyProxy(server.port, share)
             proxy.start()
             folder = tmp_path / f"runs{number}"
             tracker = Tracker(proxy.uri, f"lossy{number}", folder)
