@@ -33,14 +33,15 @@ from orchestrator.pareto import knee, log_axes
 
 INTERVALS_UP_TO = 150  # points; past it only the front's own intervals can be read
 NO_ROWS = "none"
+STATES = ("done", "partial", "incomplete", "running", "failed", "interrupted", "infeasible")
 
 
 def data(view: View) -> Plain:
     """Columns of every metric over the finished configurations, the front of each pair of metrics, and what is not drawn."""
     frame = view.configurations
-    ready, partial = done(frame), frame[(frame["state"] == "partial")]
+    ready, partial = done(frame), frame[frame["state"].isin(("partial", "incomplete"))]
     states = frame["state"].value_counts()
-    counts = {state: int(states.get(state, 0)) for state in ("done", "partial", "running", "failed", "infeasible")}
+    counts = {state: int(states.get(state, 0)) for state in STATES}
     if ready.empty and partial.empty:
         return {"empty": _why_empty(counts)}
     metrics = metrics_of(view)
@@ -173,7 +174,7 @@ def draw(plain: Plain) -> Plain:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": "still running (mean so far)",
+                "name": "not complete (mean so far)",
                 "x": {"$": "so far/{x}"},
                 "y": {"$": "so far/{y}"},
                 "customdata": {"$": "so far"},
@@ -280,9 +281,11 @@ def _published_details(row: Plain) -> Plain:
 
 def _note(plain: Plain) -> str:
     words = {
-        "partial": "still running and hollow",
+        "partial": "still running (hollow)",
+        "incomplete": "with failed or stopped trials (hollow)",
         "running": "waiting for a first score",
         "failed": "failed",
+        "interrupted": "interrupted",
         "infeasible": "dropped as infeasible",
     }
     counts = plain["counts"]

@@ -1,0 +1,219 @@
+"""The page in a browser: live against a real store, and as one file."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from mlflow import MlflowClient
+
+from dashboards.__main__ import main
+from dashboards.app import make_app
+from dashboards.data import Store
+from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
+from tests.dashboards.synthetic import FakeRun, configuration, grid, sweep_run, write_sweep
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
+]
+
+POINTS = """(() => { const plot = document.querySelector('[data-panel=front] .plot');
+  return plot.data.filter(t => t.mode === 'markers' && t.customdata).flatMap(t => t.customdata.map((id, i) => [id, t.x[i], t.y[i]])); })()"""
+ROWS = "document.querySelectorAll('[data-panel=table] tbody tr').length"
+HOSTILE = "<img src=x onerror=alert(1)>/../<b>б\u202eя</b>{x}" + "ы" * 300
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    one = Browser(tmp_path / "profile")
+    try:
+        yield one
+    finally:
+        one.quit()
+
+
+@contextmanager
+def served(store: Store) -> Iterator[str]:
+    app = make_app(store, every_s=0.3)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        Browser.until(lambda: server.started, "the server has started")
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+        app.state.watcher.stop()
+
+
+def place(browser: Browser, x: float, y: float) -> tuple[float, float]:
+    """Where on the screen a point of the front lies."""
+    script = """(([x, y]) => { const plot = document.querySelector('[data-panel=front] .plot'), full = plot._fullLayout;
+      const box = plot.getBoundingClientRect();
+      return [box.left + full.xaxis._offset + full.xaxis.d2p(x), box.top + full.yaxis._offset + full.yaxis.d2p(y)]; })(arguments)"""
+    left, top = browser.run(script, x, y)
+    return left, top
+
+
+def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store]) -> None:
+    store = store_at("ranks", [sweep_run("ranks", planned=100), *grid("ranks", seeds=2, tasks=("mrpc", "rte"))])
+    client = MlflowClient(store.uri)
+    with served(store) as url:
+        browser.open(url)
+        assert browser.run("document.title").startswith("ranks")
+        assert browser.run(ROWS) == 22
+
+        # a hover says what the point is, a click keeps it
+        identity, x, y = browser.run(POINTS)[0]
+        at = place(browser, x, y)
+        browser.mouse("mouseMoved", *at)
+        tip = browser.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")
+        label = browser.run("Craft.page.table.data.label[Craft.page.table.index.get(arguments[0])]", identity)
+        assert label in tip and "learning_rate" in tip and "MRPC" in tip
+        browser.mouse("mousePressed", *at, button="left", clickCount=1)
+        browser.mouse("mouseReleased", *at, button="left", clickCount=1)
+        browser.wait("document.querySelector('.card h4').innerText === " + repr(label))
+
+        # dragging over points filters the table to them and dims the rest
+        highest = max(browser.run(POINTS), key=lambda point: point[2])
+        corner = place(browser, highest[1], highest[2])
+        browser.drag((corner[0] - 30, corner[1] - 14), (corner[0] + 14, corner[1] + 14))
+        browser.wait(f"Craft.page.selected && Craft.page.selected.has('{highest[0]}') && {ROWS} === Craft.page.selected.size")
+        chosen = browser.run("[...Craft.page.selected]")
+        assert 0 < len(chosen) < 22
+
+        # new runs arrive without losing the selection or the zoom
+        browser.run("Plotly.relayout(document.querySelector('[data-panel=front] .plot'), {'yaxis.range': [60, 99]})")
+        write_sweep(
+            client,
+            "ranks",
+            configuration(
+                "new0000000", label="the new one", parameters=777, scores={"mrpc": [95.0, 96.0], "rte": [95.0, 96.0]}
+            ),
+        )
+        browser.wait("Craft.page.table.index.has('new0000000')")
+        browser.until(lambda: "new0000000" in {point[0] for point in browser.run(POINTS)}, "the new point is drawn")
+        assert sorted(browser.run("[...Craft.page.selected]")) == sorted(chosen)
+        assert browser.run(ROWS) == len(chosen)
+        assert browser.run("document.querySelector('[data-panel=front] .plot')._fullLayout.yaxis.range") == [60, 99]
+
+        # the selection goes with its chip
+        browser.run("document.querySelector('.chip').click()")
+        browser.wait(f"{ROWS} === 23")
+
+        # another axis: the drawn values are that metric's
+        browser.run(
+            """(() => { const box = document.querySelector('select[name=x]'); box.value = 'adapter_bytes'; box.dispatchEvent(new Event('change')); })()"""
+        )
+        browser.wait(
+            "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text === 'adapter size (bytes)'"
+        )
+        assert {point[1] for point in browser.run(POINTS) if point[0] == "new0000000"} == {4 * 777}
+
+        # filter and sort
+        browser.run(
+            """(() => { const box = document.querySelector('input[type=search]'); box.value = 'lora learning_rate>0.0005'; box.dispatchEvent(new Event('input')); })()"""
+        )
+        assert browser.run(ROWS) == 3
+        browser.run(
+            "[...document.querySelectorAll('[data-panel=table] th button')].find(b => b.textContent.startsWith('# Params')).click()"
+        )
+        shown = browser.run("[...document.querySelectorAll('[data-panel=table] tbody tr')].map(row => row.cells[0].innerText)")
+        assert [label.split()[2] for label in shown] == ["1", "4", "8"]
+
+        # copies are of what is shown
+        grant = {"origin": url, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+        browser.driver.execute_cdp_cmd("Browser.grantPermissions", grant)
+        copied = {}
+        for kind in ("CSV", "Markdown", "LaTeX"):
+            browser.run(f"[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'Copy {kind}').click()")
+            browser.wait(f"document.querySelector('.said').textContent === '3 rows copied as {kind}'")
+            copied[kind] = browser.driver.execute_async_script(
+                "navigator.clipboard.readText().then(arguments[0], arguments[0])"
+            )
+        assert copied["CSV"].splitlines()[0].startswith("label,method,")
+        assert len(copied["CSV"].splitlines()) == 4
+        assert copied["LaTeX"].startswith("\\begin{tabular}{@{}l ") and "\\textbf{\\# Params}" in copied["LaTeX"]
+        assert "\\textbf{0.009M}" in copied["LaTeX"] and copied["LaTeX"].count("\\\\") == 4
+        assert copied["Markdown"].splitlines()[1].startswith("| --- |")
+
+        # every panel has something to show, or says why not
+        for name in browser.run("[...Craft.page.panels.keys()]"):
+            browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", name)
+            box = f"document.querySelector('[data-panel={name}]')"
+            browser.wait(f"{box}.querySelector('.main-svg, table tbody tr, .empty') && !{box}.innerText.includes('Loading')")
+            assert "could not be drawn" not in browser.run(f"{box}.innerText")
+        assert browser.hosts() == {url}
+        assert browser.complaints() == []
+
+
+def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Store]) -> None:
+    name = "sweep <script>alert(1)</script> ../ \u202e"
+    runs = [sweep_run(name, status="finished")]
+    for index in range(5):
+        runs += configuration(
+            f"<i>{index}</i>'\"",
+            sweep=name,
+            method=HOSTILE[:60],
+            label=HOSTILE + str(index),
+            params={"rank": index, "<u>projections</u>": f"</script><script>alert({index})</script>{index % 2}"},
+            scores={"<s>task</s>": [70.0 + index, 71.0], "{y}": [60.0, 61.0 + index]},
+            states={("{y}", 1): "failed"} if index == 4 else None,
+            reason="<a href=http://evil.example>why</a>",
+        )
+    store = store_at(name, runs)
+    with served(store) as url:
+        browser.open(url)
+        for panel in browser.run("[...Craft.page.panels.keys()]"):
+            browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", panel)
+            box = f"document.querySelector('[data-panel={panel}]')"
+            browser.wait(f"{box}.querySelector('.main-svg, table tbody tr, .empty') && !{box}.innerText.includes('Loading')")
+            assert "could not be drawn" not in browser.run(f"{box}.innerText")
+        browser.run("Craft.page.pin(Craft.page.table.data.id[0], false)")
+        assert (
+            browser.run(
+                "document.querySelectorAll('main i, main b, main u, main s, main img, main svg a, main a[href*=evil]').length"
+            )
+            == 0
+        )
+        assert "<img src=x" in browser.run("document.querySelector('.card h4').textContent")
+        assert "<script>alert(1)</script>" in browser.run("document.getElementById('title').textContent")
+        assert browser.hosts() == {url}
+        assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (360, True)], ids=["wide light", "narrow dark"])
+def test_the_exported_file_needs_nothing(
+    tmp_path: Path, store_at: Callable[[str, Iterable[FakeRun]], Store], width: int, dark: bool
+) -> None:
+    store = store_at("ranks", [sweep_run("ranks", status="finished"), *grid("ranks", seeds=2)])
+    path = tmp_path / "out" / "front.html"
+    assert main(["export", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
+    browser = Browser(tmp_path / "profile", width=width, dark=dark)
+    try:
+        browser.open(path.as_uri())
+        assert browser.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        for panel in browser.run("[...Craft.page.panels.keys()]"):
+            browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", panel)
+            box = f"document.querySelector('[data-panel={panel}]')"
+            browser.wait(f"{box}.querySelector('.main-svg, table tbody tr, .empty') && !{box}.innerText.includes('Loading')")
+        # rows can be reached and pinned by keyboard alone
+        browser.run("document.querySelector('[data-panel=table] .name').focus()")
+        browser.driver.switch_to.active_element.send_keys("\n")
+        browser.wait(
+            "document.querySelector('.card h4').textContent === document.querySelector('[data-panel=table] .name').textContent"
+        )
+        assert browser.hosts() == {"file://"}
+        assert browser.complaints() == []
+    finally:
+        browser.quit()
+        time.sleep(0.1)
