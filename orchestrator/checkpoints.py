@@ -93,6 +93,25 @@ def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
         ) from error
 
 
+def check_writable(storage: str) -> None:
+    """Writes a small file to storage and takes it away again.
+
+    Raises:
+        ValueError: storage cannot be opened or written.
+    """
+    filesystem, path = open_storage(storage)
+    probe = posixpath.join(path, ".writable")
+    try:
+        filesystem.create_dir(path, recursive=True)
+        with filesystem.open_output_stream(probe) as file:
+            file.write(b"ok")
+        filesystem.delete_file(probe)
+    except OSError as error:
+        raise ValueError(
+            f"storage {storage} cannot be written: {error}. Give another by --storage, or its permissions."
+        ) from error
+
+
 def stored_result(checkpoint: Path) -> dict[str, Any] | None:
     """The result that a finished trial left in its last checkpoint, if this is one."""
     path = checkpoint / RESULT_FILE

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.ledger import Ledger
+from orchestrator.options import SweepOutcome
 from orchestrator.parameters import flat_parameters
 from orchestrator.progress import Display
 from orchestrator.summary import Summary, summarize
@@ -151,6 +152,13 @@ class Recorder:
         chosen = self._trials_of if configurations is None else configurations
         trials = [trial for name in chosen for trial in self._trials_of[name]]
         return summarize(trials, self.results, self._counts)
+
+    def outcome(self, seconds: float, trouble: str | None) -> SweepOutcome:
+        """How the plan stands, after a run of `seconds` that ended early for `trouble` if it did."""
+        by_status: dict[str, list[str]] = {"finished": [], "stopped": [], "failed": [], "interrupted": [], "missing": []}
+        for key in self._specs:
+            by_status[self.results[key].status if key in self.results else "missing"].append(key)
+        return SweepOutcome(results=dict(self.results), seconds=seconds, trouble=trouble, **by_status)
 
     def _catch_up(self) -> None:
         """Tells the tracker what the driver before wrote into the ledger and died before saying."""

@@ -28,7 +28,7 @@ from pyarrow import fs
 from ray import tune
 
 from orchestrator import crash
-from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, open_storage
+from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, check_writable, open_storage
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.progress import Display
@@ -99,7 +99,7 @@ def run_sweep(
         ledger = Ledger(folder)
         if not options.resume and (ledger.results() or attempts(storage)):
             raise ValueError(f"{folder} holds a sweep already. Go on with it by --resume, or start afresh with another --name.")
-        _check_storage(storage)
+        check_writable(storage)
         try:
             with noise_to_log(folder) as screen, Display(len(plan.trials), screen, options.verbosity) as display:
                 run = _Run(plan, options, folder, storage, ledger, display, tracker, train)
@@ -107,7 +107,7 @@ def run_sweep(
         finally:
             ledger.close()
             shutil.rmtree(folder / "scratch", ignore_errors=True)
-    return _outcome(plan, run.recorder, time.monotonic() - started, trouble)
+    return run.recorder.outcome(time.monotonic() - started, trouble)
 
 
 class _Run:
@@ -398,25 +398,3 @@ def _slots(cluster: dict[str, float], resources: Resources, options: RunOptions)
             "give --address of a cluster that has them."
         )
     return max(1, min(slots, options.max_concurrent or slots))
-
-
-def _check_storage(storage: str) -> None:
-    filesystem, path = open_storage(storage)
-    probe = posixpath.join(path, ".writable")
-    try:
-        filesystem.create_dir(path, recursive=True)
-        with filesystem.open_output_stream(probe) as file:
-            file.write(b"ok")
-        filesystem.delete_file(probe)
-    except OSError as error:
-        raise ValueError(
-            f"storage {storage} cannot be written: {error}. Give another by --storage, or its permissions."
-        ) from error
-
-
-def _outcome(plan: Plan, recorder: Recorder, seconds: float, trouble: str | None) -> SweepOutcome:
-    by_status: dict[str, list[str]] = {"finished": [], "stopped": [], "failed": [], "interrupted": [], "missing": []}
-    for trial in plan.trials:
-        result = recorder.results.get(trial.key)
-        by_status[result.status if result else "missing"].append(trial.key)
-    return SweepOutcome(results=dict(recorder.results), seconds=seconds, trouble=trouble, **by_status)

@@ -353,3 +353,26 @@ def test_killed_then_interrupted_then_resumed_a_sweep_loses_and_repeats_nothing(
     # Only the two trials that ran at each of the two stops start again, and repeat at most the step they had not stored.
     assert len(starts(log)) <= 6 + 4
     assert sum(n - 1 for n in steps(log).values()) <= 4
+
+
+@pytest.mark.slow
+def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> None:
+    from craft.training import train_run
+    from orchestrator.runner import run_sweep
+
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "name: real\nmodel: sentence-transformers/all-MiniLM-L6-v2\ntasks: [toy/sentiment]\n"
+        "training: {max_steps: 4, batch_size: 8, train_examples: 48, eval_examples: 24, max_length: 32, evaluate_every: 0.5}\n"
+        "space: [{method: craft, ranks: {values: [[all, 8, 8]]}}, {method: lora, rank: 2}]\n"
+    )
+    plan = make_plan(load_sweep(file))
+    outcome = run_sweep(plan, RunOptions(tmp_path / "run", cpus=1, verbosity="quiet"))
+    assert len(outcome.finished) == 2, [result.error for result in outcome.results.values()]
+    for trial in plan.trials:
+        alone = train_run(trial.run, tmp_path / trial.key)
+        result = outcome.results[trial.key]
+        assert result.metrics == alone.metrics
+        assert result.counts["trainable_parameters"] == plan.counts[trial.configuration]["trainable_parameters"]
+        for stored in Path(result.facts["adapter"]).glob("*.safetensors"):
+            assert stored.read_bytes() == (alone.adapter / stored.name).read_bytes()
