@@ -64,9 +64,13 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
                 tracker.sweep_ended(status, {})
                 raise
             tracker.sweep_ended(status, _ended(plan, summaries, outcome), files)
+            # The page reads the store, so the store must have everything first; then it is an artifact there itself.
+            tracker.flush(SHIP_SECONDS)
+            for page in _page(folder, uri):
+                tracker.add_file(page)
+                files.append(page)
         finally:
             left = tracker.close(SHIP_SECONDS)
-        files += _page(folder, uri)
     _show(plan, summaries, outcome, console, uri, files, left)
     return outcome
 
