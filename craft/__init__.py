@@ -10,6 +10,8 @@ order; from then on `PeftModel.from_pretrained` knows what a CRAFT adapter is.
 
 from __future__ import annotations
 
+import sys
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +41,20 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'craft' has no attribute {name!r}")
 
 
-def _register(_peft: Any) -> None:
-    import_module("craft.registration").register()
+# Where PEFT is first imported by one of the method's own modules, that module is not there yet for the method to be put
+# together: it is registered once the module is.
+_METHOD = ("config", "projections", "stack", "placing", "fingerprint", "layer", "export", "model")
 
 
-wrapt.register_post_import_hook(_register, "peft")
+def _register(_module: Any) -> None:
+    if "peft" not in sys.modules:
+        return
+    try:
+        import_module("craft.registration").register()
+    except ImportError as error:
+        if "partially initialized module" not in str(error):
+            raise
+
+
+for _name in ("peft", *(f"craft.{name}" for name in _METHOD)):
+    wrapt.register_post_import_hook(_register, _name)

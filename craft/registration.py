@@ -24,8 +24,9 @@ def register() -> None:
         PeftType._member_map_[NAME] = member
         PeftType._value2member_map_[NAME] = member
         type.__setattr__(PeftType, NAME, member)
-    if PeftType(NAME) not in PEFT_TYPE_TO_CONFIG_MAPPING:
-        from craft.config import CraftConfig
-        from craft.model import CraftModel
+    from craft.config import CraftConfig
+    from craft.model import CraftModel
 
+    # Asked last: those imports may have registered it themselves.
+    if PeftType(NAME) not in PEFT_TYPE_TO_CONFIG_MAPPING:
         register_peft_method(name="craft", config_cls=CraftConfig, model_cls=CraftModel, prefix=CraftModel.prefix)
