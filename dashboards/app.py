@@ -108,7 +108,7 @@ class Watcher:
                     self.store.feed(name).refresh()
                     self.trouble = ""
                 except Exception as error:  # a store that is away now may be back at the next look
-                    self.trouble = f"The tracking store cannot be read: {type(error).__name__}: {error}"
+                    self.trouble = f"The tracking store cannot be read: {type(error).__name__}: {self.store.hide(error)}"
                     log.warning("%s", self.trouble)
             self._wake.wait(self._every_s)
             self._wake.clear()
@@ -155,12 +155,12 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
         if not entries:
             empty = {
                 "sweeps": [],
-                "message": f"The tracking store {store.uri!r} holds no sweep yet. The first appears here as it starts.",
+                "message": f"The tracking store {store.shown_uri!r} holds no sweep yet. The first appears here as it starts.",
             }
             return _answer(request, _etag("none"), lambda: as_json(empty), "application/json")
         feeds = watcher.feeds(names)
         revision, view = watcher.view(feeds)
-        foot = f"Tracking store: {store.uri}"
+        foot = f"Tracking store: {store.shown_uri}"
         text = as_json(state_of(entries, feeds, view, foot) | {"revision": revision})
         return _answer(request, _etag(text), lambda: text, "application/json")
 

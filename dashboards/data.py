@@ -14,6 +14,7 @@ those of runs that have ended.
 from __future__ import annotations
 
 import difflib
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -145,6 +146,8 @@ class Store:
 
     def __init__(self, uri: str | None = None, mlflow_url: str | None = None) -> None:
         self.uri = uri or DEFAULT_URI
+        # a password in the address is nothing to show or to write into a file
+        self.shown_uri = re.sub(r"//[^/@]*@", "//…@", self.uri)
         self.mlflow_seconds = 0.0
         self._client: MlflowClient | None = None
         self._feeds: dict[str, Feed] = {}
@@ -160,6 +163,10 @@ class Store:
                 f"there is no tracking store at {path}: run a sweep there first (python -m orchestrator.run SWEEP.yaml), "
                 "or say where it is with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
             )
+
+    def hide(self, error: object) -> str:
+        """An error's text without the store's password."""
+        return str(error).replace(self.uri, self.shown_uri)
 
     @property
     def client(self) -> MlflowClient:
@@ -198,7 +205,9 @@ class Store:
             self.mlflow_seconds += time.perf_counter() - began
             rows = self.search(list(experiments), "tags.`craft.kind` = 'sweep'")
         except Exception as error:  # MLflow, SQLAlchemy and requests each raise their own kinds
-            raise DashboardError(f"cannot read the tracking store {self.uri!r}: {type(error).__name__}: {error}") from error
+            raise DashboardError(
+                f"cannot read the tracking store {self.shown_uri!r}: {type(error).__name__}: {self.hide(error)}"
+            ) from error
         newest: dict[str, SweepEntry] = {}
         for row in sorted(rows, key=lambda row: row.started or 0):
             name = experiments[row.experiment_id]
@@ -215,7 +224,7 @@ class Store:
         if name not in self._feeds:
             entries = {entry.name: entry for entry in self.sweeps()}
             if name not in entries:
-                raise DashboardError(_no_such_sweep(name, entries, self.uri))
+                raise DashboardError(_no_such_sweep(name, entries, self.shown_uri))
             with self._lock:
                 self._feeds.setdefault(name, Feed(self, name, entries[name].experiment_id))
         return self._feeds[name]

@@ -17,20 +17,17 @@ from dashboards.panels.base import Panel, Plain, View, numbers, text
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
-PLANNED = ("trials", "planned_trials", "n_trials")
+# an extended sweep says so in a tag, for a parameter cannot change
+PLANNED = ("craft.now.trials", "trials", "trials_planned")
 
 
 def planned_trials(frame: Any) -> int | None:
     """How many trials the sweep set out to run, if its own run says so; None for a searcher without an end."""
     if frame.sweep is None:
         return None
-    for source in (frame.sweep.metrics, frame.sweep.params, frame.sweep.tags):
-        for name in PLANNED:
-            for key in (name, f"craft.{name}"):
-                value = source.get(key)
-                if value is not None and str(value).split(".")[0].isdigit():
-                    return int(float(value))
-    return None
+    known = {**frame.sweep.metrics, **frame.sweep.params, **frame.sweep.tags}
+    values = [str(known[name]).removesuffix(".0") for name in PLANNED if name in known]
+    return next((int(value) for value in values if value.isdigit()), None)
 
 
 def progress_data(view: View) -> Plain:

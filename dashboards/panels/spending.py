@@ -70,10 +70,10 @@ def volume_data(view: View) -> Plain:
     for name, frame in _finished_by_sweep(view):
         points = np.column_stack([column(frame, "m.trainable_parameters"), column(frame, "m.score")])
         points = log_axes(points, [True, False])
-        fit = np.isfinite(points).all(axis=1)
-        if fit.sum() < 2:
+        fit = np.flatnonzero(np.isfinite(points).all(axis=1))
+        if len(fit) < 2:
             continue
-        points, frame = points[fit], frame.loc[fit]
+        points, frame = points[fit], frame.iloc[fit]
         reference = reference_point(points, DIRECTIONS)
         spent = _spent(view.trials[view.trials["sweep"] == name], frame["ended"].to_numpy(dtype=float))
         at, volume = _growth(points, reference)

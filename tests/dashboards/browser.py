@@ -87,7 +87,7 @@ class Browser:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 url = urlsplit(message["params"]["request"]["url"])
-                if url.scheme not in ("data", "blob"):
+                if url.scheme not in ("data", "blob", "chrome"):  # chrome: is the empty tab it starts with
                     asked.add(f"{url.scheme}://{url.netloc}")
         return asked
 

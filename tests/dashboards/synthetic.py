@@ -104,9 +104,9 @@ def configuration(
 
 def sweep_run(name: str, *, planned: int = 0, status: str = "running", at: int = START) -> FakeRun:
     over = status != "running"
-    metrics = {"planned_trials": float(planned)} if planned else {}
+    params = {"trials": planned} if planned else {}
     tags = {"sweep": name, "status": status}
-    return FakeRun("sweep", tags, {}, metrics, {}, "FINISHED" if over else "RUNNING", at, at + 10**6 if over else None, name)
+    return FakeRun("sweep", tags, params, {}, {}, "FINISHED" if over else "RUNNING", at, at + 10**6 if over else None, name)
 
 
 def grid(sweep: str = "ranks", seeds: int = 3, tasks: tuple[str, ...] = ("toy",)) -> list[FakeRun]:

@@ -24,8 +24,12 @@ pytestmark = [
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
 ]
 
-POINTS = """(() => { const plot = document.querySelector('[data-panel=front] .plot');
-  return plot.data.filter(t => t.mode === 'markers' && t.customdata).flatMap(t => t.customdata.map((id, i) => [id, t.x[i], t.y[i]])); })()"""
+POINTS = """(() => { const traces = document.querySelector('[data-panel=front] .plot').data;
+  return traces.filter(trace => trace.mode === 'markers' && trace.customdata)
+    .flatMap(trace => trace.customdata.map((id, index) => [id, trace.x[index], trace.y[index]])); })()"""
+SET = """(([where, value, kind]) => { const box = document.querySelector(where); box.value = value;
+  box.dispatchEvent(new Event(kind)); })(arguments)"""
+READY = "{0}.querySelector('.main-svg, table tbody tr, .empty') && !{0}.innerText.includes('Loading')"
 ROWS = "document.querySelectorAll('[data-panel=table] tbody tr').length"
 HOSTILE = "<img src=x onerror=alert(1)>/../<b>б\u202eя</b>{x}" + "ы" * 300
 
@@ -77,7 +81,7 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         browser.mouse("mouseMoved", *at)
         tip = browser.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")
         label = browser.run("Craft.page.table.data.label[Craft.page.table.index.get(arguments[0])]", identity)
-        assert label in tip and "learning_rate" in tip and "MRPC" in tip
+        assert all(word in tip for word in (label, "learning_rate", "MRPC"))
         browser.mouse("mousePressed", *at, button="left", clickCount=1)
         browser.mouse("mouseReleased", *at, button="left", clickCount=1)
         browser.wait("document.querySelector('.card h4').innerText === " + repr(label))
@@ -86,7 +90,8 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         highest = max(browser.run(POINTS), key=lambda point: point[2])
         corner = place(browser, highest[1], highest[2])
         browser.drag((corner[0] - 30, corner[1] - 14), (corner[0] + 14, corner[1] + 14))
-        browser.wait(f"Craft.page.selected && Craft.page.selected.has('{highest[0]}') && {ROWS} === Craft.page.selected.size")
+        browser.wait(f"Craft.page.selected && {ROWS} === Craft.page.selected.size")
+        assert browser.run("Craft.page.selected.has(arguments[0])", highest[0])
         chosen = browser.run("[...Craft.page.selected]")
         assert 0 < len(chosen) < 22
 
@@ -110,18 +115,14 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         browser.wait(f"{ROWS} === 23")
 
         # another axis: the drawn values are that metric's
-        browser.run(
-            """(() => { const box = document.querySelector('select[name=x]'); box.value = 'adapter_bytes'; box.dispatchEvent(new Event('change')); })()"""
-        )
+        browser.run(SET, "select[name=x]", "adapter_bytes", "change")
         browser.wait(
             "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text === 'adapter size (bytes)'"
         )
         assert {point[1] for point in browser.run(POINTS) if point[0] == "new0000000"} == {4 * 777}
 
         # filter and sort
-        browser.run(
-            """(() => { const box = document.querySelector('input[type=search]'); box.value = 'lora learning_rate>0.0005'; box.dispatchEvent(new Event('input')); })()"""
-        )
+        browser.run(SET, "input[type=search]", "lora learning_rate>0.0005", "input")
         assert browser.run(ROWS) == 3
         browser.run(
             "[...document.querySelectorAll('[data-panel=table] th button')].find(b => b.textContent.startsWith('# Params')).click()"
@@ -141,15 +142,17 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
             )
         assert copied["CSV"].splitlines()[0].startswith("label,method,")
         assert len(copied["CSV"].splitlines()) == 4
-        assert copied["LaTeX"].startswith("\\begin{tabular}{@{}l ") and "\\textbf{\\# Params}" in copied["LaTeX"]
-        assert "\\textbf{0.009M}" in copied["LaTeX"] and copied["LaTeX"].count("\\\\") == 4
+        assert copied["LaTeX"].startswith("\\begin{tabular}{@{}l ")
+        assert "\\textbf{\\# Params}" in copied["LaTeX"]
+        assert "\\textbf{0.009M}" in copied["LaTeX"]
+        assert copied["LaTeX"].count("\\\\") == 4
         assert copied["Markdown"].splitlines()[1].startswith("| --- |")
 
         # every panel has something to show, or says why not
         for name in browser.run("[...Craft.page.panels.keys()]"):
             browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", name)
             box = f"document.querySelector('[data-panel={name}]')"
-            browser.wait(f"{box}.querySelector('.main-svg, table tbody tr, .empty') && !{box}.innerText.includes('Loading')")
+            browser.wait(READY.format(box))
             assert "could not be drawn" not in browser.run(f"{box}.innerText")
         assert browser.hosts() == {url}
         assert browser.complaints() == []
@@ -175,7 +178,7 @@ def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[
         for panel in browser.run("[...Craft.page.panels.keys()]"):
             browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", panel)
             box = f"document.querySelector('[data-panel={panel}]')"
-            browser.wait(f"{box}.querySelector('.main-svg, table tbody tr, .empty') && !{box}.innerText.includes('Loading')")
+            browser.wait(READY.format(box))
             assert "could not be drawn" not in browser.run(f"{box}.innerText")
         browser.run("Craft.page.pin(Craft.page.table.data.id[0], false)")
         assert (
@@ -205,7 +208,7 @@ def test_the_exported_file_needs_nothing(
         for panel in browser.run("[...Craft.page.panels.keys()]"):
             browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", panel)
             box = f"document.querySelector('[data-panel={panel}]')"
-            browser.wait(f"{box}.querySelector('.main-svg, table tbody tr, .empty') && !{box}.innerText.includes('Loading')")
+            browser.wait(READY.format(box))
         # rows can be reached and pinned by keyboard alone
         browser.run("document.querySelector('[data-panel=table] .name').focus()")
         browser.driver.switch_to.active_element.send_keys("\n")

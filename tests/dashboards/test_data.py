@@ -86,7 +86,7 @@ def test_trials_carry_task_seed_state_and_reason(frames: Frames) -> None:
     ],
 )
 def test_parameters_get_their_type_back(text: str, value: object) -> None:
-    assert typed(text) == value and type(typed(text)) is type(value)
+    assert (typed(text), type(typed(text))) == (value, type(value))
 
 
 def test_refresh_sees_new_changed_and_deleted_runs(store_at: Callable[..., Store]) -> None:
@@ -151,7 +151,7 @@ def test_an_unknown_sweep_lists_those_there_are(store_at: Callable[..., Store]) 
 
 
 def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(DashboardError, match="no tracking store at .*absent.db.*--tracking-uri"):
+    with pytest.raises(DashboardError, match=r"no tracking store at .*absent.db.*--tracking-uri"):
         Store(f"sqlite:///{tmp_path}/absent.db")
     assert not list(tmp_path.iterdir())
 
