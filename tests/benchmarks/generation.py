@@ -1,0 +1,69 @@
+"""Time to generate with beams under a CRAFT adapter over the bare model's.
+
+    python -m tests.benchmarks.generation [--quick] [--threads 1]
+
+Through the bypass, whose cores are kept from one decoding step to the next, and merged where the weights' dtype holds the
+change (`craft.export.merged`). Four beams and 32 new tokens, as the commonsense protocol decodes.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from craft.export import merged
+from tests.benchmarks.shapes import shared_copy
+from tests.benchmarks.step_time import DTYPES, QV, craft
+from tests.benchmarks.timing import alternate, arguments, machine, table
+
+SIZES = {
+    name: LlamaConfig(
+        vocab_size=4096,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        num_key_value_heads=width // 256,
+        intermediate_size=inner,
+    )
+    for name, width, layers, inner in (("llama-small", 768, 8, 2048), ("llama-wide", 2048, 4, 5632))
+}
+GOAL = 1.05
+
+
+def main() -> None:
+    given = arguments(__doc__, list(SIZES))
+    print(f"generation with 4 beams, {machine()}")
+    new_tokens = 8 if given.quick else 32
+    for name in given.models:
+        for kind, dtype in DTYPES.items():
+            torch.manual_seed(0)
+            base = AutoModelForCausalLM.from_config(SIZES[name]).to(dtype).eval().requires_grad_(False)
+            adapted = craft(shared_copy(base), 128, QV).eval()
+            ids = torch.arange(2 * 48).view(2, 48) + 5
+            settings = {
+                "input_ids": ids,
+                "attention_mask": torch.ones_like(ids),
+                "num_beams": 4,
+                "do_sample": False,
+                "max_new_tokens": new_tokens,
+                "min_new_tokens": new_tokens,
+                "pad_token_id": 0,
+            }
+
+            def score(adapted: torch.nn.Module = adapted, settings: dict = settings) -> None:
+                with merged(adapted):
+                    adapted.generate(**settings)
+
+            contenders = {
+                "bare model": lambda base=base, settings=settings: base.generate(**settings),
+                "CRAFT qv r=128, bypass": lambda adapted=adapted, settings=settings: adapted.generate(**settings),
+                "CRAFT qv r=128, merged where held": score,
+            }
+            with torch.inference_mode():
+                timings = alternate(contenders, "bare model", rounds=given.rounds or (2 if given.quick else 15), warmup=1)
+            goals = dict.fromkeys(list(contenders)[1:], GOAL)
+            print(table(f"\n{name}, {kind}, 2 prompts of 48 tokens, {new_tokens} new ones", timings, goals), flush=True)
+
+
+if __name__ == "__main__":
+    main()
