@@ -11,7 +11,6 @@ order; from then on `PeftModel.from_pretrained` knows what a CRAFT adapter is.
 from __future__ import annotations
 
 import sys
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
