@@ -37,7 +37,8 @@ from tests.dashboards.synthetic import START, FakeRun, configuration, experiment
 
 METHODS = ("craft", "lora", "dora", "vera")
 IDS = "Craft.page.table.data.id"
-SET = "(([where, value, kind]) => { const box = document.querySelector(where); box.value = value; box.dispatchEvent(new Event(kind)); })"
+FIND = "const box = document.querySelector(where); box.value = value"
+SET = f"(([where, value, kind]) => {{ {FIND}; box.dispatchEvent(new Event(kind)); }})"
 INTERACTIONS = {
     "hover a point": f"Craft.page.hover({IDS}[given % 50], {{clientX: 400, clientY: 300}})",
     "select a third of the points": f"Craft.page.choose(new Set({IDS}.filter((_, index) => (index + given) % 3 === 0)))",
