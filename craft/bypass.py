@@ -32,7 +32,8 @@ from torch.nn import functional as F
 Form = Literal["bypass", "factors", "dense"]
 
 BUILD_WEIGHT = 1.5
-"""Relative cost of an operation in building Ŵ: small products and a pass over W in memory, fitted by `tests.benchmarks`."""
+"""What an operation in building Ŵ costs beside one of the large products: it also passes over W in memory. An estimate; away
+from T = d the choice does not hang on it, and near it the forms cost about the same."""
 
 
 def core_offsets(u1: Tensor, core: Tensor, base: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
