@@ -63,6 +63,29 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
-from craft.methods import craft_tucker, lora  # noqa: E402  (rows need Method, defined above)
+from craft.methods import (  # noqa: E402  (rows need Method, defined above)
+    craft_tucker,
+    fourierft,
+    ia3,
+    lokr,
+    lora,
+    lora_xs,
+    vblora,
+    vera,
+    whole,
+)
 
-METHODS: dict[str, Method] = {row.name: row for row in (craft_tucker.METHOD, lora.METHOD)}
+METHODS: dict[str, Method] = {
+    row.name: row
+    for row in (
+        *craft_tucker.METHODS,
+        *whole.METHODS,
+        *lora.METHODS,
+        lora_xs.METHOD,
+        vera.METHOD,
+        vblora.METHOD,
+        lokr.METHOD,
+        ia3.METHOD,
+        fourierft.METHOD,
+    )
+}

@@ -1,7 +1,11 @@
-"""CRAFT: small J matrices between frozen HOSVD factors of weights stacked across layers."""
+"""CRAFT: small J matrices between frozen HOSVD factors of weights stacked across layers.
+
+`craft_star` is the paper's CRAFT*: the same on the query, key, value and output projections.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
@@ -40,6 +44,10 @@ class CraftParameters(Settings):
         return names
 
 
+class CraftStarParameters(CraftParameters):
+    projections: tuple[str, ...] = Field(("q", "k", "v", "o"), min_length=1)
+
+
 def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) -> nn.Module:
     from peft import get_peft_model
 
@@ -74,3 +82,4 @@ METHOD = Method(
     label=label,
     resolve=resolve,
 )
+METHODS = (METHOD, replace(METHOD, name="craft_star", title="CRAFT*", parameters=CraftStarParameters))

@@ -1,51 +1,69 @@
-"""LoRA: W x + (alpha / r) B A x on the chosen projections (Hu et al. 2022), by PEFT."""
+"""LoRA and the variants that keep its two matrices, by PEFT.
+
+    y = W x + s B A x        A (r x d_in), B (d_out x r), s = alpha / r
+
+========  ==================================================================================================
+lora      B starts at 0
+rslora    s = alpha / sqrt(r)
+dora      the sum's columns are normalized and rescaled by a learnt magnitude m (d_out numbers a module more)
+pissa     B A starts at the r principal singular components of W, which W gives up
+olora     B A starts at the first r columns of Q and rows of R of W = Q R, which W gives up
+milora    B A starts at the r minor singular components of W, which W gives up (`craft.tuners.milora`)
+========  ==================================================================================================
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
 
 from craft.methods import BuildContext, Method
-from craft.spec import Settings
+from craft.methods.projected import Projected, attach, is_meta, letters
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class LoraParameters(Settings):
+class LoraParameters(Projected):
     """PEFT's own names (`r`, `lora_alpha`, `lora_dropout`) are understood too."""
 
     rank: int = Field(8, gt=0, validation_alias=AliasChoices("rank", "r"))
     alpha: float | None = Field(None, gt=0, validation_alias=AliasChoices("alpha", "lora_alpha"), description="rank if absent")
     dropout: float = Field(0.0, ge=0, lt=1, validation_alias=AliasChoices("dropout", "lora_dropout"))
-    projections: tuple[str, ...] = Field(("q", "v"), min_length=1)
 
 
-def build(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
-    from peft import LoraConfig, get_peft_model
+def lora_settings(parameters: LoraParameters) -> dict[str, Any]:
+    """PEFT's names for the parameters that every variant has."""
+    alpha = parameters.alpha if parameters.alpha is not None else parameters.rank
+    return {"r": parameters.rank, "lora_alpha": alpha, "lora_dropout": parameters.dropout}
 
-    from craft.projections import target_modules
 
-    config = LoraConfig(
-        task_type=context.task_type,
-        r=parameters.rank,
-        lora_alpha=parameters.alpha if parameters.alpha is not None else parameters.rank,
-        lora_dropout=parameters.dropout,
-        target_modules=target_modules(model, parameters.projections),
-    )
-    return get_peft_model(model, config)  # type: ignore[arg-type]
+def variant(start: str | None = None, **settings: Any) -> Callable[[nn.Module, LoraParameters, BuildContext], nn.Module]:
+    """A builder of LoRA with `settings`, or with a `start` that is computed from the weights where there are any."""
+
+    def build(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
+        start_now = {} if start is None or is_meta(model) else {"init_lora_weights": start}
+        made = lora_settings(parameters) | settings | start_now
+        return attach(model, context, "LoraConfig", parameters.projections, **made)
+
+    return build
 
 
 def label(parameters: Any) -> str:
-    return f"r{parameters.rank} {''.join(parameters.projections)}"
+    return f"r{parameters.rank} {letters(parameters.projections)}"
 
 
-METHOD = Method(
-    name="lora",
-    title="LoRA",
-    reference="Hu et al. 2022, arXiv 2106.09685",
-    parameters=LoraParameters,
-    build=build,
-    label=label,
+def row(name: str, title: str, reference: str, build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module]) -> Method:
+    return Method(name=name, title=title, reference=reference, parameters=LoraParameters, build=build, label=label)
+
+
+METHOD = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant())
+METHODS = (
+    METHOD,
+    row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True)),
+    row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True)),
+    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa")),
+    row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora")),
 )

@@ -1,0 +1,57 @@
+"""What the rows that adapt projections share: the parameter that names them, and the way onto the model through PEFT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, field_validator
+
+from craft.methods import BuildContext
+from craft.spec import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Projected(Settings):
+    """Parameters of a method that adapts the chosen projections of every layer, each by itself."""
+
+    projections: tuple[str, ...] = Field(("q", "v"), min_length=1, description="q, k, v, o, and the MLP's up, gate, down")
+
+    @field_validator("projections")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) != len(names):
+            raise ValueError(f"each projection once; got {list(names)}")
+        return names
+
+
+def attach(model: nn.Module, context: BuildContext, config: str, projections: Sequence[str], **settings: Any) -> nn.Module:
+    """Puts PEFT's method on `model`.
+
+    Args:
+        model: on any device, the meta device included.
+        config: name of PEFT's configuration class (`VeraConfig`).
+        projections: words of `craft.projections`.
+        settings: the configuration's own fields.
+
+    Raises:
+        ValueError: the model has no such projection, or PEFT refuses the settings.
+    """
+    import peft
+
+    from craft.projections import target_modules
+
+    made = getattr(peft, config)(task_type=context.task_type, target_modules=target_modules(model, projections), **settings)
+    return peft.get_peft_model(model, made)  # type: ignore[arg-type]
+
+
+def letters(projections: Sequence[str]) -> str:
+    """`qv`, `qkvo`; words longer than a letter are set apart: `k v down`."""
+    return ("" if all(len(word) == 1 for word in projections) else " ").join(projections)
+
+
+def is_meta(model: nn.Module) -> bool:
+    """Whether `model` has shapes without weights, so that nothing can be computed from them."""
+    return any(weight.is_meta for weight in model.parameters())

@@ -1,0 +1,54 @@
+"""VeRA: two trained vectors between frozen random matrices that all layers share, by PEFT.
+
+    y = W x + diag(b) B diag(d) A x        A (r x d_in), B (d_out x r) frozen, from a seed;  b starts at 0
+
+A module trains r + d_out numbers. The random matrices are made again from the seed when an adapter is loaded, so they are
+not saved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import AliasChoices, Field
+
+from craft.methods import BuildContext, Method
+from craft.methods.projected import Projected, attach, letters
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class VeraParameters(Projected):
+    rank: int = Field(256, gt=0, validation_alias=AliasChoices("rank", "r"))
+    dropout: float = Field(0.0, ge=0, lt=1, validation_alias=AliasChoices("dropout", "vera_dropout"))
+    d_initial: float = Field(0.1, gt=0, description="what d starts at")
+    projection_prng_key: int = Field(0, ge=0, description="seed of the random matrices")
+
+
+def build(model: nn.Module, parameters: VeraParameters, context: BuildContext) -> nn.Module:
+    return attach(
+        model,
+        context,
+        "VeraConfig",
+        parameters.projections,
+        r=parameters.rank,
+        vera_dropout=parameters.dropout,
+        d_initial=parameters.d_initial,
+        projection_prng_key=parameters.projection_prng_key,
+        save_projection=False,
+    )
+
+
+def label(parameters: Any) -> str:
+    return f"r{parameters.rank} {letters(parameters.projections)}"
+
+
+METHOD = Method(
+    name="vera",
+    title="VeRA",
+    reference="Kopiczko et al. 2024, arXiv 2310.11454",
+    parameters=VeraParameters,
+    build=build,
+    label=label,
+)

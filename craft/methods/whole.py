@@ -1,0 +1,55 @@
+"""Methods that train the model's own parameters: full fine-tuning, and BitFit, which trains the biases alone.
+
+Neither is a PEFT model. What has been trained is saved, and counted, by the parameters' own names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from craft.methods import BuildContext, Method
+from craft.spec import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class NoParameters(Settings):
+    """The method has none."""
+
+
+def build_full(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
+    for weight in model.parameters():
+        weight.requires_grad_(True)
+    return model
+
+
+def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
+    """Every bias vector of the model, those of the layer norms included; the task head whole.
+
+    Raises:
+        ValueError: the model has no biases (LLaMA and its kin).
+    """
+    from craft.models import head_names, is_head
+
+    heads = head_names(model)
+    found = False
+    for name, weight in model.named_parameters():
+        bias = name.rsplit(".", 1)[-1] == "bias"
+        found |= bias and not is_head(name, heads)
+        weight.requires_grad_(bias or is_head(name, heads))
+    if not found:
+        raise ValueError(
+            f"bitfit trains bias vectors, and {type(model).__name__} has none; choose another method for this model"
+        )
+    return model
+
+
+METHODS = (
+    Method(
+        "full", "Full fine-tuning", "Devlin et al. 2019, arXiv 1810.04805", NoParameters, build_full, lambda _parameters: "all"
+    ),
+    Method(
+        "bitfit", "BitFit", "Ben Zaken et al. 2022, arXiv 2106.10199", NoParameters, build_bitfit, lambda _parameters: "biases"
+    ),
+)
