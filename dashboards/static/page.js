@@ -161,18 +161,23 @@ Craft.Page = class {
       for (const meta of state.panels.filter(panel => panel.section === section)) grid.append(this.frame(meta));
     }
     document.getElementById("nav").replaceChildren(...links);
-    // what is not on the screen yet is not asked for: importance and curves cost the server something
-    const watcher = new IntersectionObserver(entries => {
+    for (const panel of this.panels.values()) panel.visible = panel.onScreen = panel.meta.section === "front";
+  }
+
+  /* What is not on the screen is neither asked for (importance and curves cost the server something) nor redrawn. Watching
+     begins when the front is drawn: on a page that is still empty everything is on the screen. */
+  watch() {
+    if (this.watcher || !this.panels.size) return;
+    this.watcher = new IntersectionObserver(entries => {
       for (const entry of entries) {
         const panel = this.panels.get(entry.target.dataset.panel);
-        panel.visible = panel.visible || entry.isIntersecting;
-        if (entry.isIntersecting) this.fetch(panel);
+        panel.onScreen = entry.isIntersecting;
+        if (!panel.onScreen) continue;
+        if (!panel.visible || panel.late) { panel.visible = true; panel.late = false; this.fetch(panel); }
+        if (panel.figure && panel.figure.selected !== this.selected) panel.figure.select(this.selected);
       }
-    }, {rootMargin: "300px"});
-    for (const panel of this.panels.values()) {
-      panel.visible = panel.meta.section === "front";
-      if (!panel.visible) watcher.observe(panel.box);
-    }
+    }, {rootMargin: "250px"});
+    for (const panel of this.panels.values()) this.watcher.observe(panel.box);
   }
 
   frame(meta) {
@@ -190,7 +195,9 @@ Craft.Page = class {
 
   async refresh() {
     // the table holds what tooltips say, and the front is what one came for: they come first
-    await Promise.all([...this.panels.values()].filter(panel => panel.visible).map(panel => this.fetch(panel)));
+    for (const panel of this.panels.values()) panel.late = panel.visible && !panel.onScreen;
+    await Promise.all([...this.panels.values()].filter(panel => panel.onScreen && panel.visible || panel.meta.name === "table").map(panel => this.fetch(panel)));
+    this.watch();
   }
 
   async fetch(panel) {
@@ -245,8 +252,8 @@ Craft.Page = class {
       }
       const on = {hover: (id, event) => this.hover(id, event), leave: () => this.leave(), click: id => this.pin(id, true), select: ids => this.choose(ids)};
       panel.figure = new Craft.Figure(plot, on, panel.meta.wide);
-      panel.figure.selected = this.selected;
     }
+    panel.figure.selected = this.selected;
     panel.figure.choose(spec);
     this.choices(panel, spec);
     await panel.figure.update(spec);
@@ -276,7 +283,7 @@ Craft.Page = class {
 
   choose(ids) {
     this.selected = ids;
-    for (const panel of this.panels.values()) if (panel.figure) panel.figure.select(ids);
+    for (const panel of this.panels.values()) if (panel.figure && panel.onScreen) panel.figure.select(ids);
     if (this.table) this.table.setSelection(ids, true);
   }
 
