@@ -43,7 +43,7 @@ def draw(plain: Plain) -> Plain:
             "type": "scatter",
             "mode": "markers",
             "name": text(method, 30),
-            "marker": {"color": colour, "size": 8, "opacity": 0.65},
+            "marker": {"color": colour, "size": 8, "opacity": 0.85},
         }
         trace |= {"x": [plain["energy"][index] for index in pick], "y": [plain["score"][index] for index in pick]}
         traces.append(trace | {"customdata": [plain["id"][index] for index in pick]})

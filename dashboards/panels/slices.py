@@ -55,7 +55,7 @@ def slices_draw(plain: Plain) -> Plain:
             "type": "scatter",
             "mode": "markers",
             "name": text(method, 30),
-            "marker": {"color": by_method[method], "size": 7, "opacity": 0.6},
+            "marker": {"color": by_method[method], "size": 7, "opacity": 0.8},
         }
         traces.append(
             trace

@@ -53,7 +53,7 @@ def time_draw(plain: Plain) -> Plain:
             point: Plain = {"type": "scatter", "mode": "markers", "name": text(method, 30) + name}
             point |= {"x": [group["hours"][index] for index in pick], "y": [group["score"][index] for index in pick]}
             point |= {"customdata": [group["id"][index] for index in pick]}
-            traces.append(point | {"marker": {"color": by_method[method], "size": 6, "opacity": 0.55}})
+            traces.append(point | {"marker": {"color": by_method[method], "size": 6, "opacity": 0.75}})
         line = {"type": "scatter", "mode": "lines", "name": "best so far" + name, "x": group["hours"], "y": group["best"]}
         traces.append(line | {"line": {"shape": "hv", "width": 1.6, "color": "ink"}, "hoverinfo": "skip"})
     layout = {
