@@ -126,8 +126,17 @@ class RunSpec(Settings):
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that name this run by its effective content."""
-        return content_hash(self.model_dump(mode="json"), 16)
+        """16 hexadecimal digits that name this run by its effective content.
+
+        Left out is what has no part in this run's numbers: where the data folder lies, other tasks' files and settings.
+        """
+        content = self.model_dump(mode="json")
+        data = content["data"]
+        del data["root"]
+        data["custom"] = {name: one for name, one in data["custom"].items() if f"custom/{name}" == self.task}
+        if self.task.split("/")[0] != "commonsense":
+            del data["generation"]
+        return content_hash(content, 16)
 
 
 def content_hash(content: Any, digits: int) -> str:

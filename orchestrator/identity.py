@@ -9,11 +9,13 @@ scheduler, budget, tracking store, storage) is free.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.mistakes import SweepError, dotted, shown
 from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.trial import TrialResult, TrialSpec
 
 EFFECTIVE_FILE = "sweep.yaml"
 MEANING = ("name", "model", "revision", "protocol", "objectives", "training", "task_training", "data")
@@ -28,6 +30,8 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
         if name == "data":
             # Tasks of the user's own may join; those that are there must stay what they were.
             new = {**new, "custom": {key: one for key, one in new["custom"].items() if key in old["custom"]}}
+            # The folder may have moved; that it holds the same rows is seen from their fingerprints (`check_data`).
+            old, new = ({**data, "root": None} for data in (old, new))
         lines += _differences(old, new, (name,), now)
     for name in DRAWING:
         old, new = getattr(before.search, name), getattr(now.search, name)
@@ -53,6 +57,30 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
     if lines:
         advice = "seeds, tasks, space and search.trials may change; for anything else give the sweep another --name"
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
+
+
+def check_data(results: Iterable[TrialResult], trials: Iterable[TrialSpec], fingerprints: Mapping[str, str]) -> None:
+    """Holds the data that are there now against those that finished trials were trained on.
+
+    Args:
+        results: what the ledger has.
+        trials: the plan's, by which a result's task is known.
+        fingerprints: of the data now, by task.
+
+    Raises:
+        SweepError: a task's rows are others now.
+    """
+    tasks = {trial.key: trial.run.task for trial in trials}
+    for result in results:
+        task, before = tasks.get(result.key), result.facts.get("data_fingerprint")
+        if task in fingerprints and before is not None and fingerprints[task] != before:
+            raise SweepError(
+                [
+                    f"the data of {task} are not those that this sweep's finished trials used (rows hash to "
+                    f"{fingerprints[task][:12]}, then {before[:12]})",
+                    "give back the data as they were, or start afresh with another --name",
+                ]
+            )
 
 
 def _plain(sweep: Sweep, name: str) -> Any:

@@ -1,0 +1,40 @@
+"""What names a trial, and what may change under a sweep's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from craft.spec import RunSpec
+from orchestrator.identity import check_data
+from orchestrator.mistakes import SweepError
+from orchestrator.trial import TrialResult, TrialSpec
+
+
+def spec(task: str = "glue/cola", **data: Any) -> RunSpec:
+    return RunSpec.model_validate({"model": "m", "task": task, "method": "lora", "data": data})
+
+
+def test_a_trial_keeps_its_name_where_its_data_move_or_other_tasks_join() -> None:
+    other = {"train": "t.csv", "text": "body", "label": "queue"}
+    assert spec(root="/a").key == spec(root="/b").key == spec().key
+    assert spec(custom={"tickets": other}).key == spec().key
+    assert spec(generation={"beams": 1}).key == spec().key
+
+
+def test_what_decides_a_number_decides_the_name() -> None:
+    one = {"train": "t.csv", "text": "body", "label": "queue"}
+    assert spec(search_fraction=0.2).key != spec().key
+    changed = spec("custom/tickets", custom={"tickets": {**one, "label": "team"}})
+    assert changed.key != spec("custom/tickets", custom={"tickets": one}).key
+    assert spec("commonsense", generation={"beams": 1}).key != spec("commonsense").key
+
+
+def test_other_rows_under_finished_trials_are_refused() -> None:
+    trial = TrialSpec(spec(), "c", "label")
+    result = TrialResult(trial.key, "finished", facts={"data_fingerprint": "aaaa"})
+    check_data([result], [trial], {"glue/cola": "aaaa"})
+    check_data([result], [trial], {"glue/mrpc": "bbbb"})
+    with pytest.raises(SweepError, match="glue/cola"):
+        check_data([result], [trial], {"glue/cola": "bbbb"})
