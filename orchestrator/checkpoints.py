@@ -2,7 +2,7 @@
 
 Every attempt of a sweep (a start of its driver) keeps its trials' checkpoints apart:
 
-    STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state, or at the end adapter/ and result.json
+    STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state, or at the end adapter/, predictions and result.json
 
 Each is sealed by its manifest (`craft.checkpoint`). Storage is a folder or anything pyarrow opens by URI (`s3://`, `gs://`). A
 copy cut short by a crash, a full disk or a flipped bit breaks the seal, and the checkpoint before it is taken instead.
@@ -23,6 +23,7 @@ from craft.checkpoint import CheckpointCorrupt, verify
 
 RESULT_FILE = "result.json"
 ADAPTER_FOLDER = "adapter"
+PREDICTIONS_FILE = "predictions.safetensors"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,27 @@ AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
 
 
 @dataclass(frozen=True)
+class Entry:
+    """A planned trial as summing up sees it; `result` is None while it has not ended."""
+
+    key: str
+    configuration: str
+    label: str
+    method: str
+    task: str
+    seed: int
+    protocol: str
+    parameters: dict[str, Any]
+    result: TrialResult | None
+
+    @classmethod
+    def of(cls, trial: TrialSpec, result: TrialResult | None) -> Entry:
+        run = trial.run
+        flat = flat_parameters(run)
+        return cls(trial.key, trial.configuration, trial.label, run.method, run.task, run.seed, run.protocol, flat, result)
+
+
+@dataclass(frozen=True)
 class Summary:
     """One configuration. `metrics` are over tasks and seeds, `tasks` the score's mean of each task over its seeds.
 
@@ -100,11 +121,16 @@ def summarize(
         results: those that have ended, by trial key.
         counts: what the plan counted for a configuration before training; used for what no trial has measured yet.
     """
-    grouped: dict[str, list[TrialSpec]] = {}
-    for trial in trials:
-        grouped.setdefault(trial.configuration, []).append(trial)
+    return summarize_entries([Entry.of(trial, results.get(trial.key)) for trial in trials], counts)
+
+
+def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str, float]] | None = None) -> list[Summary]:
+    """The same for trials whose spec is not at hand, such as those read back from a record."""
+    grouped: dict[str, list[Entry]] = {}
+    for entry in entries:
+        grouped.setdefault(entry.configuration, []).append(entry)
     planned = counts or {}
-    return [_summary(group, results, planned.get(name, {})) for name, group in grouped.items()]
+    return [_summary(group, planned.get(name, {})) for name, group in grouped.items()]
 
 
 def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
@@ -148,42 +174,42 @@ def _judged(summary: Summary, names: Sequence[str]) -> bool:
     return all(math.isfinite(summary.value(name)) for name in names)
 
 
-def _summary(trials: list[TrialSpec], results: Mapping[str, TrialResult], planned_counts: Mapping[str, float]) -> Summary:
-    ended = [(trial, results[trial.key]) for trial in trials if trial.key in results]
-    finished = [(trial, result) for trial, result in ended if result.status == "finished"]
-    tasks = list(dict.fromkeys(trial.run.task for trial in trials))
+def _summary(entries: list[Entry], planned_counts: Mapping[str, float]) -> Summary:
+    ended = [(entry, entry.result) for entry in entries if entry.result is not None]
+    finished = [(entry, result) for entry, result in ended if result.status == "finished"]
+    tasks = list(dict.fromkeys(entry.task for entry in entries))
     by_metric: dict[str, dict[tuple[str, int], float]] = {}
-    for trial, result in finished:
+    for entry, result in finished:
         for name, value in result.metrics.items():
-            by_metric.setdefault(name, {})[trial.run.task, trial.run.seed] = value
+            by_metric.setdefault(name, {})[entry.task, entry.seed] = value
     metrics = {name: suite_interval(scores, tasks) for name, scores in by_metric.items()}
     scores = by_metric.get("score", {})
-    first = trials[0]
+    first = entries[0]
     return Summary(
         configuration=first.configuration,
         label=first.label,
-        method=first.run.method,
-        parameters=_shared(trials),
+        method=first.method,
+        parameters=_shared(entries),
         # A metric that only some tasks have (F1, Matthews) has no value for the suite: it is left out, not averaged over fewer.
         metrics={name: value for name, value in metrics.items() if value.n or name == "score"},
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
         counts=_counts([result for _, result in finished], planned_counts),
         scores=scores,
-        planned=len(trials),
+        planned=len(entries),
         finished=len(finished),
         failed=sum(result.status == "failed" for _, result in ended),
         stopped=sum(result.status == "stopped" for _, result in ended),
         seeds=metrics["score"].n if "score" in metrics else 0,
-        protocol=first.run.protocol,
+        protocol=first.protocol,
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
-        notes=tuple(dict.fromkeys(f"{trial.run.task}: {note}" for trial, result in finished for note in result.notes)),
-        keys=tuple(trial.key for trial in trials),
+        notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
+        keys=tuple(entry.key for entry in entries),
     )
 
 
-def _shared(trials: list[TrialSpec]) -> dict[str, Any]:
+def _shared(entries: list[Entry]) -> dict[str, Any]:
     """The parameters that are the same in all trials of the configuration (task and seed are not)."""
-    rows = [flat_parameters(trial.run) for trial in trials]
+    rows = [entry.parameters for entry in entries]
     return {
         name: value
         for name, value in rows[0].items()

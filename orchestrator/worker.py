@@ -26,7 +26,7 @@ from typing import Any
 
 from craft.checkpoint import write_folder
 from craft.results import Progress
-from orchestrator.checkpoints import ADAPTER_FOLDER, RESULT_FILE, newest_whole, stored_result
+from orchestrator.checkpoints import ADAPTER_FOLDER, PREDICTIONS_FILE, RESULT_FILE, newest_whole, stored_result
 from orchestrator.trial import Train, TrialResult, TrialSpec, run_trial
 
 STDERR_FILE = "stderr.log"
@@ -128,6 +128,9 @@ def _final_checkpoint(scratch: Path, result: TrialResult, adapter: Path | None) 
 
     def fill(folder: Path) -> None:
         shutil.copytree(adapter, folder / ADAPTER_FOLDER)
+        predictions = adapter.parent / PREDICTIONS_FILE
+        if predictions.is_file():  # the outputs behind the score: what a served adapter must answer again
+            shutil.copy(predictions, folder)
         (folder / RESULT_FILE).write_text(json.dumps(result.to_json()))
 
     return write_folder(scratch / "final", fill)

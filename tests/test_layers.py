@@ -17,8 +17,14 @@ FORBIDDEN = {
     "dashboards": {"torch", "ray", "transformers", "peft"},
 }
 OWNERS = {
-    "ray": {"orchestrator/runner.py", "orchestrator/search.py"},
-    "mlflow": {"orchestrator/mlflow_writer.py", "orchestrator/artifacts.py", "dashboards/data.py"},
+    "ray": {"orchestrator/runner.py", "orchestrator/nodes.py", "orchestrator/search.py"},
+    "mlflow": {
+        "orchestrator/mlflow_writer.py",
+        "orchestrator/artifacts.py",
+        "orchestrator/mlflow_reader.py",
+        "orchestrator/registry.py",
+        "dashboards/data.py",
+    },
 }
 
 

@@ -1,0 +1,264 @@
+"""Taking it home: `python -m orchestrator.adapters SWEEP --pick knee --to DIR` writes an adapter of a sweep, with a model card.
+
+    find_sweep --> pick a configuration --> a trial for each task --> its adapter, checked --> DIR [merged] --> [registry]
+
+What is written loads without this package's sweeps: an adapter with torch, transformers, peft and `craft`, a merged model with
+plain transformers. Exit status: 0 written; 1 the sweep has nothing of that kind (yet); 2 the call is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from craft.checkpoint import MANIFEST_FILE
+from craft.spec import DataSettings
+from craft.tasks import find_task
+from orchestrator.front import full_label
+from orchestrator.mistakes import unknown
+from orchestrator.model_card import Origin, loading, model_card
+from orchestrator.pick import RULES, NothingMeets, choose_seed, pick, titles
+from orchestrator.run import QUIET
+from orchestrator.summary import Entry
+from orchestrator.sweep_record import SweepRecord, find_sweep
+from orchestrator.tracking_uri import redact, resolve_uri
+
+GOOD, NOTHING, WRONG = 0, 1, 2
+CARD_FILE = "README.md"
+
+EXAMPLES = f"""\
+what --pick takes:
+{RULES}
+All but the knee go by the search score, never by the reported one, and so does the choice of a seed (unless --seed says): the
+reported score of what is picked stays an honest one. Under the customary protocol, where the search saw the reported split, the
+seed in the middle is taken.
+
+examples:
+  python -m orchestrator.adapters ranks --pick knee --to adapters/knee
+      the sweep in runs/ranks (or, if there is none, of that name in mlflow.db); a sweep of several tasks gives a folder each
+  python -m orchestrator.adapters ranks --pick under:70000 --task toy/sentiment --to small
+      one task's adapter
+  python -m orchestrator.adapters runs/ranks --pick 3f9a --seed 1 --to mine --merge
+      a configuration you name, merged into a full model that plain transformers loads
+  python -m orchestrator.adapters glue --tracking-uri http://tracker:5000 --pick best --register sentiment
+      from a shared store into its model registry, with the alias champion; serve it there with
+      MLFLOW_TRACKING_URI=http://tracker:5000 mlflow models serve -m models:/sentiment@champion --env-manager local
+
+exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wrong
+"""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An adapter that is on its way home: which trial, why, and where it goes."""
+
+    entry: Entry
+    reasons: tuple[str, ...]
+    folder: Path
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's flags."""
+    flags = argparse.ArgumentParser(
+        prog="python -m orchestrator.adapters",
+        description="Take an adapter of a sweep home: a folder with a model card, a merged model, or a registered one.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument("sweep", metavar="SWEEP", help="a sweep's name, or its folder runs/NAME")
+    flags.add_argument("--pick", metavar="RULE|CONFIGURATION", required=True, help="which configuration; see below")
+    flags.add_argument("--to", metavar="DIR", type=Path, help="where to write; made, and must be empty")
+    flags.add_argument("--task", help="this task's adapter alone, of a sweep of several")
+    flags.add_argument("--seed", type=int, metavar="N", help="the trial with this seed, instead of the best by search score")
+    flags.add_argument("--merge", action="store_true", help="merged into the base: a full model, written in float32")
+    flags.add_argument("--base", metavar="FOLDER|ID", help="where the base model lies here, if not under its name in the sweep")
+    flags.add_argument("--register", metavar="NAME", help="also (or only) make it a version of this registered model")
+    flags.add_argument(
+        "--tracking-uri", metavar="URI", help="the MLflow store to look in; sqlite:///mlflow.db if there is no folder"
+    )
+    flags.add_argument("--storage", metavar="FOLDER", help="where sweeps' folders lie, instead of runs/")
+    return flags
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    given = parser().parse_args(arguments)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        _main(given, Console(file=sys.stdout, soft_wrap=True, highlight=False, markup=False))
+        return GOOD
+    except NothingMeets as error:
+        errors.print(str(error))
+        return NOTHING
+    except (ValueError, OSError) as error:
+        errors.print(redact(str(error)))
+        return WRONG
+    except KeyboardInterrupt:
+        errors.print("stopped; nothing is left half-written")
+        return 130
+
+
+def _main(given: argparse.Namespace, console: Console) -> None:
+    if given.to is None and given.register is None:
+        raise ValueError("say where it goes: --to DIR, --register NAME, or both")
+    if given.to is not None:
+        _refuse_full(given.to)
+    record = find_sweep(given.sweep, given.tracking_uri, given.storage)
+    chosen = pick(given.pick, record.summaries, record.sweep.objectives)
+    console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
+    with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
+        aside = _aside(given.to) if given.to is not None else Path(scratch) / "written"
+        try:
+            taken = _choose(given, record, chosen.summary.configuration, chosen.reason, aside)
+            for one in taken:
+                console.print(f"{one.entry.task}: {one.reasons[-1]}")
+                _write(record, one, Path(scratch) / one.entry.key, given.merge, given.base)
+            if given.register is not None:
+                _register(given, record, taken, console)
+            if given.to is not None:
+                given.to.parent.mkdir(parents=True, exist_ok=True)
+                aside.rename(given.to)
+                _tell(given, taken, aside, console)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _choose(given: argparse.Namespace, record: SweepRecord, configuration: str, reason: str, to: Path) -> list[Taken]:
+    """The trials to take: one for each task asked for."""
+    tasks = record.sweep.task_names
+    if given.task is not None and given.task not in tasks:
+        raise ValueError(f"--task: {unknown('task of this sweep', given.task, tasks)}")
+    wanted = [given.task] if given.task is not None else tasks
+    folders = _folders(wanted, to)
+    taken = []
+    for task in wanted:
+        entry, why = choose_seed(record.trials(configuration, task), given.seed)
+        taken.append(Taken(entry, (f"Picked: {reason}.", f"Taken: {why}."), folders[task]))
+    return taken
+
+
+def _write(record: SweepRecord, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
+    """One adapter, or merged model, with its card, into `taken.folder`."""
+    from craft.adapters import RUN_FILE
+
+    adapter = record.adapter(taken.entry.key, scratch)
+    run = json.loads((adapter / RUN_FILE).read_text())
+    merged = None
+    taken.folder.mkdir(parents=True)
+    if merge:
+        from orchestrator.merging import write_merged
+
+        merged = write_merged(adapter, taken.folder, base)
+    else:
+        # The seal is of the folder as it was stored; a card beside it breaks nothing, for it names no file that is missing.
+        shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
+    summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
+    origin = Origin(record.name, summary, taken.entry, taken.reasons)
+    (taken.folder / CARD_FILE).write_text(model_card(origin, run, pair=_pair(run), merged=merged), encoding="utf-8")
+
+
+def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Taken], console: Console) -> None:
+    """Each adapter as a version of the registered model; of several tasks, NAME-TASK each."""
+    from craft.adapters import RUN_FILE
+    from orchestrator.merging import RECORD_FILE
+    from orchestrator.registry import find_trial, register
+
+    uri = resolve_uri(given.tracking_uri) if given.tracking_uri else record.uri
+    if uri is None:
+        raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
+    earned = titles(record.summaries, record.sweep.objectives)
+    for one in taken:
+        run = json.loads((one.folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text())
+        if run["kind"] == "generation":
+            raise ValueError(
+                f"{one.entry.task} is answered in words; only classification and regression can be served. Leave --register out"
+            )
+        name = given.register if len(taken) == 1 else f"{given.register}-{slug(one.entry.task)}"
+        made = register(
+            uri,
+            find_trial(uri, record.name, one.entry.key),
+            one.folder,
+            name,
+            pair=_pair(run),
+            labels=run["labels"] if run["kind"] == "classification" else ["value"],
+            aliases=[alias for alias, configuration in earned.items() if configuration == one.entry.configuration],
+            tags=_tags(record, one, run),
+        )
+        word = "registered as" if made.new else "is registered already as"
+        also = f", also called {', '.join(made.aliases)}" if made.aliases else ""
+        console.print(f"{one.entry.task}: {word} version {made.version} of {made.name}{also}")
+        for alias, version in made.moved.items():
+            console.print(f"  {alias} was version {version} before")
+        handle = f"{made.name}@{made.aliases[0]}" if made.aliases else f"{made.name}/{made.version}"
+        console.print(f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m 'models:/{handle}' --env-manager local")
+
+
+def _tags(record: SweepRecord, taken: Taken, run: Mapping[str, Any]) -> dict[str, str]:
+    entry = taken.entry
+    tags = {"sweep": record.name, "configuration": entry.configuration, "label": entry.label, "key": entry.key}
+    tags |= {"task": entry.task, "seed": str(entry.seed), "method": entry.method, "protocol": entry.protocol}
+    tags |= {"model": run["spec"]["model"], "score": f"{run['metrics']['score']:.4f}", "picked": taken.reasons[0]}
+    return {f"craft.{name}": str(value)[:4000] for name, value in tags.items()}
+
+
+def _tell(given: argparse.Namespace, taken: Sequence[Taken], aside: Path, console: Console) -> None:
+    from craft.adapters import RUN_FILE
+    from orchestrator.merging import RECORD_FILE
+
+    for one in taken:
+        folder = given.to / one.folder.relative_to(aside)
+        console.print(f"{one.entry.task}: written to {folder} ({CARD_FILE} tells what it is); load it with")
+        run = json.loads((folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text())
+        for line in loading(run, pair=_pair(run), merged=given.merge, folder=str(folder)).splitlines():
+            console.print(f"    {line}")
+
+
+def _pair(run: Mapping[str, Any]) -> bool:
+    """Whether the run's task reads two texts."""
+    return len(find_task(run["spec"]["task"], DataSettings.model_validate(run["spec"]["data"])).text) == 2
+
+
+def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:
+    """`to` itself for one task, a folder in it for each of several; two tasks of one name on disk are told apart by number."""
+    if len(tasks) == 1:
+        return {tasks[0]: to}
+    folders: dict[str, Path] = {}
+    for task in tasks:
+        name, number = slug(task), 2
+        while to / name in folders.values():
+            name, number = f"{slug(task)}-{number}", number + 1
+        folders[task] = to / name
+    return folders
+
+
+def slug(name: str) -> str:
+    """`name` as part of a path or a model's name: letters, digits, `_` and `-` of any script; nothing else, and never empty."""
+    return re.sub(r"[^\w-]+", "-", name).strip("-")[:80] or "task"
+
+
+def _aside(to: Path) -> Path:
+    return to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}")
+
+
+def _refuse_full(to: Path) -> None:
+    if to.exists() and not to.is_dir():
+        raise ValueError(f"--to {to} is a file; give a folder that is empty or not there")
+    if to.is_dir() and any(to.iterdir()):
+        raise ValueError(f"--to {to} is not empty; give another folder, or empty it first: nothing is ever written over")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""A recorded sweep out of MLflow: its file, its trials and their adapters, as `orchestrator.mlflow_writer` wrote them.
+
+Read whole and once, for commands that look back; the dashboards have their own reader, which follows a running sweep. Where a
+sweep was run twice under one name (two folders, one store), the newest is meant.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from craft.results import Counts
+from orchestrator.identity import EFFECTIVE_FILE
+from orchestrator.mlflow_writer import quiet_mlflow
+from orchestrator.summary import Entry
+from orchestrator.tracking_uri import TrackingError, redact, sqlite_file
+from orchestrator.trial import Status, TrialResult
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+COUNTS = {field.name for field in fields(Counts)}
+FACT = "craft.fact."
+OF_TRAINING = {"seconds", "epoch", "train_loss", "learning_rate"}
+"""Metrics of a run that are no result of it."""
+STATUSES = ("finished", "failed", "stopped", "interrupted")
+
+
+@dataclass(frozen=True)
+class StoredSweep:
+    """A sweep in the store: `fetch(key, scratch)` copies a trial's adapter into a folder `adapter` in `scratch`."""
+
+    sweep_file: Path
+    entries: list[Entry]
+    fetch: Callable[[str, Path], Path]
+
+
+class StoreReader:
+    """Reads sweeps from the store at a resolved URI.
+
+    Raises:
+        TrackingError: the store is not there or does not answer.
+    """
+
+    def __init__(self, uri: str) -> None:
+        file = sqlite_file(uri)
+        if file is not None and not file.is_file():
+            # MLflow would make an empty store there and say that all is well.
+            raise TrackingError(
+                f"there is no tracking store at {file}; say where it is by --tracking-uri sqlite:////PATH/mlflow.db"
+            )
+        quiet_mlflow()
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        try:
+            self._experiments = {one.name: one.experiment_id for one in self.client.search_experiments()}
+        except Exception as error:  # MLflow, SQLAlchemy and requests each raise their own kinds
+            reason = redact(" ".join(str(error).split()))[:300]
+            raise TrackingError(
+                f"the tracking store {redact(uri)} cannot be read ({type(error).__name__}: {reason})"
+            ) from error
+        self._scratch = tempfile.TemporaryDirectory(prefix="craft-record-")
+
+    def sweep_names(self) -> list[str]:
+        """Names of the sweeps in the store."""
+        runs = [run for id in self._experiments.values() for run in self._runs(id, "tags.`craft.kind` = 'sweep'")]
+        return sorted({run.data.tags["craft.sweep"] for run in runs})
+
+    def sweep_run(self, name: str) -> Run | None:
+        """The sweep's own run, the newest of that name."""
+        if name not in self._experiments:
+            return None
+        runs = self._runs(self._experiments[name], "tags.`craft.kind` = 'sweep'")
+        return max(runs, key=lambda run: run.info.start_time, default=None)
+
+    def trial_runs(self, sweep: Run) -> dict[str, Run]:
+        """The sweep's trials by key."""
+        query = f"tags.`craft.sweep_id` = '{sweep.data.tags['craft.sweep_id']}' and tags.`craft.kind` = 'trial'"
+        return {run.data.tags["craft.key"]: run for run in self._runs(sweep.info.experiment_id, query)}
+
+    def sweep(self, name: str) -> StoredSweep | None:
+        """The sweep called `name`, or None.
+
+        Raises:
+            TrackingError: its run has no sweep file, so it was cut off before anything ran.
+        """
+        sweep = self.sweep_run(name)
+        if sweep is None:
+            return None
+        trials = self.trial_runs(sweep)
+        try:
+            file = Path(self.client.download_artifacts(sweep.info.run_id, EFFECTIVE_FILE, self._scratch.name))
+        except Exception as error:
+            raise TrackingError(
+                f"sweep {name!r}: its {EFFECTIVE_FILE} is not among its artifacts ({type(error).__name__})"
+            ) from error
+
+        def fetch(key: str, scratch: Path) -> Path:
+            return self._fetch(trials[key], scratch)
+
+        return StoredSweep(file, [self._entry(run) for run in trials.values()], fetch)
+
+    def _runs(self, experiment: str, query: str) -> list[Run]:
+        found: list[Run] = []
+        token: str | None = None
+        while True:
+            page = self.client.search_runs(
+                [experiment], query, max_results=1000, order_by=["attributes.start_time ASC"], page_token=token
+            )
+            found += page
+            token = page.token
+            if not token:
+                return found
+
+    def _entry(self, run: Run) -> Entry:
+        tags, params = run.data.tags, dict(run.data.params)
+        params.pop("total_steps", None)
+        return Entry(
+            key=tags["craft.key"],
+            configuration=tags["craft.configuration"],
+            label=tags["craft.label"],
+            method=tags["craft.method"],
+            task=tags["craft.task"],
+            seed=int(tags["craft.seed"]),
+            protocol=tags["craft.protocol"],
+            parameters=params,
+            result=self._result(run),
+        )
+
+    def _result(self, run: Run) -> TrialResult | None:
+        tags = run.data.tags
+        if tags.get("craft.status") not in STATUSES:
+            return None
+        facts: dict[str, Any] = {name.removeprefix(FACT): value for name, value in tags.items() if name.startswith(FACT)}
+        metrics = {name: value for name, value in run.data.metrics.items() if name not in COUNTS | OF_TRAINING}
+        best, last = facts.get("best_step"), run.data.params.get("total_steps")
+        if best is not None and best != last and "search_score" in metrics:
+            # The run's last search score is not that of the weights that were taken.
+            metrics |= self._at_step(run.info.run_id, int(best))
+        return TrialResult(
+            key=tags["craft.key"],
+            status=cast(Status, tags["craft.status"]),
+            metrics=metrics,
+            counts={name: value for name, value in run.data.metrics.items() if name in COUNTS},
+            seconds=run.data.metrics.get("seconds", math.nan),
+            error=tags.get("craft.error"),
+            notes=tags["craft.notes"].splitlines() if "craft.notes" in tags else [],
+            facts=facts,
+        )
+
+    def _at_step(self, run_id: str, step: int) -> dict[str, float]:
+        history = self.client.get_metric_history(run_id, "search_score")
+        values = [point.value for point in history if point.step == step]
+        return {"search_score": values[-1]} if values else {}
+
+    def _fetch(self, run: Run, scratch: Path) -> Path:
+        scratch.mkdir(parents=True, exist_ok=True)
+        try:
+            return Path(self.client.download_artifacts(run.info.run_id, "adapter", str(scratch)))
+        except Exception as error:
+            key = run.data.tags["craft.key"]
+            raise TrackingError(
+                f"the adapter of trial {key} cannot be had from the tracking store ({type(error).__name__}). If it did not "
+                "arrive there: python -m orchestrator.tracking replay runs/NAME; or give the sweep's folder runs/NAME instead "
+                "of its name"
+            ) from error

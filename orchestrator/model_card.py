@@ -1,0 +1,188 @@
+"""The README.md that goes with an adapter taken home: what it is, what it scored and under which protocol, how to load it.
+
+Written in the form that model hubs read (YAML on top, Markdown below). Whatever comes from a sweep file (names of tasks,
+models, labels) is data here: it stands as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from orchestrator.front import full_label, number
+from orchestrator.intervals import Interval
+from orchestrator.parameters import flatten, text
+from orchestrator.summary import Entry, Summary
+
+PROTOCOLS = {
+    "honest": "Training and every choice (the best evaluation, the seed) saw the training data and a part carved from it; the "
+    "reported split was scored once, when all was decided.",
+    "customary": "The search saw the reported split itself, as is customary in the literature: the score is optimistic.",
+}
+PIPELINES = {"classification": "text-classification", "regression": "text-classification", "generation": "text-generation"}
+FACTS = {
+    "data_fingerprint": "data fingerprint",
+    "train_examples": "training examples",
+    "search_examples": "search examples",
+    "reported_examples": "reported examples",
+    "device": "trained on",
+    "versions": "versions",
+}
+COSTS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "peak_memory_bytes", "step_seconds")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an adapter comes from: the sweep, its configuration, the trial, and why these were taken."""
+
+    sweep: str
+    summary: Summary
+    entry: Entry
+    reasons: Sequence[str]
+
+
+def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged: str | None = None) -> str:
+    """The card's text.
+
+    Args:
+        origin: where the adapter comes from.
+        record: the content of its run.json.
+        pair: whether the model reads two texts.
+        merged: how the merged weights compare with the adapter, where the adapter was merged; None for an adapter.
+    """
+    spec, summary, entry = record["spec"], origin.summary, origin.entry
+    kind = "A fine-tuned" if merged else f"An adapter ({summary.method}) of"
+    head = [
+        _front_matter(spec, record["kind"], merged is not None),
+        f"# {_plain(full_label(summary))} on {_plain(entry.task)}",
+        f"{kind} {_code(spec['model'])} for the task {_code(entry.task)}: {_code(full_label(summary))}, seed {entry.seed}, "
+        f"from the sweep {_code(origin.sweep)}.",
+    ]
+    return "\n\n".join(
+        [
+            *head,
+            "## Load it",
+            f"```python\n{loading(record, pair=pair, merged=merged is not None)}\n```",
+            merged or f"The base model {_code(spec['model'])} is looked up by that name; `load_adapter(folder, base=...)` "
+            "takes it from elsewhere.",
+            "## Scores",
+            _scores(origin),
+            "\n".join(f"- {_plain(reason)}" for reason in origin.reasons),
+            *_notes(record),
+            "## Protocol and data",
+            f"Protocol {_code(spec['protocol'])}. {PROTOCOLS.get(spec['protocol'], '')}",
+            _table({title: record["facts"].get(name) for name, title in FACTS.items()}),
+            "## Configuration",
+            _table({"method": spec["method"], **flatten(spec["parameters"]), **_training(spec)}),
+            "## Costs",
+            _table({name.replace("_", " "): record["counts"].get(name) for name in COSTS}),
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:
+    """The five lines of Python that load what is in `folder` and ask it something."""
+    inputs = '"the first text", "the second"' if pair else '"a text"'
+    auto = "AutoModelForCausalLM" if record["kind"] == "generation" else "AutoModelForSequenceClassification"
+    load = [
+        f"from transformers import {auto}, AutoTokenizer",
+        f"model, tokenizer = {auto}.from_pretrained({folder!r}), AutoTokenizer.from_pretrained({folder!r})",
+    ]
+    if not merged:
+        load = ["from craft import load_adapter", f"model, tokenizer = load_adapter({folder!r})"]
+    length = record["spec"]["training"]["max_length"]
+    ask = f'inputs = tokenizer({inputs}, truncation=True, max_length={length}, return_tensors="pt")'
+    if record["kind"] == "generation":
+        tokens = record["spec"]["data"]["generation"]["max_new_tokens"]
+        answer = [f"output = model.generate(**inputs, max_new_tokens={tokens})", "print(tokenizer.decode(output[0]))"]
+    elif record["kind"] == "regression":
+        answer = ["value = model(**inputs).logits.item()", "print(value)"]
+    else:
+        answer = ["logits = model(**inputs).logits", "print(model.config.id2label[logits.argmax().item()])"]
+    return "\n".join([*load, ask, *answer])
+
+
+def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
+    content: dict[str, Any] = {
+        "library_name": "transformers" if merged else "peft",
+        "pipeline_tag": PIPELINES.get(kind, "text-classification"),
+        "tags": ["craft-sweeps", str(spec["method"])],
+    }
+    model = str(spec["model"])
+    if not model.startswith((".", "/", "~")) and model.count("/") <= 1:
+        content["base_model"] = model  # a hub's page links it; a folder of some machine is no name of a model
+    return f"---\n{yaml.safe_dump(content, sort_keys=True, allow_unicode=True).strip()}\n---"
+
+
+def _scores(origin: Origin) -> str:
+    entry, summary = origin.entry, origin.summary
+    own = entry.result.metrics if entry.result else {}
+    lines = ["| | score | 95 % interval | search score | trials |", "| --- | --- | --- | --- | --- |"]
+    rows: list[tuple[str, float, Interval | None, float | None, str]] = [
+        (f"this adapter ({entry.task}, seed {entry.seed})", own.get("score", math.nan), None, own.get("search_score"), "1")
+    ]
+    rows += [
+        (f"the configuration on {task}, mean over seeds", value.mean, value, None, str(value.n))
+        for task, value in summary.tasks.items()
+        if task == entry.task or len(summary.tasks) > 1
+    ]
+    if len(summary.tasks) > 1:
+        searched = summary.value("search_score")
+        rows.append(
+            ("the configuration, mean over tasks and seeds", summary.score.mean, summary.score, searched, str(summary.finished))
+        )
+    for name, mean, ends, search, count in rows:
+        shown = number(search) if search is not None else ""
+        lines.append(f"| {_plain(name)} | {number(mean)} | {_ends(ends)} | {shown} | {count} |")
+    return "\n".join(lines)
+
+
+def _ends(value: Interval | None) -> str:
+    if value is None or value.n < 2:
+        return "one value: no interval"
+    return f"{number(value.low)} to {number(value.high)}"
+
+
+def _notes(record: Mapping[str, Any]) -> list[str]:
+    notes = record.get("notes") or []
+    return ["**To be known:** " + "; ".join(_plain(note) for note in notes)] if notes else []
+
+
+def _training(spec: Mapping[str, Any]) -> dict[str, Any]:
+    training = flatten({name: value for name, value in spec["training"].items() if value is not None})
+    return {f"training.{name}" if name in spec["parameters"] else name: value for name, value in training.items()}
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    lines = ["| | |", "| --- | --- |"]
+    for name, value in rows.items():
+        if value is not None:
+            lines.append(f"| {_plain(name)} | {_plain(_shown(name, value))} |")
+    return "\n".join(lines)
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    if name.endswith(" parameters"):
+        return f"{value:,.0f}"
+    if name.endswith(" bytes"):
+        return f"{value:,.0f} ({value / 2**20:,.2f} MiB)"
+    return f"{value:.3g}" if name.endswith(" seconds") else text(value)
+
+
+def _plain(words: str) -> str:
+    """Text that Markdown and HTML show as it is."""
+    words = " ".join(str(words).split())
+    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        words = words.replace(sign, safe)
+    return "".join(f"\\{sign}" if sign in "\\`*_[]|#!" else sign for sign in words)
+
+
+def _code(words: str) -> str:
+    """The same in a monospaced span."""
+    return f"`{' '.join(str(words).split()).replace('`', chr(39)).replace('|', '/')}`"

@@ -1,0 +1,192 @@
+"""Which configuration to take home, and which of its trials: rules for picking, and the sentence that says why.
+
+The front shows reported scores; a choice among many configurations that looked at those would make the chosen one's reported
+score too good to be true. So `best`, `smallest-within` and `under` go by the search score, which training was allowed to see,
+and so does the choice of a seed: the reported score of what is picked stays an honest one. `knee` names the point that the
+front shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.front import full_label, number, trials
+from orchestrator.mistakes import nearest, shown
+from orchestrator.summary import Entry, Objectives, Summary, knee
+
+SEARCH, SIZE = "search_score", "trainable_parameters"
+
+RULES = """\
+  knee                 the front's knee: past it, parameters buy little
+  best                 the best mean search score
+  smallest-within:1    the fewest parameters within 1 point of the best search score (any number of points)
+  under:70000          the best search score with at most 70,000 trainable parameters
+  CONFIGURATION        one you name, by its id (or the beginning of it) or its label, as the front's table shows them
+"""
+
+
+class NothingMeets(ValueError):
+    """The call is right, but the sweep has nothing of that kind."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A configuration and the sentence that says why it is this one."""
+
+    summary: Summary
+    reason: str
+
+
+def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pick:
+    """The configuration that `rule` means, one of RULES.
+
+    Raises:
+        ValueError: no such rule or configuration; with those that exist, nearest first.
+        NothingMeets: nothing has finished, or nothing is that small.
+    """
+    name, _, amount = rule.partition(":")
+    if name in ("smallest-within", "under"):
+        limit = _amount(rule, amount)
+        return _MEASURED[name](_complete(summaries), limit)
+    if rule == "best":
+        best = _best(_complete(summaries))
+        return Pick(best, f"the best mean search score ({_score(best)}) of {len(summaries)} configurations")
+    if rule == "knee":
+        _complete(summaries)
+        chosen = knee(summaries, objectives)
+        if chosen is None:
+            raise NothingMeets(
+                f"a knee is one of a front of two objectives; this sweep's are {', '.join(objectives)}: --pick best"
+            )
+        return Pick(chosen, f"the knee of the front of {' against '.join(objectives)}, which shows reported scores")
+    return _named(rule, summaries)
+
+
+def titles(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, str]:
+    """Configurations' ids by the alias they have earned: `champion`, `smallest-within-1-point`, `knee`, where there is one."""
+    aliases = {"champion": "best", "smallest-within-1-point": "smallest-within:1", "knee": "knee"}
+    found = {}
+    for alias, rule in aliases.items():
+        try:
+            found[alias] = pick(rule, summaries, objectives).summary.configuration
+        except NothingMeets:
+            continue
+    return found
+
+
+def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]:
+    """The trial to take among those of one configuration on one task, and why.
+
+    Under the honest protocol that of the best search score, which is not what is reported. Under the customary protocol the
+    search saw the reported split itself, so there it is the trial in the middle, whose score is typical.
+
+    Raises:
+        NothingMeets: none has finished, or not the one of that seed.
+    """
+    finished = [entry for entry in entries if entry.result is not None and entry.result.status == "finished"]
+    if not finished:
+        raise NothingMeets(f"{entries[0].label} has no finished trial on {entries[0].task}")
+    if seed is not None:
+        for entry in finished:
+            if entry.seed == seed:
+                return entry, f"seed {seed}, as asked"
+        known = ", ".join(str(entry.seed) for entry in sorted(finished, key=lambda entry: entry.seed))
+        raise NothingMeets(f"{entries[0].label} has no finished trial with seed {seed} on {entries[0].task}; finished: {known}")
+    ordered = sorted(finished, key=lambda entry: (-_search(entry), entry.seed))
+    if len(ordered) == 1:
+        return ordered[0], f"seed {ordered[0].seed}, the only one that has finished"
+    if ordered[0].protocol == "customary":
+        middle = ordered[len(ordered) // 2]
+        return (
+            middle,
+            f"seed {middle.seed}, the middle one of {len(ordered)} (the search saw the reported split: none was chosen by it)",
+        )
+    best = ordered[0]
+    return best, f"seed {best.seed}, the best search score ({number(_search(best))}) of {len(ordered)} seeds"
+
+
+def _smallest_within(candidates: Sequence[Summary], points: float) -> Pick:
+    best = _best(candidates)
+    close = [one for one in candidates if one.value(SEARCH) >= best.value(SEARCH) - points]
+    chosen = min(close, key=lambda one: (one.value(SIZE), -one.value(SEARCH), one.label))
+    return Pick(chosen, f"the fewest parameters within {points:g} point(s) of the best search score ({_score(best)})")
+
+
+def _under(candidates: Sequence[Summary], limit: float) -> Pick:
+    small = [one for one in candidates if one.value(SIZE) <= limit]
+    if not small:
+        least = min(candidates, key=lambda one: one.value(SIZE))
+        raise NothingMeets(
+            f"no complete configuration has at most {limit:,.0f} trainable parameters; the smallest is {full_label(least)} "
+            f"with {least.value(SIZE):,.0f}"
+        )
+    best = _best(small)
+    return Pick(best, f"the best mean search score ({_score(best)}) with at most {limit:,.0f} trainable parameters")
+
+
+_MEASURED: Mapping[str, Callable[[Sequence[Summary], float], Pick]] = {"smallest-within": _smallest_within, "under": _under}
+
+
+def _named(name: str, summaries: Sequence[Summary]) -> Pick:
+    wanted = _plain(name)
+    exact = [one for one in summaries if wanted in (one.configuration, _plain(one.label), _plain(full_label(one)))]
+    found = exact or [one for one in summaries if len(wanted) >= 4 and one.configuration.startswith(wanted)]
+    if len(found) > 1:
+        listed = ", ".join(f"{one.configuration} ({full_label(one)})" for one in found[:8])
+        raise ValueError(f"--pick {shown(name)} means several configurations: {listed}. Give one's id")
+    if not found:
+        known = [text for one in summaries for text in (full_label(one), one.configuration)]
+        near = nearest(name, ["knee", "best", "smallest-within:1", "under:70000", *known])
+        listed = ", ".join(f"{one.configuration} ({full_label(one)})" for one in summaries[:8])
+        more = f" and {len(summaries) - 8} more" if len(summaries) > 8 else ""
+        raise ValueError(
+            f"--pick {shown(name)} is no rule and no configuration.{near} Rules: knee, best, smallest-within:POINTS, "
+            f"under:PARAMETERS. Configurations: {listed or 'none'}{more}"
+        )
+    if not found[0].finished:
+        raise NothingMeets(f"{full_label(found[0])} has no finished trial ({trials(found[0])})")
+    note = "" if found[0].complete else f"; it is incomplete: {trials(found[0])} trials"
+    return Pick(found[0], f"named by you{note}")
+
+
+def _complete(summaries: Sequence[Summary]) -> list[Summary]:
+    complete = [one for one in summaries if one.complete and math.isfinite(one.value(SEARCH))]
+    if not complete:
+        stand = "; ".join(f"{full_label(one)}: {trials(one)}" for one in summaries[:5])
+        raise NothingMeets(
+            f"no configuration has finished all of its trials, and only such are ranked ({stand or 'none has begun'}). Finish "
+            "the sweep (--resume), or name a configuration that has finished trials"
+        )
+    return complete
+
+
+def _best(candidates: Sequence[Summary]) -> Summary:
+    return min(candidates, key=lambda one: (-one.value(SEARCH), one.value(SIZE), one.label))
+
+
+def _score(summary: Summary) -> str:
+    return number(summary.value(SEARCH))
+
+
+def _search(entry: Entry) -> float:
+    value = entry.result.metrics.get(SEARCH, -math.inf) if entry.result else -math.inf
+    return value if math.isfinite(value) else -math.inf
+
+
+def _amount(rule: str, amount: str) -> float:
+    try:
+        value = float(amount.replace("_", "").replace(",", ""))
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(
+            f"--pick {shown(rule)}: after the colon comes a number from 0, as in smallest-within:0.5 or under:70000"
+        )
+    return value
+
+
+def _plain(text: str) -> str:
+    # The label's middle dots are hard to type.
+    return " ".join(text.lower().replace("·", ".").split())

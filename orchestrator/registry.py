@@ -1,0 +1,195 @@
+"""Adapters in MLflow's model registry, as models that `mlflow models serve` answers from.
+
+A version is made of the folder that was taken home and the name of the module that loads it (`orchestrator.serving`): no
+pickled object. It belongs to its trial's run, carries where it comes from as tags, and gets the aliases it has earned.
+Registering the same folder again finds the version that is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.mlflow_reader import StoreReader
+from orchestrator.mlflow_writer import quiet_mlflow
+from orchestrator.tracking_uri import redact
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+LOADER = "orchestrator.serving"
+REQUIRED = ("craft-sweeps", "torch", "transformers", "peft", "safetensors", "datasets", "pandas", "mlflow")
+DIGEST_TAG = "craft.folder_sha256"
+
+
+class RegistryError(ValueError):
+    """The registry refused, or does not have what is needed."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A version in the registry. `moved` says of aliases that pointed elsewhere before which version that was."""
+
+    name: str
+    version: str
+    aliases: tuple[str, ...]
+    moved: Mapping[str, str]
+    new: bool
+
+
+def find_trial(uri: str, sweep: str, key: str) -> Run:
+    """The run of a trial in the tracking store.
+
+    Raises:
+        RegistryError: the store does not have it; TrackingError: the store cannot be read.
+    """
+    reader = StoreReader(uri)
+    run = reader.sweep_run(sweep)
+    trial = reader.trial_runs(run).get(key) if run else None
+    if trial is None:
+        raise RegistryError(
+            f"{redact(uri)} has no run of trial {key} of sweep {sweep!r}, and a registered model belongs to one. "
+            "If the record has not arrived there: python -m orchestrator.tracking replay runs/NAME; if it lies elsewhere: "
+            "--tracking-uri"
+        )
+    return trial
+
+
+def register(
+    uri: str,
+    trial: Run,
+    folder: Path,
+    name: str,
+    *,
+    pair: bool,
+    labels: Sequence[str],
+    aliases: Sequence[str],
+    tags: Mapping[str, str],
+) -> Registered:
+    """Makes `folder` a version of the registered model `name`.
+
+    Args:
+        uri: resolved tracking URI, whose registry is used.
+        trial: the run the model belongs to.
+        folder: an adapter with its run.json, or a merged model.
+        pair: whether it reads two texts.
+        labels: names of its outputs.
+        aliases: names that shall point to this version.
+        tags: where it comes from.
+
+    Raises:
+        RegistryError: the store refused; with its reason.
+    """
+    quiet_mlflow()
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    try:
+        return _register(client, trial, folder, name, pair=pair, labels=labels, aliases=aliases, tags=tags)
+    except MlflowException as error:
+        raise RegistryError(f"the registry at {redact(uri)} refused {name!r}: {redact(str(error))}") from error
+
+
+def _register(
+    client: MlflowClient,
+    trial: Run,
+    folder: Path,
+    name: str,
+    *,
+    pair: bool,
+    labels: Sequence[str],
+    aliases: Sequence[str],
+    tags: Mapping[str, str],
+) -> Registered:
+    tags = {**tags, DIGEST_TAG: folder_digest(folder)}
+    _ensure_model(client, name)
+    there = _same(client, name, tags[DIGEST_TAG])
+    number = there or _new_version(client, trial, folder, name, pair=pair, labels=labels, tags=tags)
+    before = dict(client.get_registered_model(name).aliases or {})
+    for alias in aliases:
+        if str(before.get(alias)) != number:
+            client.set_registered_model_alias(name, alias, number)
+    moved = {alias: str(before[alias]) for alias in aliases if alias in before and str(before[alias]) != number}
+    return Registered(name, number, tuple(aliases), moved, new=there is None)
+
+
+def _ensure_model(client: MlflowClient, name: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _same(client: MlflowClient, name: str, digest: str) -> str | None:
+    quoted = name.replace("'", "''")
+    versions = client.search_model_versions(f"name = '{quoted}'")
+    return next((str(one.version) for one in versions if one.tags.get(DIGEST_TAG) == digest), None)
+
+
+def _new_version(
+    client: MlflowClient, trial: Run, folder: Path, name: str, *, pair: bool, labels: Sequence[str], tags: Mapping[str, str]
+) -> str:
+    from mlflow.models import Model, ModelSignature
+    from mlflow.pyfunc import save_model
+    from mlflow.types import ColSpec, Schema
+
+    inputs = Schema([ColSpec("string", column) for column in (("text", "text_pair") if pair else ("text",))])
+    outputs = Schema([ColSpec("float", label) for label in labels])
+    logged = client.create_logged_model(trial.info.experiment_id, "adapter", trial.info.run_id, tags=dict(tags))
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch) / "model"
+            save_model(
+                path=str(path),
+                loader_module=LOADER,
+                data_path=str(folder),
+                pip_requirements=requirements(),
+                mlflow_model=Model(
+                    artifact_path=logged.artifact_location,
+                    run_id=trial.info.run_id,
+                    signature=ModelSignature(inputs, outputs),
+                    model_uuid=logged.model_id,
+                    model_id=logged.model_id,
+                ),
+            )
+            client.log_model_artifacts(logged.model_id, str(path))
+        client.finalize_logged_model(logged.model_id, "READY")
+    except BaseException:
+        client.finalize_logged_model(logged.model_id, "FAILED")
+        raise
+    made: Any = client.create_model_version(
+        name, f"models:/{logged.model_id}", trial.info.run_id, tags=dict(tags), model_id=logged.model_id
+    )
+    return str(made.version)
+
+
+def requirements() -> list[str]:
+    """What a machine that serves needs, at the versions that are installed here."""
+    found = []
+    for package in REQUIRED:
+        try:
+            found.append(f"{package}=={version(package).partition('+')[0]}")
+        except PackageNotFoundError:
+            found.append(package)
+    return found
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over names and contents of a folder's files but the model card, which tells of the sweep and not of the model."""
+    whole = hashlib.sha256()
+    for file in sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name not in ("README.md", "manifest.json")
+    ):
+        with file.open("rb") as stream:
+            whole.update(f"{file.relative_to(folder)} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+    return whole.hexdigest()

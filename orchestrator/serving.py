@@ -1,0 +1,76 @@
+"""What `mlflow models serve` runs for a registered adapter: texts in, the task head's outputs out.
+
+MLflow finds `_load_pyfunc` by this module's name, which stands in the registered model in the place of a pickled object, so
+loading one runs no code but this package's. Texts go the way they went when the sweep scored the adapter (same tokens, same
+batching), so the outputs are those that were scored. No MLflow here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.merging import RECORD_FILE
+
+
+class Answerer:
+    """A loaded adapter, or merged model, in a folder written by `orchestrator.adapters`.
+
+    Args:
+        folder: the model's folder.
+        base: where the base model lies here, if not under the name the adapter was trained with.
+    """
+
+    def __init__(self, folder: Path, base: str | None = None) -> None:
+        from craft.adapters import RUN_FILE, load_adapter
+        from craft.encoding import Collator, longest_input
+        from craft.models import load_tokenizer, quiet_libraries
+
+        merged = (folder / RECORD_FILE).is_file()
+        self.record: dict[str, Any] = json.loads((folder / (RECORD_FILE if merged else RUN_FILE)).read_text())
+        if merged:
+            from transformers import AutoModelForSequenceClassification
+
+            self.tokenizer = load_tokenizer(str(folder))
+            with quiet_libraries():
+                loaded = AutoModelForSequenceClassification.from_pretrained(
+                    str(folder), use_safetensors=True, trust_remote_code=False
+                )
+            self.model: Any = loaded.eval()
+        else:
+            self.model, self.tokenizer = load_adapter(folder, base)
+        training = self.record["spec"]["training"]
+        self.length = longest_input(training["max_length"], self.tokenizer, self.model.config)
+        self.batch_size = int(training["eval_batch_size"])
+        self.collator = Collator(int(self.tokenizer.pad_token_id))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the outputs: the labels, or `value` for a regression."""
+        return list(self.record["labels"]) if self.record["kind"] == "classification" else ["value"]
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """The outputs (n, labels) for the rows of a table with the column `text`, and `text_pair` for pairs."""
+        from datasets import Dataset
+
+        from craft.encoding import encode_split
+        from craft.evaluation import predict
+
+        rows = pd.DataFrame(model_input)
+        if "text" not in rows:
+            raise ValueError(f"the input has the columns {', '.join(map(str, rows))}; it needs text (and text_pair for pairs)")
+        if rows.empty:
+            return pd.DataFrame(np.empty((0, len(self.columns)), dtype=np.float32), columns=self.columns)
+        texts = {name: rows[name].astype(str).tolist() for name in ("text", "text_pair") if name in rows}
+        split = Dataset.from_dict({**texts, "label": [0] * len(rows)})
+        encoded = encode_split(split, self.record["kind"], self.tokenizer, self.length)
+        return pd.DataFrame(predict(self.model, encoded, self.collator, self.batch_size), columns=self.columns)
+
+
+def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Answerer:
+    """MLflow's way in. `model_config` may name another place of the base model as `base`."""
+    return Answerer(Path(path), (model_config or {}).get("base"))

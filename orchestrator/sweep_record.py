@@ -1,0 +1,188 @@
+"""A sweep that has run, read back: from its folder `runs/NAME`, or from the tracking store by its name.
+
+Both hold the same: the effective sweep file, every trial with how it ended, and the adapters. A `SweepRecord` is that, whatever
+it came from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. In a folder the
+journal tells which trials there are and the ledger how they ended; in the store each is a run (`orchestrator.mlflow_reader`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from craft.checkpoint import CheckpointCorrupt, verify
+from orchestrator.checkpoints import ADAPTER_FOLDER, newest_whole
+from orchestrator.identity import EFFECTIVE_FILE
+from orchestrator.journal import read
+from orchestrator.ledger import Ledger
+from orchestrator.mistakes import nearest, shown
+from orchestrator.summary import Entry, Summary, mark_front, summarize_entries
+from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.tracking import JOURNAL
+from orchestrator.tracking_uri import redact, resolve_uri, sqlite_file
+
+DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"
+
+
+class NoSuchSweep(ValueError):
+    """No sweep of that name or folder; the message lists those that exist."""
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep's trials as they stand.
+
+    Attributes:
+        sweep: its effective file.
+        where: the folder or store it was read from, for people.
+        uri: the tracking store it is recorded in; None where that has a password nobody gave.
+        entries: every trial that should be there: each configuration on each task with each seed.
+        fetch: gives a trial's adapter folder, by its key; an empty folder is for copies.
+    """
+
+    sweep: Sweep
+    where: str
+    uri: str | None
+    entries: tuple[Entry, ...]
+    fetch: Callable[[str, Path], Path] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.sweep.name
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """Its configurations, those on the front marked."""
+        return mark_front(summarize_entries(self.entries), self.sweep.objectives)
+
+    def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
+        """A configuration's trials, on all tasks or one."""
+        return [one for one in self.entries if one.configuration == configuration and task in (None, one.task)]
+
+    def adapter(self, key: str, scratch: Path) -> Path:
+        """The adapter of a finished trial, checked file by file against the seal it was written with.
+
+        Args:
+            scratch: where it is copied to if it does not lie on this machine.
+
+        Raises:
+            ValueError: it is not there any more, or it is damaged.
+        """
+        folder = self.fetch(key, scratch)
+        try:
+            verify(folder)
+        except CheckpointCorrupt as error:
+            raise ValueError(f"the adapter of trial {key} is damaged: {error}") from error
+        return folder
+
+
+def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> SweepRecord:
+    """The sweep that a person means by `name`.
+
+    A path to a folder is that folder. A plain name is looked up in the tracking store if one is given, else in the folder
+    `storage` (runs), else in the store beside it (mlflow.db).
+
+    Raises:
+        NoSuchSweep: there is none; TrackingError: the store cannot be read; SweepError: its sweep file cannot.
+    """
+    path = Path(name)
+    if os.sep in name or (path / EFFECTIVE_FILE).is_file():
+        return read_folder(path, tracking_uri)
+    folder = Path(storage or DEFAULT_STORAGE) / name
+    if tracking_uri is None and (folder / EFFECTIVE_FILE).is_file():
+        return read_folder(folder, None)
+    uri = resolve_uri(tracking_uri or DEFAULT_URI)
+    file = sqlite_file(uri)
+    if tracking_uri is None and file is not None and not file.exists():
+        raise _no_such_sweep(name, _folders(folder.parent), f"{folder.parent}/")
+    return _read_store(name, uri)
+
+
+def read_folder(folder: Path, tracking_uri: str | None = None) -> SweepRecord:
+    """The sweep that a folder holds.
+
+    Args:
+        tracking_uri: its store, if it is not the one in its file.
+
+    Raises:
+        NoSuchSweep: the folder holds no sweep; SweepError: its file cannot be read.
+    """
+    folder = folder.absolute()
+    if not (folder / EFFECTIVE_FILE).is_file():
+        raise _no_such_sweep(str(folder), _folders(folder.parent), f"{folder.parent}/")
+    sweep = load_sweep(folder / EFFECTIVE_FILE)
+    results = Ledger(folder).results()
+    known = {}
+    for event, _ in read(folder / JOURNAL):
+        if event.get("kind") == "trial_started":
+            names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
+            known[event["key"]] = Entry(**{name: event[name] for name in names}, parameters=event["params"], result=None)
+    entries = [replace(entry, result=results.get(key)) for key, entry in known.items()]
+    uri = tracking_uri or (None if "***@" in sweep.tracking.uri else sweep.tracking.uri)
+
+    def fetch(key: str, scratch: Path) -> Path:
+        return _stored_adapter(folder, key, results[key].facts.get("adapter"), scratch)
+
+    return SweepRecord(sweep, str(folder), uri and resolve_uri(uri), _whole(sweep, entries), fetch)
+
+
+def _read_store(name: str, uri: str) -> SweepRecord:
+    from orchestrator.mlflow_reader import StoreReader
+
+    reader = StoreReader(uri)
+    stored = reader.sweep(name)
+    if stored is None:
+        raise _no_such_sweep(name, reader.sweep_names(), redact(uri))
+    sweep = load_sweep(stored.sweep_file)
+    return SweepRecord(sweep, redact(uri), uri, _whole(sweep, stored.entries), stored.fetch)
+
+
+def _whole(sweep: Sweep, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The trials that the sweep's file still asks for, and for each configuration those that never began."""
+    by_configuration: dict[str, dict[tuple[str, int], Entry]] = {}
+    for entry in entries:
+        by_configuration.setdefault(entry.configuration, {})[entry.task, entry.seed] = entry
+    whole = []
+    for there in by_configuration.values():
+        like = next(iter(there.values()))
+        for task in sweep.task_names:
+            for seed in sweep.seeds:
+                missing = replace(like, key="", task=task, seed=seed, result=None)
+                whole.append(there.get((task, seed), missing))
+    return tuple(whole)
+
+
+def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) -> Path:
+    """The adapter where the ledger says it is, or in the sweep's folder, which may have been moved since."""
+    places = [Path(noted)] if noted and "://" not in noted else []
+    for place in [*places, folder / "adapters" / key]:
+        if place.is_dir():
+            return place
+    storages = [str(folder / "ray")] if (folder / "ray").is_dir() else []
+    if noted and "://" in noted:
+        storages.insert(0, noted.rsplit("/", 4)[0])
+    for storage in storages:
+        checkpoint, _ = newest_whole(storage, key, scratch)
+        if checkpoint is not None and (checkpoint / ADAPTER_FOLDER).is_dir():
+            return checkpoint / ADAPTER_FOLDER
+    raise ValueError(
+        f"the adapter of trial {key} is neither at {noted or 'a noted place'} nor under {folder}. If the tracking store has "
+        "it: give the sweep's name instead of its folder, and --tracking-uri"
+    )
+
+
+def _folders(parent: Path) -> list[str]:
+    return sorted(path.parent.name for path in parent.glob(f"*/{EFFECTIVE_FILE}")) if parent.is_dir() else []
+
+
+def _no_such_sweep(name: str, known: list[str], where: str) -> NoSuchSweep:
+    if not known:
+        return NoSuchSweep(
+            f"there is no sweep {shown(name)}, and {where} holds none. Run one (python -m orchestrator.run SWEEP.yaml), or say "
+            "where it is: its folder (runs/NAME), or its name with --tracking-uri or --storage"
+        )
+    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    return NoSuchSweep(f"there is no sweep {shown(name)}.{nearest(Path(name).name, known)} {where} holds: {listed}")
