@@ -19,10 +19,14 @@ class Algorithm:
         title: how people write it.
         samples: whether it draws configurations, so that `search.trials` says how many and ranges (`min`, `max`) have a
             meaning; otherwise it runs every combination of the `values`.
+        adaptive: whether it chooses while the sweep runs, from an Optuna study, so that the plan lists nothing beforehand.
+        one_block: whether it can search a single method block only: it has no way to learn across blocks of other dimensions.
     """
 
     title: str
     samples: bool
+    adaptive: bool = False
+    one_block: bool = False
 
 
 class NoSettings(Settings):
@@ -40,6 +44,11 @@ class SchedulerRow:
 ALGORITHMS: dict[str, Algorithm] = {
     "grid": Algorithm("every combination of the values", samples=False),
     "random": Algorithm("configurations drawn at random, seeded", samples=True),
+    "sobol": Algorithm("configurations spread evenly (a scrambled Sobol sequence)", samples=True, adaptive=True),
+    "tpe": Algorithm("tree-structured Parzen estimators: learns from what has run", samples=True, adaptive=True),
+    "nsga2": Algorithm("a genetic algorithm for several objectives", samples=True, adaptive=True, one_block=True),
+    "nsga3": Algorithm("a genetic algorithm for many objectives", samples=True, adaptive=True, one_block=True),
+    "gp": Algorithm("a Gaussian process: few, expensive configurations", samples=True, adaptive=True, one_block=True),
 }
 
 SCHEDULER_SETTINGS: dict[str, SchedulerRow] = {

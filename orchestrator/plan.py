@@ -5,11 +5,13 @@ effective content (defaults filled in), so writing a default out changes nothing
 parameters are counted on the meta device from the model's config.json, which also finds what only the model can tell: a rank
 above a dimension, a projection that is not there. Constraints are judged on these counts; what breaks one is dropped and named.
 
-`Planner` does this for one point at a time, for searchers that propose points while the sweep runs.
+`Planner` does this for one point at a time, for searchers that propose points while the sweep runs; the plan of such a sweep
+starts empty and grows.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,11 +26,13 @@ from craft.tasks import find_task
 from orchestrator.algorithms import ALGORITHMS
 from orchestrator.mistakes import SweepError, YamlPath, dotted, from_pydantic
 from orchestrator.parameters import text
-from orchestrator.space import Point, grid, sample
+from orchestrator.space import Point, covering, grid, sample
 from orchestrator.sweep import Sweep
 from orchestrator.trial import TrialSpec
 
 MAX_TRIALS = 100_000
+PROBES = 100
+"""Points drawn at random, beside those that cover the space, to see whether anything meets the constraints."""
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
 
 Counter = Callable[[RunSpec], Counts]
@@ -74,13 +78,43 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that will run. `duplicates` are labels of points merged into a configuration that was there before."""
+    """All that will run. `duplicates` are labels of points merged into a configuration that was there before.
+
+    A plan of an adaptive algorithm starts without configurations and gets them by `add` while the sweep runs. Its `planner`
+    judges what the algorithm proposes; `probed` are points of its space that were tried out beforehand and may be trained, and
+    `examples` are their trials, for what is prepared before.
+    """
 
     sweep: Sweep
     configurations: list[Configuration]
     trials: list[TrialSpec]
     dropped: list[Dropped] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
+    planner: Planner | None = None
+    examples: list[TrialSpec] = field(default_factory=list)
+    probed: list[Configuration] = field(default_factory=list)
+
+    @property
+    def adaptive(self) -> bool:
+        return self.planner is not None
+
+    @property
+    def expected_trials(self) -> int:
+        """How many trials there will be: known, or at most, where they are chosen while the sweep runs."""
+        if self.planner is None:
+            return len(self.trials)
+        wanted = self.sweep.search.trials or 0
+        return max(len(self.trials), wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
+
+    def add(self, configuration: Configuration) -> None:
+        """Takes in a configuration that was proposed, with its trials."""
+        assert self.planner is not None, "only an adaptive plan grows"
+        self.configurations.append(configuration)
+        self.trials.extend(self.planner.trials(configuration))
+
+    def trials_of(self, configuration: str) -> list[TrialSpec]:
+        """The trials of a configuration that is in the plan."""
+        return [trial for trial in self.trials if trial.configuration == configuration]
 
     @property
     def counts(self) -> dict[str, dict[str, float]]:
@@ -206,13 +240,16 @@ class Planner:
 
 
 def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
-    """Every configuration and trial of `sweep`, for the algorithms that know them beforehand (grid, random).
+    """Every configuration and trial of `sweep`, where its algorithm knows them beforehand (grid, random); otherwise a plan
+    without any, whose space is checked as far as it can be.
 
     Raises:
         SweepError: configurations that cannot be built, every one named; nothing left to run; too much to run.
     """
     planner = planner or Planner(sweep)
     algorithm = ALGORITHMS[sweep.search.algorithm]
+    if algorithm.adaptive:
+        return _open_plan(sweep, planner)
     wanted = sweep.search.trials if algorithm.samples else None
     points = sample(sweep.blocks, sweep.search.seed) if algorithm.samples else grid(sweep.blocks)
     if not algorithm.samples:
@@ -249,6 +286,38 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     )
     _refuse_nothing_or_too_much(plan)
     return plan
+
+
+def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
+    """A plan for an algorithm that chooses later: every value of the space is built once, and one point must be allowed."""
+    _refuse_too_many(sweep, sweep.search.trials or 0)
+    allowed: list[Configuration] = []
+    dropped: dict[str, Dropped] = {}
+    errors: list[str] = []
+    for point in itertools.chain(covering(sweep.blocks), islice(sample(sweep.blocks, sweep.search.seed), PROBES)):
+        try:
+            configuration = planner.configuration(point)
+        except SweepError as error:
+            errors += [line for line in error.lines if line not in errors]
+            continue
+        if reason := planner.broken_constraint(configuration):
+            dropped[configuration.id] = Dropped(configuration, reason)
+        else:
+            allowed.append(configuration)
+    if errors:
+        raise SweepError(errors)
+    if not allowed:
+        _refuse_nothing_or_too_much(Plan(sweep, [], [], list(dropped.values())))
+    probed = list({one.id: one for one in allowed}.values())
+    return Plan(
+        sweep,
+        [],
+        [],
+        dropped=list(dropped.values()),
+        planner=planner,
+        examples=[trial for one in probed for trial in planner.trials(one)],
+        probed=probed,
+    )
 
 
 def _bounded(points: Iterator[Point], wanted: int | None) -> Iterator[Point]:

@@ -19,6 +19,9 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
         steps: optimizer steps of a configuration's trials together, by configuration id, where the data's sizes are known.
     """
     sweep, steps = plan.sweep, steps or {}
+    if plan.adaptive:
+        _print_bounds(plan, console)
+        return
     table = Table(title=f"{sweep.name}: {sweep.model}", title_justify="left", box=None, pad_edge=False, header_style="bold")
     table.add_column("configuration", overflow="fold")
     for name in ("id", "trainable", "head", "adapter", "memory", "trials", "steps"):
@@ -53,6 +56,27 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
         style="dim",
         highlight=False,
     )
+
+
+def _print_bounds(plan: Plan, console: Console) -> None:
+    """What is known beforehand of a sweep whose configurations are chosen while it runs."""
+    sweep = plan.sweep
+    sizes = [int(one.known["trainable_parameters"]) for one in plan.probed]
+    console.print(f"{sweep.name}: {sweep.model}", style="bold", highlight=False)
+    console.print(
+        f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"
+        f"at most {sweep.search.trials} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
+        f"{plan.expected_trials} trials\n"
+        f"trainable parameters of points tried out: {min(sizes):,} to {max(sizes):,}",
+        highlight=False,
+    )
+    if plan.dropped:
+        total = len(plan.dropped) + len(plan.probed)
+        console.print(
+            f"{len(plan.dropped)} of {total} points tried out break a constraint and would not be trained, such as "
+            f"{plan.dropped[0].configuration.label}: {plan.dropped[0].reason}",
+            highlight=False,
+        )
 
 
 def size(number: float) -> str:

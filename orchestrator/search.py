@@ -14,11 +14,14 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from orchestrator import study
+from orchestrator.study import StudyProposer
 from orchestrator.trial import TrialSpec
 
 if TYPE_CHECKING:
@@ -64,9 +67,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class SearcherRow:
-    """One row of SEARCHERS: `propose` makes the proposer of a plan."""
+    """One row of SEARCHERS: `make` gives a plan's proposer, which keeps what it must remember in a folder if given one."""
 
-    propose: Callable[[Plan], Proposer]
+    make: Callable[[Plan, Path | None], Proposer]
+
+    def propose(self, plan: Plan, folder: Path | None = None) -> Proposer:
+        return self.make(plan, folder)
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,13 @@ class SchedulerRow:
 
 
 SEARCHERS: dict[str, SearcherRow] = {
-    "grid": SearcherRow(lambda plan: Listed(plan.configurations)),
-    "random": SearcherRow(lambda plan: Listed(plan.configurations)),
+    "grid": SearcherRow(lambda plan, folder: Listed(plan.configurations)),
+    "random": SearcherRow(lambda plan, folder: Listed(plan.configurations)),
+    "sobol": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, None)),
+    "tpe": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.tpe)),
+    "nsga2": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.nsga2)),
+    "nsga3": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.nsga3)),
+    "gp": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.gp)),
 }
 
 SCHEDULERS: dict[str, SchedulerRow] = {

@@ -46,6 +46,11 @@ class Range:
     high: float
     distribution: str
 
+    @property
+    def ends(self) -> tuple[float | int, float | int]:
+        whole = self.distribution.startswith("int_")
+        return (int(self.low), int(self.high)) if whole else (self.low, self.high)
+
     def draw(self, generator: random.Random) -> float | int:
         low, high = self.low, self.high
         if self.distribution == "uniform":
@@ -123,6 +128,15 @@ def sample(blocks: tuple[Block, ...], seed: int) -> Iterator[Point]:
                 for name, one in block.dimensions.items()
             },
         )
+
+
+def covering(blocks: tuple[Block, ...]) -> Iterator[Point]:
+    """A few points in which every value of every choice and both ends of every range occur: what can be checked beforehand of
+    a space that is searched later."""
+    for block in blocks:
+        columns = {name: one.values if isinstance(one, Choice) else one.ends for name, one in block.dimensions.items()}
+        for row in range(max((len(column) for column in columns.values()), default=1)):
+            yield point(block, {name: column[row % len(column)] for name, column in columns.items()})
 
 
 def point(block: Block, values: dict[str, Any]) -> Point:

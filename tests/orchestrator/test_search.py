@@ -46,9 +46,11 @@ def test_every_algorithm_and_scheduler_a_file_may_name_is_there_to_do_it() -> No
 @pytest.mark.parametrize("algorithm", sorted(SEARCHERS))
 def test_every_searcher_hands_out_its_plan_once_and_then_is_finished(tmp_path: Path, algorithm: str) -> None:
     plan = plan_of(tmp_path, algorithm)
-    by_configuration = {c.id: [t for t in plan.trials if t.configuration == c.id] for c in plan.configurations}
-    source = TrialSource(SEARCHERS[algorithm].propose(plan), lambda c: by_configuration[c.id], lambda key: False)
-    assert sorted(drain(source)) == sorted(trial.key for trial in plan.trials)
+    proposer = SEARCHERS[algorithm].propose(plan, tmp_path)
+    source = TrialSource(proposer, lambda c: plan.trials_of(c.id), lambda key: False)
+    keys = drain(source)
+    assert len(plan.configurations) == 3
+    assert sorted(keys) == sorted(trial.key for trial in plan.trials)
     assert source.suggest("more") == Searcher.FINISHED
 
 

@@ -1,0 +1,145 @@
+"""The search space in Optuna's words: method blocks as conditional parameters, and points of an even sequence.
+
+A choice whose values have an order (numbers, or ranks that grow together) becomes the whole number of its place, so that a
+searcher knows which values lie near each other; `.place` at the end of its name says so. Every other choice is categorical.
+What has one value only is no dimension.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optuna
+
+from orchestrator.space import Block, Choice, Dimension, Point, point
+
+BLOCK = "block"
+
+
+class Encoding:
+    """Points of `blocks` as parameters of an Optuna trial, and back."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = {f"{block.index} {block.method}": block for block in blocks}
+
+    @property
+    def signature(self) -> list[Any]:
+        """Equal for equal spaces."""
+        return [[title, {name: repr(one) for name, one in block.dimensions.items()}] for title, block in self._blocks.items()]
+
+    def suggest(self, trial: optuna.Trial) -> Point:
+        """The point that the study suggests in `trial`, a block first and then the dimensions of that block."""
+        titles = list(self._blocks)
+        title = trial.suggest_categorical(BLOCK, titles) if len(titles) > 1 else titles[0]
+        block = self._blocks[str(title)]
+        return point(
+            block, {name: _suggest(trial, self._name(title, name, one), one) for name, one in block.dimensions.items()}
+        )
+
+    def parameters(self, given: Point) -> dict[str, Any]:
+        """The parameters by which a study would suggest `given`."""
+        title = f"{given.block} {given.method}"
+        values = {**given.parameters, **given.training}
+        block = self._blocks[title]
+        found: dict[str, Any] = {BLOCK: title} if len(self._blocks) > 1 else {}
+        for name, one in block.dimensions.items():
+            if not isinstance(one, Choice):
+                found[self._name(title, name, one)] = values[name]
+            elif len(one.values) > 1:
+                place = one.values.index(values[name])
+                found[self._name(title, name, one)] = (
+                    _ordered(one.values).index(place) if _has_order(one.values) else _words(one)[place]
+                )
+        return found
+
+    def evenly(self, number: int, seed: int) -> dict[str, Any]:
+        """The parameters of point `number` of a scrambled Sobol sequence over the blocks and, in each, its dimensions."""
+        from scipy.stats import qmc
+
+        width = 1 + max(len(block.dimensions) for block in self._blocks.values())
+        sequence = qmc.Sobol(width, scramble=True, rng=seed)
+        if number:
+            sequence.fast_forward(number)
+        row = sequence.random(1)[0]
+        titles = list(self._blocks)
+        block = self._blocks[titles[_place(row[0], len(titles))]]
+        return self.parameters(
+            point(block, {name: _at(one, share) for (name, one), share in zip(block.dimensions.items(), row[1:], strict=False)})
+        )
+
+    def _name(self, title: str, name: str, dimension: Dimension) -> str:
+        plain = f"{title}.{name}" if len(self._blocks) > 1 else name
+        return f"{plain}.place" if isinstance(dimension, Choice) and _has_order(dimension.values) else plain
+
+
+def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
+    if not isinstance(dimension, Choice):
+        low, high = dimension.ends
+        log = "log" in dimension.distribution
+        if dimension.distribution.startswith("int_"):
+            return trial.suggest_int(name, int(low), int(high), log=log)
+        return trial.suggest_float(name, low, high, log=log)
+    values = dimension.values
+    if len(values) == 1:
+        return values[0]
+    if _has_order(values):
+        return values[_ordered(values)[trial.suggest_int(name, 0, len(values) - 1)]]
+    words = _words(dimension)
+    return values[words.index(trial.suggest_categorical(name, words))]
+
+
+def _at(dimension: Dimension, share: float) -> Any:
+    """The value that a share from 0 to 1 of the dimension stands for."""
+    if isinstance(dimension, Choice):
+        order = _ordered(dimension.values) if _has_order(dimension.values) else range(len(dimension.values))
+        return dimension.values[order[_place(share, len(dimension.values))]]
+    low, high = dimension.ends
+    whole = dimension.distribution.startswith("int_")
+    room = 0.5 if whole else 0.0
+    into: Callable[[float], float] = math.log if "log" in dimension.distribution else float
+    back: Callable[[float], float] = math.exp if "log" in dimension.distribution else float
+    start, end = into(low - room), into(high + room)
+    value = min(max(back(start + share * (end - start)), low), high)
+    return min(max(round(value), int(low)), int(high)) if whole else value
+
+
+def _place(share: float, count: int) -> int:
+    return min(int(share * count), count - 1)
+
+
+def _words(choice: Choice) -> list[str]:
+    return [json.dumps(value) for value in choice.values]
+
+
+def _has_order(values: Sequence[Any]) -> bool:
+    """Whether the values are numbers, or equally long lists that agree but for numbers that grow together."""
+    if len(values) < 2:
+        return False
+    if all(_is_number(value) for value in values):
+        return len(set(values)) == len(values)
+    if not all(isinstance(value, list | tuple) and len(value) == len(values[0]) for value in values):
+        return False
+    columns = list(zip(*values, strict=True))
+    moving = [column for column in columns if any(value != column[0] for value in column)]
+    if not moving or not all(_is_number(value) for column in moving for value in column):
+        return False
+    rows = sorted(zip(*moving, strict=True))
+    return all(
+        all(one <= other for one, other in zip(before, after, strict=True)) and before != after
+        for before, after in itertools.pairwise(rows)
+    )
+
+
+def _ordered(values: Sequence[Any]) -> list[int]:
+    """Places of the values from the smallest to the largest."""
+    if _is_number(values[0]):
+        return sorted(range(len(values)), key=lambda place: values[place])
+    return sorted(range(len(values)), key=lambda place: [value for value in values[place] if _is_number(value)])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

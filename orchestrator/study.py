@@ -1,0 +1,294 @@
+"""Proposers that learn: an Optuna study beside the sweep chooses configurations from what has run.
+
+    study (runs/NAME/study.db) --ask--> point --planner--> configuration --> trials
+         ^                                                                     |
+         +--------- tell(values of the configuration, or FAIL) <---------------+
+
+The study is a journal file of Optuna's (`optuna-dashboard runs/NAME/study.db` opens it; it holds JSON, never pickled objects)
+and is all the state there is: the random numbers of a suggestion follow from the seed and the suggestion's number, so a sweep
+that is stopped and resumed makes the suggestions that it would have made. Method blocks are conditional parameters: a point has
+the dimensions of its own block only.
+
+What the study asks for is not always trained. A point that breaks a constraint is told as infeasible, with the amount; one that
+equals an earlier configuration gets that one's answer; one that cannot be built is told as failed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import optuna
+from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from craft.spec import content_hash
+from orchestrator.dimensions import Encoding
+from orchestrator.mistakes import SweepError
+from orchestrator.space import Point, grid, sample
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Configuration, Plan
+    from orchestrator.sweep import Sweep
+
+log = logging.getLogger(__name__)
+
+STUDY_FILE = "study.db"
+REPEATS = 20
+"""After so many suggestions in a row that need no training, the next point is one that has not been asked for, at random."""
+DRAWS = 500
+"""Points drawn at random for that, at most; when all are known the space is taken to be used up."""
+
+MakeSampler = Callable[["Sweep", int], BaseSampler]
+
+
+@dataclass
+class _Known:
+    """A configuration that the study asked for: the study's trials that wait for its values, or the values once told."""
+
+    configuration: Configuration
+    waiting: list[int]
+    values: list[float] | None = None
+    told: bool = False
+
+
+class StudyProposer:
+    """A proposer (`orchestrator.search.Proposer`) over an Optuna study.
+
+    Making one restores the study: configurations asked for before are added to the plan, and what they still have to run is
+    the runner's to find out; values that they have already been told are never told again.
+    """
+
+    def __init__(self, plan: Plan, folder: Path | None, sampler: MakeSampler | None) -> None:
+        """
+        Args:
+            folder: gets the study's file; the study is kept in memory if not given.
+            sampler: the sampler for a suggestion with that seed; None spreads points evenly by a Sobol sequence.
+        """
+        assert plan.planner is not None, "the plan is of an algorithm that lists its configurations"
+        self._plan, self._planner, self._sweep, self._sampler = plan, plan.planner, plan.sweep, sampler
+        self._encoding = Encoding(plan.sweep.blocks)
+        self._objectives = list(plan.sweep.objectives)
+        self._known: dict[str, _Known] = {}
+        self._by_id: dict[str, _Known] = {}
+        self._used_up = False
+        self._study = self._open(folder)
+        self._restore()
+
+    @property
+    def exhausted(self) -> bool:
+        return self._used_up or len(self._known) >= (self._sweep.search.trials or 0)
+
+    def suggest(self) -> Configuration | None:
+        repeats = 0
+        while not self.exhausted:
+            if repeats >= REPEATS:
+                point = self._unseen()
+                if point is None:
+                    log.warning("every point of the space is known: %d configurations", len(self._known))
+                    self._used_up = True
+                    return None
+                self._study.enqueue_trial(self._encoding.parameters(point))
+            configuration = self._ask()
+            if configuration is not None:
+                return configuration
+            repeats += 1
+        return None
+
+    def tell(self, configuration: str, values: Mapping[str, float], status: str) -> None:
+        """Values of a configuration whose trials have ended; FAIL where one is lacking. A second time changes nothing."""
+        known = self._by_id.get(configuration)
+        if known is None or known.told:
+            return
+        row = [values.get(name, math.nan) for name in self._objectives]
+        known.values, known.told = (row if all(map(math.isfinite, row)) else None), True
+        for number in known.waiting:
+            self._answer(number, known)
+        known.waiting.clear()
+
+    def _open(self, folder: Path | None) -> optuna.Study:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        storage: BaseStorage
+        if folder is None:
+            storage = InMemoryStorage()
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            storage = JournalStorage(JournalFileBackend(str(folder / STUDY_FILE)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            study = optuna.create_study(
+                storage=storage,
+                # Optuna's parameters cannot change their values: another space is another study of the same file.
+                study_name=f"{self._sweep.name} {content_hash(self._encoding.signature, 6)}",
+                directions=list(self._sweep.objectives.values()),
+                load_if_exists=True,
+            )
+            study.set_metric_names(self._objectives)
+        return study
+
+    def _restore(self) -> None:
+        """Takes up what the study knows. A suggestion that a crash cut short of its configuration is given up."""
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.state == TrialState.WAITING:
+                continue
+            content = trial.user_attrs.get("point")
+            if content is None:
+                self._give_up(trial)
+                continue
+            try:
+                configuration = self._planner.configuration(Point(**json.loads(content)))
+            except SweepError:
+                self._give_up(trial)
+                continue
+            if self._planner.broken_constraint(configuration):
+                self._give_up(trial)
+                continue
+            meaning = self._planner.meaning(configuration)
+            if meaning not in self._known:
+                self._add(meaning, configuration)
+            known = self._known[meaning]
+            if trial.state == TrialState.RUNNING:
+                known.waiting.append(trial.number)
+            else:
+                known.told, known.values = True, trial.values if trial.state == TrialState.COMPLETE else None
+        for known in self._known.values():
+            if known.told:
+                for number in known.waiting:
+                    self._answer(number, known)
+                known.waiting.clear()
+
+    def _give_up(self, trial: FrozenTrial) -> None:
+        if trial.state == TrialState.RUNNING:
+            self._study.tell(trial.number, state=TrialState.FAIL)
+
+    def _add(self, meaning: str, configuration: Configuration) -> _Known:
+        known = _Known(configuration, [])
+        self._known[meaning] = self._by_id[configuration.id] = known
+        self._plan.add(configuration)
+        return known
+
+    def _ask(self) -> Configuration | None:
+        """One suggestion of the study; None if it needs no training, in which case it has been answered or will be."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            number = len(self._study.get_trials(deepcopy=False))
+            seed = int(content_hash([self._sweep.search.seed, number], 8), 16)
+            queued = any(self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+            if self._sampler is not None:
+                self._study.sampler = self._sampler(self._sweep, seed)
+            elif not queued:
+                self._study.enqueue_trial(self._encoding.evenly(number, self._sweep.search.seed))
+            trial = self._study.ask()
+            point = self._encoding.suggest(trial)
+        try:
+            configuration = self._planner.configuration(point)
+        except SweepError as error:
+            trial.set_user_attr("cannot be built", str(error))
+            log.warning("a suggestion cannot be built: %s", error)
+            self._study.tell(trial, state=TrialState.FAIL)
+            return None
+        trial.set_user_attr("label", configuration.label)
+        trial.set_user_attr("configuration", configuration.id)
+        for name, excess in excesses(self._sweep, configuration).items():
+            trial.set_constraint(name, excess)
+        reason = self._planner.broken_constraint(configuration)
+        if reason:
+            trial.set_user_attr("not trained", reason)
+            self._study.tell(trial, self._stand_in(configuration))
+            return None
+        # Last, so that a suggestion with a point is whole.
+        trial.set_user_attr("point", json.dumps(point.__dict__))
+        meaning = self._planner.meaning(configuration)
+        if meaning not in self._known:
+            self._add(meaning, configuration).waiting.append(trial.number)
+            return configuration
+        known = self._known[meaning]
+        if known.told:
+            self._answer(trial.number, known)
+        else:
+            known.waiting.append(trial.number)
+        return None
+
+    def _answer(self, number: int, known: _Known) -> None:
+        if known.values is None:
+            self._study.tell(number, state=TrialState.FAIL)
+        else:
+            self._study.tell(number, known.values)
+
+    def _stand_in(self, configuration: Configuration) -> list[float]:
+        """Values for a configuration that is not trained: what is counted beforehand, and the worst seen of what is not.
+
+        Samplers order such suggestions by how much they break a constraint; they only insist that values are there.
+        """
+        rows = [known.values for known in self._known.values() if known.values is not None]
+        values = []
+        for index, (name, direction) in enumerate(self._sweep.objectives.items()):
+            seen = [row[index] for row in rows] or [0.0]
+            values.append(configuration.known.get(name, min(seen) if direction == "maximize" else max(seen)))
+        return [float(value) for value in values]
+
+    def _unseen(self) -> Point | None:
+        """A point that has not been asked for and may be trained: the next of a small space, one at random of a large one."""
+        for point in self._candidates():
+            try:
+                configuration = self._planner.configuration(point)
+            except SweepError:
+                continue
+            if (
+                self._planner.broken_constraint(configuration) is None
+                and self._planner.meaning(configuration) not in self._known
+            ):
+                return point
+        return None
+
+    def _candidates(self) -> Iterator[Point]:
+        blocks = self._sweep.blocks
+        number = len(self._study.get_trials(deepcopy=False))
+        drawn = islice(sample(blocks, int(content_hash(["unseen", self._sweep.search.seed, number], 8), 16)), DRAWS)
+        yield from drawn
+        if not any(block.ranges for block in blocks) and sum(block.size for block in blocks) <= DRAWS:
+            yield from grid(blocks)
+
+
+def excesses(sweep: Sweep, configuration: Configuration) -> dict[str, float]:
+    """By how much a configuration exceeds each bound, as a share of the bound; negative where it keeps to it."""
+    found = {}
+    for name, bounds in sweep.constraints.items():
+        value = configuration.known.get(name)
+        if value is None:
+            continue
+        if bounds.max is not None:
+            found[f"{name} max"] = (value - bounds.max) / max(abs(bounds.max), 1.0)
+        if bounds.min is not None:
+            found[f"{name} min"] = (bounds.min - value) / max(abs(bounds.min), 1.0)
+    return found
+
+
+def _population(sweep: Sweep) -> int:
+    # Five generations at least: one as large as the sweep would only ever be its random first.
+    return min(50, max(4, (sweep.search.trials or 0) // 5))
+
+
+def tpe(sweep: Sweep, seed: int) -> BaseSampler:
+    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=len(sweep.blocks) > 1, constant_liar=True)
+
+
+def nsga2(sweep: Sweep, seed: int) -> BaseSampler:
+    return optuna.samplers.NSGAIISampler(seed=seed, population_size=_population(sweep))
+
+
+def nsga3(sweep: Sweep, seed: int) -> BaseSampler:
+    return optuna.samplers.NSGAIIISampler(seed=seed, population_size=_population(sweep))
+
+
+def gp(sweep: Sweep, seed: int) -> BaseSampler:
+    return optuna.samplers.GPSampler(seed=seed)

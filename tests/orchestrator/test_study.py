@@ -1,0 +1,226 @@
+"""Proposers over an Optuna study, on objective functions that cost nothing: what they suggest, keep, avoid and remember."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from craft.results import Counts
+from craft.spec import RunSpec
+from orchestrator import pareto
+from orchestrator.algorithms import ALGORITHMS
+from orchestrator.dimensions import Encoding
+from orchestrator.mistakes import SweepError
+from orchestrator.plan import Configuration, Plan, Planner, make_plan
+from orchestrator.search import SEARCHERS
+from orchestrator.space import Block, Choice, Range, covering, sample
+from orchestrator.study import STUDY_FILE, StudyProposer
+from orchestrator.sweep import load_sweep
+
+ADAPTIVE = [name for name, row in ALGORITHMS.items() if row.adaptive]
+LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"
+CRAFT = "{method: craft, ranks: {values: [[all, 4, 4], [all, 16, 16], [all, 64, 64]]}, dropout: {values: [0.0, 0.1]}}"
+
+
+def counted(run: RunSpec) -> Counts:
+    size = 100 * run.parameters["rank"] if run.method == "lora" else sum(int(r) ** 2 for r in run.parameters["ranks"][1:])
+    return Counts(size, 2, 10_000, 4 * size)
+
+
+def plan_of(folder: Path, algorithm: str = "tpe", trials: int = 20, space: str = LORA, more: str = "") -> Plan:
+    file = folder / "sweep.yaml"
+    file.write_text(
+        f"name: t\nmodel: m\ntasks: [toy/acceptability]\nspace: [{space}]\n"
+        f"search: {{algorithm: {algorithm}, trials: {trials}, seed: 3}}\n{more}"
+    )
+    sweep = load_sweep(file)
+    return make_plan(sweep, Planner(sweep, counted))
+
+
+def value(configuration: Configuration) -> dict[str, float]:
+    """Best near a learning rate of 1e-3, and better with more parameters."""
+    rate = configuration.training.get("learning_rate", 1e-3)
+    size = configuration.counts.trainable_parameters
+    score = 90 - 8 * abs(math.log10(rate) + 3) + 2 * math.log2(size) - 20 * configuration.parameters.get("dropout", 0)
+    return {"score": score, "trainable_parameters": float(size)}
+
+
+def run_all(
+    proposer: StudyProposer, answer: Callable[[Configuration], dict[str, float]] = value, at_most: int = 1000
+) -> list[Configuration]:
+    seen: list[Configuration] = []
+    while len(seen) < at_most and (configuration := proposer.suggest()) is not None:
+        seen.append(configuration)
+        proposer.tell(configuration.id, answer(configuration), "complete")
+    return seen
+
+
+def propose(plan: Plan, folder: Path | None = None) -> StudyProposer:
+    proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
+    assert isinstance(proposer, StudyProposer)
+    return proposer
+
+
+def stored(folder: Path) -> list[optuna.trial.FrozenTrial]:
+    storage = JournalStorage(JournalFileBackend(str(folder / STUDY_FILE)))
+    (name,) = optuna.get_all_study_names(storage)
+    return optuna.load_study(study_name=name, storage=storage).get_trials()
+
+
+@pytest.mark.parametrize("algorithm", ADAPTIVE)
+def test_equal_seeds_suggest_the_same_and_nothing_twice(tmp_path: Path, algorithm: str) -> None:
+    first, again = (run_all(propose(plan_of(tmp_path, algorithm, 12))) for _ in range(2))
+    assert [one.id for one in first] == [one.id for one in again]
+    assert len({one.id for one in first}) == len(first) == 12
+
+
+@pytest.mark.parametrize("algorithm", ["sobol", "tpe", "nsga2"])
+def test_a_resumed_study_goes_on_as_if_it_had_never_stopped(tmp_path: Path, algorithm: str) -> None:
+    whole = [one.id for one in run_all(propose(plan_of(tmp_path, algorithm), tmp_path / "whole"))]
+    plan = plan_of(tmp_path, algorithm)
+    proposer = propose(plan, tmp_path / "cut")
+    run_all(proposer, at_most=12)
+    open_one = proposer.suggest()  # asked for, and then the driver dies
+    assert open_one is not None
+    plan = plan_of(tmp_path, algorithm)
+    proposer = propose(plan, tmp_path / "cut")
+    assert [one.id for one in plan.configurations] == whole[:13]
+    proposer.tell(whole[0], {"score": -1.0, "trainable_parameters": 1.0}, "complete")  # it has been told that one
+    proposer.tell(open_one.id, value(open_one), "complete")
+    run_all(proposer)
+    assert [one.id for one in plan.configurations] == whole
+    trials = stored(tmp_path / "cut")
+    assert all(trial.state == TrialState.COMPLETE for trial in trials)
+    assert [trial.values for trial in trials] == [trial.values for trial in stored(tmp_path / "whole")]
+
+
+@pytest.mark.parametrize("algorithm", ADAPTIVE)
+def test_what_breaks_a_constraint_is_told_and_never_handed_out(tmp_path: Path, algorithm: str) -> None:
+    plan = plan_of(tmp_path, algorithm, 15, more="constraints: {trainable_parameters: {max: 900}}\n")
+    seen = run_all(propose(plan, tmp_path / "run"))
+    assert len(seen) == 15
+    assert max(one.counts.trainable_parameters for one in seen) <= 900
+    broken = [trial for trial in stored(tmp_path / "run") if "not trained" in trial.user_attrs]
+    assert broken
+    for trial in broken:
+        assert trial.values[1] > 900
+        assert trial.constraints["trainable_parameters max"] == pytest.approx((trial.values[1] - 900) / 900)
+
+
+def test_a_constraint_that_nothing_meets_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match="no configuration meets them"):
+        plan_of(tmp_path, more="constraints: {trainable_parameters: {max: 5}}\n")
+
+
+def test_blocks_are_conditional_and_none_has_another_s_dimensions(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "tpe", 24, f"{LORA}, {CRAFT}")
+    run_all(propose(plan, tmp_path / "run"))
+    by_block = {"0 lora": set(), "1 craft": set()}
+    for trial in stored(tmp_path / "run"):
+        by_block[trial.params["block"]] |= set(trial.params) - {"block"}
+    assert by_block == {
+        "0 lora": {"0 lora.rank.place", "0 lora.learning_rate"},
+        "1 craft": {"1 craft.ranks.place", "1 craft.dropout.place"},
+    }
+    assert sum(one.method == "craft" for one in plan.configurations) <= 6
+
+
+@pytest.mark.parametrize("algorithm", ["nsga2", "nsga3", "gp"])
+def test_what_searches_one_block_refuses_several(tmp_path: Path, algorithm: str) -> None:
+    with pytest.raises(SweepError, match="searches one method block and the space has 2; tpe and sobol"):
+        plan_of(tmp_path, algorithm, 5, f"{LORA}, {CRAFT}")
+
+
+@pytest.mark.parametrize("algorithm", ADAPTIVE)
+def test_a_small_space_is_run_whole_and_then_ends(tmp_path: Path, algorithm: str) -> None:
+    plan = plan_of(tmp_path, algorithm, 50, CRAFT)
+    proposer = propose(plan)
+    assert len(run_all(proposer)) == 6
+    assert proposer.exhausted
+
+
+def test_a_point_asked_for_again_gets_the_answer_it_had(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "tpe", 50, CRAFT)
+    run_all(propose(plan, tmp_path / "run"))
+    by_configuration: dict[str, set[tuple[float, ...]]] = {}
+    trials = [trial for trial in stored(tmp_path / "run") if trial.state == TrialState.COMPLETE]
+    for trial in trials:
+        by_configuration.setdefault(trial.user_attrs["configuration"], set()).add(tuple(trial.values))
+    assert len(trials) > len(by_configuration) == 6
+    assert all(len(values) == 1 for values in by_configuration.values())
+
+
+def test_one_asked_for_twice_while_it_runs_is_answered_for_both(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "tpe", 50, CRAFT)
+    proposer = propose(plan, tmp_path / "run")
+    running = []
+    while (configuration := proposer.suggest()) is not None:
+        running.append(configuration)
+    assert len(running) == 6
+    for one in running:
+        proposer.tell(one.id, value(one), "complete")
+    assert {trial.state for trial in stored(tmp_path / "run")} == {TrialState.COMPLETE}
+
+
+def test_a_failed_configuration_is_told_so_and_stays_so(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "tpe", 5)
+    run_all(propose(plan, tmp_path / "run"), lambda one: {"trainable_parameters": 100.0, "score": math.nan})
+    assert [trial.state for trial in stored(tmp_path / "run")] == [TrialState.FAIL] * 5
+    assert propose(plan_of(tmp_path, "tpe", 5), tmp_path / "run").exhausted
+
+
+def test_another_space_is_another_study_of_the_same_file(tmp_path: Path) -> None:
+    run_all(propose(plan_of(tmp_path, "tpe", 5, CRAFT), tmp_path / "run"))
+    plan = plan_of(tmp_path, "tpe", 5, LORA)
+    assert len(run_all(propose(plan, tmp_path / "run"))) == 5
+    assert {one.method for one in plan.configurations} == {"lora"}
+
+
+def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path) -> None:
+    def reached(algorithm: str, seed: int) -> float:
+        plan = plan_of(tmp_path, algorithm, 40, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]"))
+        search = plan.sweep.search.model_copy(update={"seed": seed})
+        sweep = plan.sweep.model_copy(update={"search": search})
+        plan = make_plan(sweep, Planner(sweep, counted))
+        seen = run_all(propose(plan)) if ALGORITHMS[algorithm].adaptive else plan.configurations
+        points = [list(value(one).values()) for one in seen]
+        return pareto.hypervolume(points, ["maximize", "minimize"], [60.0, 4000.0])
+
+    assert sum(reached("tpe", seed) for seed in range(3)) > sum(reached("random", seed) for seed in range(3))
+
+
+def test_ordered_values_are_places_and_others_are_words() -> None:
+    block = Block(
+        0,
+        "craft",
+        {
+            "ranks": Choice((["all", 64, 64], ["all", 8, 8])),
+            "projections": Choice((["q"], ["q", "v"])),
+            "dropout": Choice((0.1, 0.0)),
+            "scaling": Choice((1.0,)),
+            "learning_rate": Range(1e-4, 1e-1, "log_uniform"),
+        },
+    )
+    encoding = Encoding([block])
+    first = next(sample((block,), 0))
+    parameters = encoding.parameters(first)
+    assert set(parameters) == {"ranks.place", "projections", "dropout.place", "learning_rate"}
+    trial = optuna.trial.FixedTrial(parameters)
+    assert encoding.suggest(trial) == first  # type: ignore[arg-type]
+    small = next(point for point in covering((block,)) if point.parameters["ranks"] == ["all", 8, 8])
+    assert encoding.parameters(small)["ranks.place"] == 0
+
+
+def test_the_even_sequence_covers_a_space_evenly() -> None:
+    block = Block(0, "lora", {"rank": Choice((1, 2, 4, 8)), "learning_rate": Range(1e-4, 1e-0, "log_uniform")})
+    points = [Encoding([block]).evenly(number, 0) for number in range(16)]
+    assert [sum(point["rank.place"] == place for point in points) for place in range(4)] == [4, 4, 4, 4]
+    decades = [math.floor(math.log10(point["learning_rate"])) for point in points]
+    assert [decades.count(decade) for decade in (-4, -3, -2, -1)] == [4, 4, 4, 4]
