@@ -23,7 +23,7 @@ RULES = """\
   best                 the best mean search score
   smallest-within:1    the fewest parameters within 1 point of the best search score (any number of points)
   under:70000          the best search score with at most 70,000 trainable parameters
-  CONFIGURATION        one you name, by its id (or the beginning of it) or its label, as the front's table shows them
+  CONFIGURATION        one you name: its id, its label as the front's table shows it, or a part of either that no other has
 """
 
 
@@ -133,6 +133,7 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
     wanted = _plain(name)
     exact = [one for one in summaries if wanted in (one.configuration, _plain(one.label), _plain(full_label(one)))]
     found = exact or [one for one in summaries if len(wanted) >= 4 and one.configuration.startswith(wanted)]
+    found = found or [one for one in summaries if wanted and wanted in _plain(full_label(one))]
     if len(found) > 1:
         listed = ", ".join(f"{one.configuration} ({full_label(one)})" for one in found[:8])
         raise ValueError(f"--pick {shown(name)} means several configurations: {listed}. Give one's id")
