@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -268,15 +267,26 @@ def _beside(parts: list[Tensor]) -> Tensor:
 
 def _leading(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """All singular values, falling, and the first `rank` singular vectors with canonical signs."""
+    eigenvalues, vectors = _eigh(gram)
+    values = eigenvalues.flip(0).clamp_min(0).sqrt().cpu()
+    return values, _canonical(vectors[:, -rank:].flip(1))
+
+
+def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, rising, and eigenvectors."""
     if gram.device.type == "cpu" and len(gram) > _LARGE:
+        try:
+            import scipy.linalg
+        except ImportError:  # where adapters are only loaded scipy may be absent; torch does the same with more memory
+            eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
+            return eigenvalues, vectors
         # LAPACK's MRRR driver overwrites the matrix and needs no workspace of its size (divide and conquer, torch's, takes
         # two more); vectors are orthogonal to about 1e-12 instead of 1e-14. scipy wants columns: the transpose is a view.
         found = scipy.linalg.eigh(gram.numpy().T, lower=False, driver="evr", overwrite_a=True, check_finite=False)
         eigenvalues, vectors = (torch.from_numpy(part) for part in found)
-    else:
-        eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
-    values = eigenvalues.flip(0).clamp_min(0).sqrt().cpu()
-    return values, _canonical(vectors[:, -rank:].flip(1))
+        return eigenvalues, vectors
+    eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
+    return eigenvalues, vectors
 
 
 def _canonical(vectors: Tensor) -> Tensor:
