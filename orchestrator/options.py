@@ -24,9 +24,6 @@ class RunOptions:
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use, where no address is given; all if not given.
         max_failures: how often a trial whose process or machine dies is started again.
-        heartbeat_minutes: a trial that does no step for so long is ended and counts as died. Loading a model and decomposing
-            its weights are within it.
-        memory_bytes: what a trial may allocate before it alone runs out of memory; no limit if not given.
         verbosity: `quiet` shows nothing, `verbose` also a line for each evaluation.
     """
 
@@ -37,8 +34,6 @@ class RunOptions:
     max_concurrent: int | None = None
     cpus: int | None = None
     max_failures: int = 3
-    heartbeat_minutes: float | None = 30.0
-    memory_bytes: int | None = None
     verbosity: Verbosity = "normal"
 
 
@@ -51,6 +46,7 @@ class SweepOutcome:
         stopped: ended early by the scheduler, with a result.
         seconds: of this run.
         trouble: why the run ended before its plan did, where it did.
+        signal: the number of the signal that stopped it, where one did.
     """
 
     results: dict[str, TrialResult]
@@ -61,6 +57,7 @@ class SweepOutcome:
     missing: list[str]
     seconds: float
     trouble: str | None = None
+    signal: int | None = None
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -120,6 +120,9 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._live:
             self._live.stop()
         if self.tally.total:

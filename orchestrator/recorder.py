@@ -1,16 +1,19 @@
 """The one writer of a sweep's record on the driver: every event of a trial passes here, in one thread, in order.
 
+One other thread may come in, to close the record when the driver's own is lost in Ray; `lock` keeps them apart.
 The ledger hears of a result first, and only then do the tracker, the display and the searcher. What a tracker does wrong is
 logged and never stops the sweep; results that the ledger cannot take (a full disk) wait and are tried again until the end.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from orchestrator.ledger import Ledger
 from orchestrator.options import SweepOutcome
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class Tracker(Protocol):
     """What the recorder asks of `orchestrator.tracking.Tracker`."""
@@ -35,6 +41,17 @@ class Tracker(Protocol):
     def trial_progress(self, key: str, progress: dict[str, Any]) -> None: ...
     def trial_ended(self, result: TrialResult, adapter: Path | None) -> None: ...
     def configuration_ended(self, configuration: str, label: str, params: dict[str, Any], summary: dict[str, Any]) -> None: ...
+
+
+def _alone(method: Callable[Concatenate[Recorder, P], R]) -> Callable[Concatenate[Recorder, P], R]:
+    """The method, run by one thread at a time."""
+
+    @functools.wraps(method)
+    def locked(self: Recorder, *arguments: P.args, **named: P.kwargs) -> R:
+        with self.lock:
+            return method(self, *arguments, **named)
+
+    return locked
 
 
 class Recorder:
@@ -52,19 +69,33 @@ class Recorder:
         Args:
             on_configuration: hears of a configuration when the last of its trials has ended.
         """
+        self.lock = threading.RLock()
         self._ledger, self._display, self._tracker, self._on_configuration = ledger, display, tracker, on_configuration
-        self._specs = {trial.key: trial for trial in plan.trials}
+        self._plan = plan
+        self._specs: dict[str, TrialSpec] = {}
         self._trials_of: dict[str, list[TrialSpec]] = {}
-        for trial in plan.trials:
-            self._trials_of.setdefault(trial.configuration, []).append(trial)
-        self._counts = plan.counts
-        self.results = {key: result for key, result in ledger.results().items() if key in self._specs}
-        self._ended: set[str] = {key for key, result in self.results.items() if result.settled}
+        self._recorded = ledger.results()
+        self.results: dict[str, TrialResult] = {}
+        self._ended: set[str] = set()
         self._running: dict[str, dict[str, Any]] = {}
         self._unwritten: list[TrialResult] = []
-        for key in self._ended:
-            display.ended(self._specs[key], self.results[key], earlier=True)
+        self.add(plan.trials)
         self._catch_up()
+
+    def add(self, trials: Iterable[TrialSpec]) -> None:
+        """Takes in trials that are new to the plan, with the results that are on record for them."""
+        for trial in trials:
+            if trial.key in self._specs:
+                continue
+            self._specs[trial.key] = trial
+            self._trials_of.setdefault(trial.configuration, []).append(trial)
+            result = self._recorded.get(trial.key)
+            if result is None:
+                continue
+            self.results[trial.key] = result
+            if result.settled:
+                self._ended.add(trial.key)
+                self._display.ended(trial, result, earlier=True)
 
     def is_settled(self, key: str) -> bool:
         """Whether the trial needs no run: a result that holds is on record, or it ended in this run."""
@@ -78,21 +109,25 @@ class Recorder:
     def spec(self, key: str) -> TrialSpec:
         return self._specs[key]
 
+    @_alone
     def started(self, key: str) -> None:
         spec = self._specs[key]
         self._running.setdefault(key, {})
         self._display.started(spec)
         self._track("trial_started", spec, flat_parameters(spec.run))
 
+    @_alone
     def progressed(self, key: str, progress: dict[str, Any]) -> None:
         self._running[key] = progress
         self._display.progressed(self._specs[key], progress)
         self._track("trial_progress", key, progress)
 
+    @_alone
     def retried(self, key: str, why: str) -> None:
         log.warning("trial %s is started again: %s", key, why)
         self._display.retried(self._specs[key], why)
 
+    @_alone
     def ended(self, result: TrialResult, adapter: Path | None = None) -> None:
         """A trial is over for this run: writes that down before anyone hears of it."""
         if result.key in self._ended:
@@ -107,11 +142,13 @@ class Recorder:
         self._track("trial_ended", result, adapter)
         self._maybe_end_configuration(spec.configuration)
 
+    @_alone
     def stopped(self, key: str) -> None:
         """A scheduler stopped the trial: its last evaluation is its result."""
         last = self._running.get(key, {})
         self.ended(TrialResult(key, "stopped", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0))))
 
+    @_alone
     def interrupted(self) -> list[str]:
         """The sweep stops: says so of each running trial, and returns their keys. They stay to be run.
 
@@ -127,6 +164,7 @@ class Recorder:
         self.flush()
         return keys
 
+    @_alone
     def lost(self) -> list[str]:
         """An attempt broke off: the trials that were running, which will be started again from their checkpoints."""
         keys = list(self._running)
@@ -135,6 +173,7 @@ class Recorder:
             self._display.retried(self._specs[key], "the attempt broke off")
         return keys
 
+    @_alone
     def flush(self) -> bool:
         """Writes what the ledger has not taken yet; False while the disk refuses."""
         while self._unwritten:
@@ -151,14 +190,14 @@ class Recorder:
         """The plan's configurations as their trials stand now (all, or those of the given ids)."""
         chosen = self._trials_of if configurations is None else configurations
         trials = [trial for name in chosen for trial in self._trials_of[name]]
-        return summarize(trials, self.results, self._counts)
+        return summarize(trials, self.results, self._plan.counts)
 
-    def outcome(self, seconds: float, trouble: str | None) -> SweepOutcome:
+    def outcome(self, seconds: float, trouble: str | None, signal: int | None = None) -> SweepOutcome:
         """How the plan stands, after a run of `seconds` that ended early for `trouble` if it did."""
         by_status: dict[str, list[str]] = {"finished": [], "stopped": [], "failed": [], "interrupted": [], "missing": []}
         for key in self._specs:
             by_status[self.results[key].status if key in self.results else "missing"].append(key)
-        return SweepOutcome(results=dict(self.results), seconds=seconds, trouble=trouble, **by_status)
+        return SweepOutcome(results=dict(self.results), seconds=seconds, trouble=trouble, signal=signal, **by_status)
 
     def _catch_up(self) -> None:
         """Tells the tracker what the driver before wrote into the ledger and died before saying."""
@@ -190,9 +229,3 @@ class Recorder:
 def with_facts(result: TrialResult, **facts: Any) -> TrialResult:
     """The same result with more facts."""
     return replace(result, facts={**result.facts, **facts})
-
-
-def objective_values(summary: Summary, objectives: Mapping[str, Any]) -> dict[str, float]:
-    """The configuration's value on every objective it has a value for."""
-    values = {name: summary.value(name) for name in objectives}
-    return {name: value for name, value in values.items() if value == value}

@@ -3,7 +3,7 @@
     load_sweep --> make_plan --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
 
 Nothing heavier than pydantic is imported until the file has been checked. Exit status: 0 all good, 1 some trials have no
-result, 2 the file or the call is wrong, 130 stopped by Ctrl-C.
+result, 2 the file or the call is wrong, 130 stopped by Ctrl-C and 143 by SIGTERM with trials left.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from rich.console import Console
 from orchestrator.identity import EFFECTIVE_FILE, check_resume
 from orchestrator.mistakes import SweepError
 from orchestrator.sweep import Sweep, load_sweep
-from orchestrator.tracking_uri import resolve_uri
+from orchestrator.tracking_uri import redact, resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
@@ -58,7 +59,8 @@ examples:
   python -m orchestrator.run sweeps/glue/roberta_base.yaml --address auto --tracking-uri http://tracker:5000
       on a Ray cluster, recorded by a shared MLflow server
 
-exit status: 0 all good; 1 some trials failed or are missing; 2 the sweep file or the call is wrong; 130 stopped by Ctrl-C
+exit status: 0 all good; 1 some trials failed or are missing; 2 the sweep file or the call is wrong;
+130 stopped by Ctrl-C, 143 by SIGTERM (within 15 s; trials keep their last checkpoints, --resume goes on)
 """
 
 
@@ -99,12 +101,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     given = parser().parse_args(arguments)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
-        return _main(given, Console(file=sys.stdout, quiet=given.quiet, highlight=False))
+        return _main(given, Console(file=sys.stdout, quiet=given.quiet, highlight=False), _again(arguments))
     except (ValueError, OSError) as error:
         errors.print(str(error))
         return WRONG
@@ -113,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _main(given: argparse.Namespace, console: Console) -> int:
+def _main(given: argparse.Namespace, console: Console, again: str) -> int:
     sweep = load_sweep(given.sweep, _overrides(given))
     folder = sweep.folder
     resolve_uri(given.tracking_uri or sweep.tracking.uri)
@@ -132,14 +135,14 @@ def _main(given: argparse.Namespace, console: Console) -> int:
         from orchestrator.workload import planned_steps
 
         # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
-        wide = None if sys.stdout.isatty() else max(160, max(len(one.label) for one in plan.configurations) + 90)
+        wide = None if sys.stdout.isatty() else max(160, max((len(one.label) for one in plan.configurations), default=40) + 90)
         print_plan(plan, Console(file=sys.stdout, highlight=False, width=wide), planned_steps(plan))
         return GOOD
     with claimed(folder):
-        return _run(given, plan, folder, resume, console)
+        return _run(given, plan, folder, resume, console, again)
 
 
-def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console) -> int:
+def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console, again: str) -> int:
     from orchestrator.options import RunOptions
     from orchestrator.session import run_session
 
@@ -152,14 +155,18 @@ def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, cons
         cpus=given.cpus,
         verbosity="quiet" if given.quiet else "verbose" if given.verbose else "normal",
     )
-    outcome = run_session(plan, options, given.tracking_uri or plan.sweep.tracking.uri, console)
-    again = f"python -m orchestrator.run {given.sweep} --resume"
-    if outcome.interrupted or outcome.missing:
-        left = len(outcome.interrupted) + len(outcome.missing)
-        console.print(f"{left} trials have no result yet; go on with: {again}", markup=False)
+    outcome = run_session(plan, options, given.tracking_uri or plan.sweep.tracking.uri, console, again)
     if outcome.trouble:
         Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
+    if outcome.signal is not None and (outcome.interrupted or outcome.missing):
+        return 128 + outcome.signal
     return GOOD if outcome.complete and not outcome.trouble else SOME_FAILED
+
+
+def _again(arguments: Sequence[str]) -> str:
+    """The command that goes on with what these arguments began."""
+    resume = [] if "--resume" in arguments else ["--resume"]
+    return redact(shlex.join(["python", "-m", "orchestrator.run", *arguments, *resume]))
 
 
 def _overrides(given: argparse.Namespace) -> list[str]:

@@ -18,22 +18,22 @@ import os
 import posixpath
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
 from pyarrow import fs
 from ray import tune
 
 from orchestrator import crash
 from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, check_writable, open_storage
 from orchestrator.ledger import Ledger, one_driver
+from orchestrator.nodes import Cluster, joined, share
+from orchestrator.objectives import search_values
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.progress import Display
-from orchestrator.quiet import log_to_root, noise_to_log
-from orchestrator.recorder import Recorder, Tracker, objective_values, with_facts
+from orchestrator.quiet import noise_to_log
+from orchestrator.recorder import Recorder, Tracker, with_facts
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
 from orchestrator.stop import Stop
 from orchestrator.summary import Summary
@@ -42,7 +42,6 @@ from orchestrator.worker import STDERR_FILE, WorkerSettings, work
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
-    from orchestrator.sweep import Resources
 
 __all__ = ["RunOptions", "SweepOutcome", "run_sweep"]
 
@@ -51,24 +50,6 @@ log = logging.getLogger(__name__)
 FRUITLESS_ATTEMPTS = 3
 """How many attempts in a row may break without one trial ending before the run gives up."""
 
-DRIVER_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # The monitor kills a worker, perhaps an innocent one, with an error that ends the whole of fit().
-    "RAY_memory_monitor_refresh_ms": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
-    # Tune's snapshots are never read: the ledger is what a resume goes by.
-    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-}
-WORKER_ENVIRONMENT = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30", "TOKENIZERS_PARALLELISM": "false"}
-PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
-OBJECT_STORE_BYTES = 100 * 2**20
-
 
 def run_sweep(
     plan: Plan,
@@ -76,22 +57,24 @@ def run_sweep(
     *,
     tracker: Tracker | None = None,
     train: Train | None = None,
+    last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
 ) -> SweepOutcome:
     """Runs what remains of a plan and returns how the sweep stands.
 
     Ctrl-C or SIGTERM once stops gracefully: the outcome has `interrupted` trials, which go on from their last checkpoints when
-    the sweep is resumed. A second one stops at once.
+    the sweep is resumed. A second one stops at once. Where Ray does not let go (its own processes died of the same signal) the
+    process itself is ended some seconds later, with the record as true as otherwise (`orchestrator.stop`).
 
     Args:
         tracker: hears of every trial and configuration; whoever made it opens and closes the sweep's own run.
         train: what workers run instead of `craft.training.train_run`.
+        last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
 
     Raises:
         FolderInUse: another driver runs this sweep.
         ValueError: the folder holds results and `options.resume` is not set; storage cannot be written; no machine can hold a
             trial; a cluster does not answer.
     """
-    started = time.monotonic()
     folder = options.folder.absolute()
     storage = options.storage or str(folder / "ray")
     storage = storage if "://" in storage else str(Path(storage).absolute())
@@ -101,13 +84,14 @@ def run_sweep(
             raise ValueError(f"{folder} holds a sweep already. Go on with it by --resume, or start afresh with another --name.")
         check_writable(storage)
         try:
-            with noise_to_log(folder) as screen, Display(len(plan.trials), screen, options.verbosity) as display:
+            with noise_to_log(folder) as screen, Display(plan.expected_trials, screen, options.verbosity) as display:
                 run = _Run(plan, options, folder, storage, ledger, display, tracker, train)
-                trouble = run.to_the_end()
+                with run.stop.watching(run.is_broken, lambda why: last_words(run.abandoned(why))):
+                    trouble = run.to_the_end()
         finally:
             ledger.close()
             shutil.rmtree(folder / "scratch", ignore_errors=True)
-    return run.recorder.outcome(time.monotonic() - started, trouble)
+    return run.outcome(trouble)
 
 
 class _Run:
@@ -126,41 +110,69 @@ class _Run:
     ) -> None:
         self.plan, self.options, self.folder, self.storage, self.train = plan, options, folder, storage, train
         self.display = display
+        # First the proposer: one that learns adds to the plan what it proposed before.
+        self.proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
-        self.proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan)
         self.stop = Stop(display.say)
+        self._at_once = 1
+        self._started = time.monotonic()
+        self._cluster: Cluster | None = None
         self._suggested: list[str] = []
         self._trials_of: dict[str, list[TrialSpec]] = {}
         for trial in plan.trials:
             self._trials_of.setdefault(trial.configuration, []).append(trial)
+        if plan.adaptive:
+            for configuration in list(plan.configurations):
+                self._trials(configuration)
+
+    @property
+    def _left(self) -> bool:
+        """Whether anything is to run: trials of the plan, or such as the proposer may still add to it."""
+        return bool(self.recorder.remaining) or (self.plan.adaptive and not self.proposer.exhausted)
 
     def to_the_end(self) -> str | None:
         """Returns why it ended before its plan did, or None."""
-        if not self.recorder.remaining:
+        if not self._left:
             return None
         trouble = None
         try:
             trouble = self._attempts()
         except KeyboardInterrupt:
             self.stop.asked = True
+        return self._closed() or trouble
+
+    def is_broken(self) -> bool:
+        return self._cluster is not None and self._cluster.broken
+
+    def abandoned(self, why: str) -> SweepOutcome:
+        """The run's end when its own thread will not come back from Ray. The process must end after it: the lock is kept."""
+        self.recorder.lock.acquire(timeout=2)
+        trouble = self._closed() or (None if self.stop.asked else why)
+        self.display.close()
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+        return self.outcome(trouble)
+
+    def outcome(self, trouble: str | None) -> SweepOutcome:
+        return self.recorder.outcome(time.monotonic() - self._started, trouble, self.stop.signal)
+
+    def _closed(self) -> str | None:
+        """Marks what was running as interrupted; returns what is wrong if the disk does not take it."""
         self.recorder.interrupted()
-        if not self.recorder.flush():
-            trouble = (
-                f"{self.folder} cannot be written: results since then are kept only in {self.storage}; make room and --resume"
-            )
-        return trouble
+        if self.recorder.flush():
+            return None
+        return f"{self.folder} cannot be written: results since then are kept only in {self.storage}; make room and --resume"
 
     def _attempts(self) -> str | None:
         suspects: list[str] = []
         fruitless = 0
-        while self.recorder.remaining and not self.stop.asked:
+        while self._left and not self.stop.asked:
             before = len(self.recorder.results)
             error = self._attempt(suspects)
             if self.stop.asked:
                 return None
             running = self.recorder.lost()
             if error is None:
-                if not suspects and self.recorder.remaining:
+                if not suspects and self._left:
                     return "Ray ended the attempt with trials left; see the log"
                 suspects = []
                 continue
@@ -184,10 +196,11 @@ class _Run:
         sweep = self.plan.sweep
         number = max(attempts(self.storage), default=0) + 1
         try:
-            with _ray(self.options) as cluster, self.stop.on_signals():
-                slots = _slots(cluster, sweep.resources, self.options)
+            with joined(self.options.address, self.options.cpus) as self._cluster:
+                self.stop.listen()  # Ray has put its own handler there
+                self._at_once = self._slots = self._slots_of(self._cluster)
                 tuner = tune.Tuner(
-                    tune.with_resources(_trainable(self._worker_settings()), _resources(sweep.resources)),
+                    tune.with_resources(_trainable(self._worker_settings()), share(sweep.resources)),
                     param_space={},
                     tune_config=tune.TuneConfig(
                         search_alg=self._source(only),
@@ -208,12 +221,14 @@ class _Run:
                         verbose=0,
                     ),
                 )
-                os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else slots)
+                os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else self._slots)
                 tuner.fit()
         except ValueError:
             raise
         except Exception as error:
             return error
+        finally:
+            self._cluster = None
         return None
 
     def _source(self, only: Sequence[str]) -> TrialSource:
@@ -221,24 +236,45 @@ class _Run:
             waiting = [self.recorder.spec(key) for key in only]
             return TrialSource(Listed(()), self._trials, self.recorder.is_settled, waiting, max_concurrent=1)
         waiting = [trial for configuration in self._suggested for trial in self._trials_of[configuration]]
-        return TrialSource(self.proposer, self._trials, self.recorder.is_settled, waiting, self.options.max_concurrent)
+        # Tune asks for trials before it can run them; what a proposer learns meanwhile would come too late for those.
+        slots = self._at_once if self.plan.adaptive and not self.options.address else self.options.max_concurrent
+        return TrialSource(self.proposer, self._trials, self.recorder.is_settled, waiting, slots)
 
     def _trials(self, configuration: Configuration) -> list[TrialSpec]:
+        """A proposed configuration's trials. One whose trials are all on record is answered at once."""
         self._suggested.append(configuration.id)
-        return self._trials_of[configuration.id]
+        if configuration.id not in self._trials_of:
+            self._trials_of[configuration.id] = self.plan.trials_of(configuration.id)
+            self.recorder.add(self._trials_of[configuration.id])
+        trials = self._trials_of[configuration.id]
+        if all(self.recorder.is_settled(trial.key) for trial in trials):
+            self._tell(*self.recorder.summaries([configuration.id]))
+        return trials
 
     def _tell(self, summary: Summary) -> None:
-        values = objective_values(summary, self.plan.sweep.objectives)
+        values = search_values(summary, self.recorder.results, self.plan.sweep.objectives)
         self.proposer.tell(summary.configuration, values, "complete" if summary.complete else "incomplete")
 
+    def _slots_of(self, cluster: Cluster) -> int:
+        """How many trials run at once.
+
+        Raises:
+            ValueError: not one, and the cluster is this machine, which will not grow.
+        """
+        resources = self.plan.sweep.resources
+        if not self.options.address:
+            cluster.check(resources)
+        slots = cluster.slots(resources)
+        return max(1, min(slots, self.options.max_concurrent or slots))
+
     def _worker_settings(self) -> WorkerSettings:
-        minutes = self.options.heartbeat_minutes
+        resources = self.plan.sweep.resources
         return WorkerSettings(
             storage=self.storage,
             scratch=None if self.options.address else str(self.folder / "scratch"),
-            threads=max(1, int(self.plan.sweep.resources.cpu)),
-            heartbeat_seconds=minutes * 60 if minutes else None,
-            memory_bytes=self.options.memory_bytes,
+            threads=max(1, int(resources.cpu)),
+            heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
+            memory_bytes=resources.memory,
             train=self.train,
         )
 
@@ -262,13 +298,16 @@ class _Recording(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         # One with a result is on record already; one without was stopped by the scheduler.
-        if not self._recorder.is_settled(trial.config["key"]):
+        if not self._run.stop.asked and not self._recorder.is_settled(trial.config["key"]):
             self._recorder.stopped(trial.config["key"])
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        self._recorder.retried(trial.config["key"], self._why(trial))
+        if not self._run.stop.asked:
+            self._recorder.retried(trial.config["key"], self._why(trial))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        if self._run.stop.asked:
+            return  # what stops the sweep may have ended the trial's process too: it stays one that was running
         key, tries = trial.config["key"], self._run.options.max_failures + 1
         times = f" ({tries} times)" if tries > 1 else ""
         self._recorder.ended(TrialResult(key, "failed", error=f"{self._why(trial)}{times}", retryable=True))
@@ -331,70 +370,3 @@ def _trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
 
 def _key_of(trial: Any) -> str:
     return trial.config["key"]
-
-
-def _resources(resources: Resources) -> dict[str, float]:
-    return {"cpu": resources.cpu} | ({"gpu": resources.gpu} if resources.gpu else {})
-
-
-@contextmanager
-def _ray(options: RunOptions) -> Iterator[dict[str, float]]:
-    """A connection to the cluster, or a cluster of this machine alone; gives its resources.
-
-    Raises:
-        ValueError: the cluster does not answer.
-    """
-    os.environ.update(DRIVER_ENVIRONMENT)
-    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    common: dict[str, Any] = {
-        "log_to_driver": False,
-        "logging_level": logging.WARNING,
-        "runtime_env": {"env_vars": WORKER_ENVIRONMENT | passed_on},
-    }
-    if options.address:
-        if (
-            any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-            or Path("~/.ray/auth_token").expanduser().exists()
-        ):
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
-        try:
-            ray.init(address=options.address, **common)
-        except Exception as error:
-            raise ValueError(
-                f"no Ray cluster answers at {options.address} ({str(error).strip().splitlines()[0]}). Check the address, and "
-                "RAY_AUTH_TOKEN if the cluster asks for a token."
-            ) from error
-    else:
-        ray.init(
-            address="local", include_dashboard=False, num_cpus=options.cpus, object_store_memory=OBJECT_STORE_BYTES, **common
-        )
-    log_to_root(("ray", "ray.tune", "ray.train", "ray.data"))
-    session = None if options.address else _session_folder()
-    try:
-        yield ray.cluster_resources()
-    finally:
-        ray.shutdown()
-        if session:
-            shutil.rmtree(session, ignore_errors=True)
-
-
-def _session_folder() -> str | None:
-    node = ray._private.worker._global_node
-    return node.get_session_dir_path() if node else None
-
-
-def _slots(cluster: dict[str, float], resources: Resources, options: RunOptions) -> int:
-    """How many trials the cluster holds at once.
-
-    Raises:
-        ValueError: not one, and the cluster is this machine, which will not grow.
-    """
-    asked = {"CPU": resources.cpu, "GPU": resources.gpu}
-    slots = min(int(cluster.get(name, 0) / need + 1e-9) for name, need in asked.items() if need)
-    if slots == 0 and not options.address:
-        has = ", ".join(f"{name.lower()} {cluster.get(name, 0):g}" for name in asked)
-        raise ValueError(
-            f"a trial asks for cpu {resources.cpu:g}, gpu {resources.gpu:g} and this machine has {has}: lower `resources`, or "
-            "give --address of a cluster that has them."
-        )
-    return max(1, min(slots, options.max_concurrent or slots))

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from orchestrator.front import caption, knee, mark_front, markdown, summarize, terminal_table, write_front
-from orchestrator.identity import EFFECTIVE_FILE
+from orchestrator.identity import EFFECTIVE_FILE, check_data
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.manifest import make_manifest
 from orchestrator.options import RunOptions, SweepOutcome
@@ -35,26 +35,40 @@ from orchestrator.tracking_uri import redact, resolve_uri
 log = logging.getLogger(__name__)
 
 SHIP_SECONDS = 120.0
+SHIP_STOPPED_SECONDS = 4.0
+"""Whoever stopped the sweep waits, or will kill it soon: what is not shipped then is shipped on resuming."""
 PAGE_SECONDS = 120.0
 
 
-def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Console) -> SweepOutcome:
+def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Console, again: str) -> SweepOutcome:
     """Runs what remains of `plan`, records it, and shows and files the front.
+
+    Args:
+        again: the command that goes on with the sweep, for people to copy.
 
     Raises:
         ValueError: the sweep is refused: data, model, storage or tracking store; nothing has been trained.
     """
     folder, sweep = options.folder, plan.sweep
     uri = resolve_uri(tracking_uri)
-    with one_driver(folder), noise_to_log(folder):
+    with one_driver(folder), noise_to_log(folder) as screen:
         fingerprints = _prepare(plan, options, console)
         _write_effective(plan, uri)
         tracker = Tracker(uri, sweep.name, folder)
+        patience = SHIP_STOPPED_SECONDS
         try:
             tracker.sweep_started(_info(plan, fingerprints))
             status = "failed"
+
+            def last_words(outcome: SweepOutcome) -> None:
+                tracker.sweep_ended("interrupted", {})
+                left = tracker.close(SHIP_STOPPED_SECONDS)
+                _show_rest(outcome, left, folder, console, again)
+                if outcome.trouble:
+                    print(outcome.trouble, file=screen)
+
             try:
-                outcome = run_sweep(plan, options, tracker=tracker)
+                outcome = run_sweep(plan, options, tracker=tracker, last_words=last_words)
                 status = (
                     "finished" if outcome.complete else "interrupted" if outcome.interrupted or outcome.missing else "failed"
                 )
@@ -64,25 +78,31 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
                 tracker.sweep_ended(status, {})
                 raise
             tracker.sweep_ended(status, _ended(plan, summaries, outcome), files)
-            # The page reads the store, so the store must have everything first; then it is an artifact there itself.
-            tracker.flush(SHIP_SECONDS)
-            for page in _page(folder, uri):
-                tracker.add_file(page)
-                files.append(page)
+            if outcome.signal is None:
+                patience = SHIP_SECONDS
+                # The page reads the store, so the store must have everything first; then it is an artifact there itself.
+                tracker.flush(patience)
+                for page in _page(folder, uri):
+                    tracker.add_file(page)
+                    files.append(page)
         finally:
-            left = tracker.close(SHIP_SECONDS)
-    _show(plan, summaries, outcome, console, uri, files, left)
+            left = tracker.close(patience)
+    _show(plan, summaries, outcome, console, uri, files)
+    _show_rest(outcome, left, folder, console, again)
     return outcome
 
 
 def _prepare(plan: Plan, options: RunOptions, console: Console) -> dict[str, str]:
     """Prepares what remains; returns the data's fingerprints by task, as far as they were read."""
     results = Ledger(options.folder).results() if options.resume else {}
-    remaining = [trial for trial in plan.trials if trial.key not in results or not results[trial.key].settled]
+    trials = [*plan.trials, *plan.examples]
+    remaining = [trial for trial in trials if trial.key not in results or not results[trial.key].settled]
     if options.address is not None or not remaining:
         return {}  # on a cluster the machine that drives need not be one that could train
     with _doing(console, "preparing model, data and decompositions"):
-        return prepare(remaining)
+        fingerprints = prepare(remaining)
+    check_data(results.values(), plan.trials, fingerprints)
+    return fingerprints
 
 
 def _write_effective(plan: Plan, uri: str) -> None:
@@ -104,8 +124,8 @@ def _info(plan: Plan, fingerprints: dict[str, str]) -> dict[str, Any]:
         "algorithm": sweep.search.algorithm,
         "scheduler": sweep.scheduler.name,
         "protocol": sweep.protocol,
-        "configurations": len(plan.configurations),
-        "trials": len(plan.trials),
+        "configurations": sweep.search.trials if plan.adaptive else len(plan.configurations),
+        "trials": plan.expected_trials,
         "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.seeds, data=fingerprints),
         "sweep_yaml": (sweep.folder / EFFECTIVE_FILE).read_text(),
     }
@@ -165,7 +185,6 @@ def _show(
     console: Console,
     uri: str,
     files: Sequence[Path],
-    left: int,
 ) -> None:
     objectives, folder = plan.sweep.objectives, plan.sweep.folder
     if any(summary.finished or summary.failed for summary in summaries):
@@ -175,13 +194,21 @@ def _show(
         console.print(f"failed: {result.key}: {result.error}", style="red", markup=False)
     for note in outcome.notes:
         console.print(note, markup=False)
-    if left:
-        again = f"python -m orchestrator.tracking replay {shown_path(folder)}"
-        console.print(f"{left} records wait for the tracking store; ship them later with: {again}", markup=False)
     if files:
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"runs and adapters: mlflow ui --backend-store-uri {redact(uri)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(folder / LOG_FILE)}", markup=False, soft_wrap=True)
+
+
+def _show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, again: str) -> None:
+    """What is still to do, and how."""
+    if left:
+        replay = f"python -m orchestrator.tracking replay {shown_path(folder)}"
+        console.print(f"{left} records wait for the tracking store; ship them with: {replay}", markup=False, soft_wrap=True)
+    rest = len(outcome.interrupted) + len(outcome.missing)
+    if rest:
+        have = "trial has" if rest == 1 else "trials have"
+        console.print(f"{rest} {have} no result yet; go on with: {again}", markup=False, soft_wrap=True)
 
 
 def shown_path(path: Path) -> str:

@@ -22,6 +22,7 @@ from craft.spec import DataSettings, Protocol, Settings, TrainingSettings
 from craft.tasks import TASKS, expand_tasks, find_task, suite_names
 from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.mistakes import Mistake, SweepError, YamlPath, dotted, from_pydantic, nearest, shown, unknown
+from orchestrator.resources import Resources
 from orchestrator.space import Block, parse_block
 from orchestrator.yaml_source import Source, YamlProblem, read_yaml
 
@@ -80,20 +81,6 @@ class Budget(Settings):
     """What the whole sweep may cost: `trials` that may run; the plan is refused where it needs more."""
 
     trials: int | None = Field(None, gt=0)
-
-
-class Resources(Settings):
-    """A trial's share of a machine."""
-
-    cpu: float = Field(1, gt=0, le=1024)
-    gpu: float = Field(0, ge=0, le=64)
-
-    @field_validator("gpu")
-    @classmethod
-    def _whole_above_one(cls, gpu: float) -> float:
-        if gpu > 1 and gpu != int(gpu):
-            raise ValueError(f"got {gpu:g}; a share of one GPU (0.5), or whole GPUs (2)")
-        return gpu
 
 
 class TrackingSettings(Settings):

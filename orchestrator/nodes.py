@@ -1,0 +1,158 @@
+"""Ray's machines: joined, measured, asked and left.
+
+With no address a cluster of this machine alone is started, and ends with the driver; with one, a running cluster is joined.
+Its own processes can die while the driver lives (a SIGTERM to the whole process group takes them all); the driver then waits
+in Ray's C++ until that ends it, so `Cluster.broken` tells whoever watches from another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.quiet import log_to_root
+from orchestrator.resources import Resources, told
+
+DRIVER_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # The monitor kills a worker, perhaps an innocent one, with an error that ends the whole of fit().
+    "RAY_memory_monitor_refresh_ms": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
+    # Tune's snapshots are never read: the ledger is what a resume goes by.
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+WORKER_ENVIRONMENT = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30", "TOKENIZERS_PARALLELISM": "false"}
+PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
+OBJECT_STORE_BYTES = 100 * 2**20
+VITAL = ("gcs_server", "raylet")
+
+
+class Cluster:
+    """A cluster while it is joined; `resources` are those it had when it was."""
+
+    def __init__(self, own: bool) -> None:
+        self.resources: dict[str, float] = ray.cluster_resources()
+        self._node = ray._private.worker._global_node if own else None
+        self._broken = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether it is this machine's own and one of the processes it cannot live without has died. For any thread."""
+        if self._node is not None and not self._broken:
+            self._broken = any(kind in VITAL for kind, _ in self._node.dead_processes())
+        return self._broken
+
+    def leave(self) -> None:
+        """Ends the connection, and the cluster with it where it is this machine's own."""
+        node, self._node = self._node, None
+        ray.shutdown()
+        self._broken = False
+        if node is not None:
+            shutil.rmtree(node.get_session_dir_path(), ignore_errors=True)
+
+    def slots(self, resources: Resources) -> int:
+        """How many trials it holds at once."""
+        return min(int(self.resources.get(name, 0) / amount + 1e-9) for name, amount in resources.asked.items())
+
+    def check(self, resources: Resources) -> None:
+        """
+        Raises:
+            ValueError: it holds not one trial.
+        """
+        if self.slots(resources) == 0:
+            has = ", ".join(
+                told(name, self.resources[name]) if name in self.resources else f"no {name}" for name in resources.asked
+            )
+            raise ValueError(
+                f"a trial asks for {resources.told()} and this machine has {has}: lower `resources`, or give --address of a "
+                "cluster that has them."
+            )
+
+
+@contextmanager
+def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
+    """The cluster at `address`, or one of this machine alone with so many of its cores.
+
+    Raises:
+        ValueError: the cluster does not answer.
+    """
+    os.environ.update(DRIVER_ENVIRONMENT)
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    common: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.WARNING,
+        "runtime_env": {"env_vars": WORKER_ENVIRONMENT | passed_on},
+    }
+    if address:
+        named = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+        if named or Path("~/.ray/auth_token").expanduser().exists():
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        try:
+            ray.init(address=address, **common)
+        except Exception as error:
+            raise ValueError(
+                f"no Ray cluster answers at {address} ({str(error).strip().splitlines()[0]}). Check the address, and "
+                "RAY_AUTH_TOKEN if the cluster asks for a token."
+            ) from error
+    else:
+        ray.init(address="local", include_dashboard=False, num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, **common)
+    log_to_root(("ray", "ray.tune", "ray.train", "ray.data"))
+    cluster = Cluster(own=not address)
+    try:
+        yield cluster
+    finally:
+        cluster.leave()
+
+
+def share(resources: Resources) -> tune.PlacementGroupFactory:
+    """A trial's resources as Tune asks for them."""
+    return tune.PlacementGroupFactory([resources.asked])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one machine said: `content`, or `error` where it could not."""
+
+    host: str
+    resources: dict[str, float]
+    content: Any = None
+    error: str | None = None
+
+
+def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 120.0) -> list[Answer]:
+    """Runs `question(*arguments)` once on every machine of the joined cluster, at the same time."""
+    machines = [node for node in ray.nodes() if node["Alive"]]
+    remote = ray.remote(num_cpus=0, max_retries=0)(question)
+    asked = [
+        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*arguments)
+        for node in machines
+    ]
+    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    return [_answer(node, task, task in ready, timeout_s) for node, task in zip(machines, asked, strict=True)]
+
+
+def _answer(node: dict[str, Any], task: Any, ready: bool, timeout_s: float) -> Answer:
+    host, resources = node["NodeManagerHostname"], dict(node["Resources"])
+    if not ready:
+        return Answer(host, resources, error=f"no answer within {timeout_s:g} s")
+    try:
+        return Answer(host, resources, ray.get(task))
+    except Exception as error:  # whatever a machine has wrong with it is what was asked
+        cause = getattr(error, "cause", None) or error
+        return Answer(host, resources, error=str(cause).strip().splitlines()[-1])

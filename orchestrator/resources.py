@@ -1,0 +1,118 @@
+"""A trial's share of a machine, as the sweep file asks for it: what it is scheduled by, and what it is held to.
+
+    resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}, accelerator_type: A100}
+
+`memory` does two things: Ray places no more trials on a machine than its memory holds, and a trial that allocates more than its
+share runs out of memory alone, where without it the system would end whatever process it likes (`RLIMIT_DATA`; the GPU's own
+memory is not within it).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from craft.spec import Settings
+from orchestrator.mistakes import shown
+
+UNITS = {"": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4}
+UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+SMALLEST_MEMORY = 2**28
+OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
+
+
+class Resources(Settings):
+    """What one trial gets.
+
+    Attributes:
+        cpu: cores; also the threads of a trial.
+        gpu: a share of one GPU (0.5), or whole ones.
+        memory: bytes of the host's memory, or text such as `12 GiB`; no limit if not given.
+        heartbeat_minutes: a trial that does no step for so long is ended and counts as died. Loading the model and decomposing
+            its weights are within it. 0 waits for ever.
+        custom: Ray's custom resources, which the machines of a cluster declare, as `{fast_disk: 1}`.
+        accelerator_type: the GPU model Ray knows the machine by, as `A100` or `H100`.
+    """
+
+    cpu: float = Field(1, gt=0, le=1024)
+    gpu: float = Field(0, ge=0, le=64)
+    memory: int | None = None
+    heartbeat_minutes: float = Field(30, ge=0, le=7 * 24 * 60)
+    custom: dict[str, float] = Field(default_factory=dict, max_length=32)
+    accelerator_type: str | None = Field(None, max_length=60)
+
+    @field_validator("gpu")
+    @classmethod
+    def _whole_above_one(cls, gpu: float) -> float:
+        if gpu > 1 and gpu != int(gpu):
+            raise ValueError(f"got {gpu:g}; a share of one GPU (0.5), or whole GPUs (2)")
+        return gpu
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _in_bytes(cls, memory: Any) -> int | None:
+        if memory is None:
+            return None
+        amount = parse_bytes(memory)
+        if amount < SMALLEST_MEMORY:
+            raise ValueError(f"got {shown(memory)}; a trial needs 256 MiB at least (torch alone takes as much)")
+        return amount
+
+    @field_validator("custom")
+    @classmethod
+    def _can_be_asked(cls, custom: dict[str, float]) -> dict[str, float]:
+        for name, amount in custom.items():
+            if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,63}", name):
+                raise ValueError(f"got {shown(name)}; a resource's name: letters, digits, - _ . and :")
+            if name.lower() in OWN_NAMES or name.startswith("accelerator_type:"):
+                raise ValueError(f"{name} has a place of its own: resources.{name.split(':')[0].lower()}")
+            if not 0 < amount <= 1e6:
+                raise ValueError(f"got {shown(amount)} of {name}; an amount above 0")
+        return custom
+
+    @field_validator("accelerator_type")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+            raise ValueError(f"got {shown(name)}; a GPU's name as Ray has it: A100, H100, L4, RTX-4090 ...")
+        return name
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """The same by Ray's names, without what is not asked for."""
+        named = {"CPU": self.cpu, "GPU": self.gpu, "memory": float(self.memory or 0), **self.custom}
+        if self.accelerator_type:
+            # Ray gives each such machine one unit, which only marks the kind: a sliver of it places a trial there.
+            named[f"accelerator_type:{self.accelerator_type}"] = 0.001
+        return {name: amount for name, amount in named.items() if amount}
+
+    def told(self) -> str:
+        """For people: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
+        return ", ".join(told(name, amount) for name, amount in self.asked.items())
+
+
+def parse_bytes(written: Any) -> int:
+    """Bytes from a whole number or text with a unit.
+
+    Raises:
+        ValueError: neither; the message shows what is.
+    """
+    found = None
+    if isinstance(written, int | float) and not isinstance(written, bool):
+        found = re.fullmatch(r"(\d+)(?:\.0)?()", str(written))
+    elif isinstance(written, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", written)
+    if found is None or found[2].lower() not in UNITS:
+        raise ValueError(f"got {shown(written)}; bytes, or a number with a unit: 12 GiB, 512 MB")
+    return int(float(found[1]) * UNITS[found[2].lower()])
+
+
+def told(name: str, amount: float) -> str:
+    """One of Ray's resources for people."""
+    if name == "memory":
+        return f"memory {amount / 2**30:.1f} GiB"
+    if name.startswith("accelerator_type:"):
+        return f"a GPU of type {name.partition(':')[2]}"
+    return f"{name.lower() if name in ('CPU', 'GPU') else name} {amount:g}"
