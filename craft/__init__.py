@@ -43,6 +43,7 @@ def __getattr__(name: str) -> Any:
 # Where PEFT is first imported by one of the method's own modules, that module is not there yet for the method to be put
 # together: it is registered once the module is.
 _METHOD = ("config", "projections", "stack", "placing", "fingerprint", "layer", "export", "model")
+_TUNERS = ("joint", "milora", "lotr", "superlora", "loretta", "bottleneck")
 
 
 def _register(_module: Any) -> None:
@@ -55,5 +56,5 @@ def _register(_module: Any) -> None:
             raise
 
 
-for _name in ("peft", *(f"craft.{name}" for name in _METHOD)):
+for _name in ("peft", *(f"craft.{name}" for name in _METHOD), *(f"craft.tuners.{name}" for name in _TUNERS)):
     wrapt.register_post_import_hook(_register, _name)

@@ -67,8 +67,9 @@ class RunTrainer(Trainer):
         meter: Meter,
         evaluation: Callable[[RunTrainer], None],
         on_step: Callable[[int, int], None],
+        make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = torch.optim.AdamW,
     ) -> None:
-        self.training, self.meter, self.evaluation = training, meter, evaluation
+        self.training, self.meter, self.evaluation, self.make_optimizer = training, meter, evaluation, make_optimizer
         self.points: list[dict[str, float]] = []
         self._tokens = 0
         super().__init__(
@@ -82,7 +83,7 @@ class RunTrainer(Trainer):
         self.remove_callback(PrinterCallback)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """AdamW over two groups, the adapter's first: its learning rate is the one that is logged."""
+        """AdamW, or the method's own, over two groups, the adapter's first: its learning rate is the one that is logged."""
         if self.optimizer is None:
             trained = self._trained(model)
             heads = head_names(trained)
@@ -92,7 +93,7 @@ class RunTrainer(Trainer):
             for name, weight in trained.named_parameters():
                 if weight.requires_grad:
                     groups.setdefault((is_head(name, heads), name not in decays), []).append(weight)
-            self.optimizer = torch.optim.AdamW(
+            self.optimizer = self.make_optimizer(
                 [
                     {"params": weights, "lr": rates[head], "weight_decay": 0.0 if spared else self.training.weight_decay}
                     for (head, spared), weights in sorted(groups.items(), key=lambda item: item[0])

@@ -253,13 +253,20 @@ def _prepare(
         enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     transformers.set_seed(spec.seed)
-    steps_known = BuildContext(TASK_TYPES[task.kind], seed=spec.seed, total_steps=total_steps(training, len(data.train)))
-    model = method.build(base, method.parameters.model_validate(spec.parameters), steps_known)
+    context = BuildContext(TASK_TYPES[task.kind], seed=spec.seed, total_steps=total_steps(training, len(data.train)))
+    parameters = method.parameters.model_validate(spec.parameters)
+    model = method.build(base, parameters, context)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
     collator = Collator(int(tokenizer.pad_token_id))
     facts = _facts(spec, splits.fingerprint, data)
     run = _Run(spec, task, model, data, collator, directory, meter, report, facts, notes)
+
+    def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        if method.optimizer is None:
+            return torch.optim.AdamW(groups)
+        return method.optimizer(model, groups, parameters, context)
+
     run.trainer = RunTrainer(
         model,
         data.train,
@@ -271,6 +278,7 @@ def _prepare(
         meter=meter,
         evaluation=run.evaluate,
         on_step=on_step,
+        make_optimizer=make_optimizer,
     )
     return run
 

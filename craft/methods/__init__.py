@@ -16,6 +16,7 @@ from craft.spec import Settings
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Method:
         requires: `"cuda"` where the method runs on a GPU only.
         resolve: `resolve(model, parameters)` gives plain data that are equal for parameters which mean the same on `model`
             (`all` and the number of layers); absent where equal parameters alone mean the same.
+        optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
+            where it is absent. All it remembers lies in its `state`, so that a resumed run goes on as if undisturbed.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Method:
     label: Callable[[Any], str]
     requires: str | None = None
     resolve: Callable[[nn.Module, Any], Any] | None = None
+    optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,17 @@ def find_method(name: str) -> Method:
 
 
 from craft.methods import (  # noqa: E402  (rows need Method, defined above)
+    adalora,
+    bottleneck,
     craft_tucker,
     fourierft,
+    galore,
     ia3,
     lokr,
     lora,
     lora_xs,
+    lotr,
+    superlora,
     vblora,
     vera,
     whole,
@@ -80,10 +89,15 @@ METHODS: dict[str, Method] = {
     for row in (
         *craft_tucker.METHODS,
         *whole.METHODS,
+        galore.METHOD,
         *lora.METHODS,
+        adalora.METHOD,
         lora_xs.METHOD,
         vera.METHOD,
         vblora.METHOD,
+        lotr.METHOD,
+        superlora.METHOD,
+        *bottleneck.METHODS,
         lokr.METHOD,
         ia3.METHOD,
         fourierft.METHOD,

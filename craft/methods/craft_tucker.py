@@ -73,7 +73,7 @@ def label(parameters: Any) -> str:
     return f"{ranks} {''.join(parameters.projections)}{drop}"
 
 
-METHOD = Method(
+METHOD: Method = Method(
     name="craft",
     title="CRAFT",
     reference="CRAFT: Cross-layer Rank Adaptation via Frozen Tucker",
@@ -82,4 +82,4 @@ METHOD = Method(
     label=label,
     resolve=resolve,
 )
-METHODS = (METHOD, replace(METHOD, name="craft_star", title="CRAFT*", parameters=CraftStarParameters))
+METHODS: tuple[Method, ...] = (METHOD, replace(METHOD, name="craft_star", title="CRAFT*", parameters=CraftStarParameters))

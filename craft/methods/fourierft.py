@@ -40,7 +40,7 @@ def label(parameters: Any) -> str:
     return f"n{parameters.n_frequency} {letters(parameters.projections)}"
 
 
-METHOD = Method(
+METHOD: Method = Method(
     name="fourierft",
     title="FourierFT",
     reference="Gao et al. 2024, arXiv 2405.03003",

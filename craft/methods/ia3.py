@@ -33,7 +33,7 @@ def label(parameters: Any) -> str:
     return letters(parameters.projections)
 
 
-METHOD = Method(
+METHOD: Method = Method(
     name="ia3",
     title="(IA)³",
     reference="Liu et al. 2022, arXiv 2205.05638",

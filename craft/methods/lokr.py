@@ -42,7 +42,7 @@ def label(parameters: Any) -> str:
     return f"r{parameters.rank} {letters(parameters.projections)}"
 
 
-METHOD = Method(
+METHOD: Method = Method(
     name="lokr",
     title="LoKr",
     reference="Yeh et al. 2024, arXiv 2309.14859",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods import BuildContext, Method
-from craft.methods.projected import Projected, attach, is_meta, letters
+from craft.methods.projected import Projected, attach, attach_own, is_meta, letters
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,6 +51,10 @@ def variant(start: str | None = None, **settings: Any) -> Callable[[nn.Module, L
     return build
 
 
+def build_milora(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
+    return attach_own(model, context, "MILORA", parameters.projections, **lora_settings(parameters))
+
+
 def label(parameters: Any) -> str:
     return f"r{parameters.rank} {letters(parameters.projections)}"
 
@@ -59,11 +63,12 @@ def row(name: str, title: str, reference: str, build: Callable[[nn.Module, LoraP
     return Method(name=name, title=title, reference=reference, parameters=LoraParameters, build=build, label=label)
 
 
-METHOD = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant())
-METHODS = (
+METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant())
+METHODS: tuple[Method, ...] = (
     METHOD,
     row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True)),
     row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True)),
     row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa")),
     row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora")),
+    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", build_milora),
 )

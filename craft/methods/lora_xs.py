@@ -43,7 +43,7 @@ def label(parameters: Any) -> str:
     return f"r{parameters.rank} {letters(parameters.projections)}"
 
 
-METHOD = Method(
+METHOD: Method = Method(
     name="lora_xs",
     title="LoRA-XS",
     reference="Bałazy et al. 2024, arXiv 2405.17604",

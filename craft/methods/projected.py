@@ -47,6 +47,23 @@ def attach(model: nn.Module, context: BuildContext, config: str, projections: Se
     return peft.get_peft_model(model, made)  # type: ignore[arg-type]
 
 
+def attach_own(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
+    """Puts a tuner of our own on `model`: `attach` for a row of `craft.tuners.TUNERS`."""
+    from importlib import import_module
+
+    import peft
+
+    from craft.projections import target_modules
+    from craft.tuners import TUNERS, register_tuners
+
+    register_tuners()
+    file, config, _ = TUNERS[kind]
+    made = getattr(import_module(f"craft.tuners.{file}"), config)(
+        task_type=context.task_type, target_modules=target_modules(model, projections), **settings
+    )
+    return peft.get_peft_model(model, made)  # type: ignore[arg-type]
+
+
 def letters(projections: Sequence[str]) -> str:
     """`qv`, `qkvo`; words longer than a letter are set apart: `k v down`."""
     return ("" if all(len(word) == 1 for word in projections) else " ").join(projections)

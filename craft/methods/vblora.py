@@ -52,7 +52,7 @@ def label(parameters: Any) -> str:
     return f"r{parameters.rank} {parameters.num_vectors}x{parameters.vector_length} {letters(parameters.projections)}"
 
 
-METHOD = Method(
+METHOD: Method = Method(
     name="vblora",
     title="VB-LoRA",
     reference="Li et al. 2024, arXiv 2405.15179",

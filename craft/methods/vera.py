@@ -44,7 +44,7 @@ def label(parameters: Any) -> str:
     return f"r{parameters.rank} {letters(parameters.projections)}"
 
 
-METHOD = Method(
+METHOD: Method = Method(
     name="vera",
     title="VeRA",
     reference="Kopiczko et al. 2024, arXiv 2310.11454",

@@ -45,7 +45,7 @@ def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn
     return model
 
 
-METHODS = (
+METHODS: tuple[Method, ...] = (
     Method(
         "full", "Full fine-tuning", "Devlin et al. 2019, arXiv 1810.04805", NoParameters, build_full, lambda _parameters: "all"
     ),

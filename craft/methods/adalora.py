@@ -1,0 +1,99 @@
+"""AdaLoRA: LoRA as a singular value decomposition whose rank is spent where it matters, by PEFT.
+
+    y = W x + s P diag(λ) Q x        P (d_out x r0), Q (r0 x d_in), λ (r0) starts at 0
+    loss + γ (mean of ‖PᵀP - I‖_F and ‖QQᵀ - I‖_F over all of them)
+
+Every module starts with `init_rank` triplets. While training goes on the least important λ of all modules are set to 0, until
+`target_rank` a module are left on the average; importance is the smoothed |weight x gradient| times its uncertainty. What
+trains, and what is counted, is the start: `init_rank` triplets a module.
+
+PEFT leaves the penalty to a loss computed inside the model and the allocation to a call after every step. Here both belong to
+the optimizer (`AdaLoraAdam`), whose state a checkpoint holds. λ that were set to 0 are saved as 0: an adapter holds the very
+weights that were scored, whichever step they are from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import AliasChoices, Field, model_validator
+
+from craft.methods import BuildContext, Method
+from craft.methods.projected import Projected, attach, letters
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class AdaloraParameters(Projected):
+    """The shares are of the run's optimizer steps; PEFT's `tinit` and `tfinal` are numbers of steps."""
+
+    init_rank: int = Field(12, gt=0, validation_alias=AliasChoices("init_rank", "init_r"))
+    target_rank: int = Field(8, gt=0, validation_alias=AliasChoices("target_rank", "target_r"))
+    alpha: float | None = Field(
+        None, gt=0, validation_alias=AliasChoices("alpha", "lora_alpha"), description="init_rank if absent"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, validation_alias=AliasChoices("dropout", "lora_dropout"))
+    warmup_share: float = Field(0.1, ge=0, lt=1, description="of the steps, before any triplet goes")
+    final_share: float = Field(0.3, ge=0, lt=1, description="of the steps, with the triplets that are left")
+    interval: int = Field(
+        1, gt=0, validation_alias=AliasChoices("interval", "deltaT"), description="steps between two allocations"
+    )
+    beta1: float = Field(0.85, gt=0, lt=1)
+    beta2: float = Field(0.85, gt=0, lt=1)
+    orth_reg_weight: float = Field(0.5, ge=0, description="γ")
+
+    @model_validator(mode="after")
+    def _goes_down(self) -> AdaloraParameters:
+        if self.target_rank > self.init_rank:
+            raise ValueError(f"target_rank is at most init_rank; got {self.target_rank} and {self.init_rank}")
+        if self.warmup_share + self.final_share >= 1:
+            raise ValueError(
+                f"warmup_share and final_share leave no steps between; got {self.warmup_share} + {self.final_share}"
+            )
+        return self
+
+
+def build(model: nn.Module, parameters: AdaloraParameters, context: BuildContext) -> nn.Module:
+    steps = context.total_steps or 100
+    return attach(
+        model,
+        context,
+        "AdaLoraConfig",
+        parameters.projections,
+        init_r=parameters.init_rank,
+        target_r=parameters.target_rank,
+        lora_alpha=parameters.alpha if parameters.alpha is not None else parameters.init_rank,
+        lora_dropout=parameters.dropout,
+        tinit=int(parameters.warmup_share * steps),
+        tfinal=int(parameters.final_share * steps),
+        deltaT=parameters.interval,
+        beta1=parameters.beta1,
+        beta2=parameters.beta2,
+        orth_reg_weight=parameters.orth_reg_weight,
+        total_step=steps,
+    )
+
+
+def optimizer(
+    model: nn.Module, groups: list[dict[str, Any]], parameters: AdaloraParameters, context: BuildContext
+) -> Optimizer:
+    from craft.tuners.adalora import AdaLoraAdam
+
+    return AdaLoraAdam(model, groups)
+
+
+def label(parameters: Any) -> str:
+    return f"r{parameters.init_rank}→{parameters.target_rank} {letters(parameters.projections)}"
+
+
+METHOD: Method = Method(
+    name="adalora",
+    title="AdaLoRA",
+    reference="Zhang et al. 2023, arXiv 2303.10512",
+    parameters=AdaloraParameters,
+    build=build,
+    label=label,
+    optimizer=optimizer,
+)

@@ -1,0 +1,116 @@
+"""Bottleneck adapters behind sublayers, dense or as tensor trains (`craft.tuners.bottleneck`, `craft.tuners.loretta`).
+
+===========  ========================================================================================
+houlsby      behind the attention's and the MLP's last projection of every layer; layer norms train too
+pfeiffer     behind the MLP alone: half the adapters, layer norms frozen
+adapterdrop  pfeiffer without the first n layers' adapters, in training and after it ("specialized" AdapterDrop)
+loretta      houlsby's places with tensor trains for matrices; layer norms frozen
+===========  ========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import AliasChoices, Field
+
+from craft.methods import BuildContext, Method
+from craft.methods.projected import Projected, attach_own, letters
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class PfeifferParameters(Projected):
+    projections: tuple[str, ...] = Field(("down",), min_length=1, description="whose outputs an adapter is put behind")
+    bottleneck: int = Field(16, gt=0, description="width of the small network")
+    activation: str = Field("gelu", description="a name of transformers' activations")
+    train_layer_norms: bool = Field(False, description="the model's layer norms train too")
+
+
+class HoulsbyParameters(PfeifferParameters):
+    projections: tuple[str, ...] = Field(("o", "down"), min_length=1, description="whose outputs an adapter is put behind")
+    train_layer_norms: bool = Field(True, description="the model's layer norms train too")
+
+
+class AdapterdropParameters(PfeifferParameters):
+    dropped_layers: int = Field(1, ge=0, description="the first so many layers get no adapter")
+
+
+class LorettaParameters(PfeifferParameters):
+    projections: tuple[str, ...] = Field(("o", "down"), min_length=1, description="whose outputs an adapter is put behind")
+    bottleneck: int = Field(64, gt=0, description="width of the small network")
+    rank: int = Field(5, gt=0, validation_alias=AliasChoices("rank", "r"), description="of the tensor trains")
+
+
+def builder(kind: str) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
+    """A builder of the tuner `kind`, a row of `craft.tuners.TUNERS`."""
+
+    def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
+        settings: dict[str, Any] = {"bottleneck": parameters.bottleneck, "activation": checked(parameters.activation)}
+        if kind == "LORETTA":
+            settings["r"] = parameters.rank
+        if parameters.train_layer_norms:
+            settings["modules_to_save"] = layer_norms(model)
+        dropped = getattr(parameters, "dropped_layers", 0)
+        if dropped:
+            settings["exclude_modules"] = first_layers(model, parameters.projections, dropped)
+        return attach_own(model, context, kind, parameters.projections, **settings)
+
+    return build
+
+
+def checked(activation: str) -> str:
+    """`activation`, if transformers has it; a ValueError with the nearest names otherwise."""
+    import difflib
+
+    from transformers.activations import ACT2FN
+
+    if activation in ACT2FN:
+        return activation
+    near = difflib.get_close_matches(activation, ACT2FN, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown activation {activation!r}.{hint} Known: {', '.join(ACT2FN)}")
+
+
+def layer_norms(model: nn.Module) -> list[str]:
+    """Paths of the normalizations inside the layers; an embedding's is left as it is."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if type(module).__name__.endswith(("LayerNorm", "RMSNorm")) and any(word.isdigit() for word in name.split("."))
+    ]
+
+
+def first_layers(model: nn.Module, projections: tuple[str, ...], layers: int) -> list[str]:
+    """Paths of the projections in the first so many layers.
+
+    Raises:
+        ValueError: that is all of them.
+    """
+    from craft.projections import find_projections
+
+    stacks = find_projections(model, projections)
+    depth = max(len(stack) for stack in stacks.values())
+    if layers >= depth:
+        raise ValueError(f"dropped_layers {layers} leaves no adapter: the model has {depth} layers; give at most {depth - 1}")
+    return [layer.module_name for stack in stacks.values() for layer in stack[:layers]]
+
+
+def label(parameters: Any) -> str:
+    rank = f" r{parameters.rank}" if hasattr(parameters, "rank") else ""
+    dropped = f" without {parameters.dropped_layers}" if hasattr(parameters, "dropped_layers") else ""
+    return f"m{parameters.bottleneck}{rank} {letters(parameters.projections)}{dropped}"
+
+
+_HOULSBY = "Houlsby et al. 2019, arXiv 1902.00751"
+_PFEIFFER = "Pfeiffer et al. 2021, arXiv 2005.00247"
+_DROP = "Rücklé et al. 2021, arXiv 2010.11918"
+_LORETTA = "Yang et al. 2024, arXiv 2402.11417"
+METHODS: tuple[Method, ...] = (
+    Method("houlsby", "Houlsby adapter", _HOULSBY, HoulsbyParameters, builder("BOTTLENECK"), label),
+    Method("pfeiffer", "Pfeiffer adapter", _PFEIFFER, PfeifferParameters, builder("BOTTLENECK"), label),
+    Method("adapterdrop", "AdapterDrop", _DROP, AdapterdropParameters, builder("BOTTLENECK"), label),
+    Method("loretta", "LoRETTA", _LORETTA, LorettaParameters, builder("LORETTA"), label),
+)

@@ -1,0 +1,70 @@
+"""GaLore: all parameters train, with the optimizer's memory of the projections' gradients kept at low rank.
+
+An optimizer, not an adapter (`craft.tuners.galore`): it counts as full fine-tuning, and saves as much. What it saves is in the
+optimizer's bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import AliasChoices, Field
+
+from craft.methods import BuildContext, Method
+from craft.methods.projected import Projected, letters
+from craft.methods.whole import build_full
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class GaloreParameters(Projected):
+    """The defaults are the paper's for GLUE. galore-torch's names (`update_proj_gap`) are understood too."""
+
+    rank: int = Field(4, gt=0, validation_alias=AliasChoices("rank", "r"))
+    interval: int = Field(
+        500, gt=0, validation_alias=AliasChoices("interval", "update_proj_gap"), description="steps between two subspaces"
+    )
+    scale: float = Field(4.0, gt=0)
+    projections: tuple[str, ...] = Field(
+        ("q", "k", "v", "o", "up", "down"), min_length=1, description="whose gradients are projected; all parameters train"
+    )
+
+
+def build(model: nn.Module, parameters: GaloreParameters, context: BuildContext) -> nn.Module:
+    for place, shape in _places(model, parameters):
+        if parameters.rank > min(shape):
+            raise ValueError(
+                f"galore's rank is at most {min(shape)} for {place} ({shape[0]} x {shape[1]}); got {parameters.rank}"
+            )
+    return build_full(model, parameters, context)
+
+
+def optimizer(model: nn.Module, groups: list[dict[str, Any]], parameters: GaloreParameters, context: BuildContext) -> Optimizer:
+    from craft.tuners.galore import GaLoreAdam
+
+    weights: Any = [model.get_submodule(place).weight for place, _ in _places(model, parameters)]
+    return GaLoreAdam(groups, weights, rank=parameters.rank, interval=parameters.interval, scale=parameters.scale)
+
+
+def _places(model: nn.Module, parameters: GaloreParameters) -> list[tuple[str, tuple[int, int]]]:
+    from craft.projections import find_projections
+
+    stacks = find_projections(model, parameters.projections)
+    return list({layer.module_name: layer.shape for layers in stacks.values() for layer in layers}.items())
+
+
+def label(parameters: Any) -> str:
+    return f"r{parameters.rank} {letters(parameters.projections)}"
+
+
+METHOD: Method = Method(
+    name="galore",
+    title="GaLore",
+    reference="Zhao et al. 2024, arXiv 2403.03507",
+    parameters=GaloreParameters,
+    build=build,
+    label=label,
+    optimizer=optimizer,
+)

@@ -1,0 +1,191 @@
+"""What our own tuners share: one module holds all that an adapter trains, and every adapted layer asks it for its change.
+
+::
+
+    JointTuner ── parts: adapter name -> JointAdapter     every trained tensor of the adapter, shared or a layer's own
+      └─ JointLayer around every target                   y = base(x);  y + parts[adapter].change(path, x, y)
+
+A method is a configuration, a `JointAdapter` with its equation, and a `JointTuner` that names the two. Trained tensors are
+float32 under any base; the change is computed in float32 and cast to what the base layer gives.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import torch
+from peft.config import PeftConfig
+from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer, check_target_module_exists
+from peft.utils.integrations import init_empty_weights
+from torch import Tensor, nn
+
+from craft.projections import find_targets
+
+Shape = tuple[int, int]
+
+
+@dataclass
+class JointConfig(PeftConfig):
+    """What every configuration here has, in PEFT's words."""
+
+    target_modules: list[str] | str | None = field(default=None, metadata={"help": "ends of module paths, or a pattern"})
+    exclude_modules: list[str] | str | None = field(default=None, metadata={"help": "modules left as they are"})
+    modules_to_save: list[str] | None = field(default=None, metadata={"help": "modules trained and saved whole"})
+
+
+class JointAdapter(nn.Module):
+    """All that one adapter trains. A method implements `__init__` and `change`, and `prepare` where layers share work."""
+
+    def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
+        """`stacks`: stack name -> module path -> (d_out, d_in), modules in the model's order. Tensors may be empty: on the
+        meta device `reset` is not called."""
+        super().__init__()
+
+    def reset(self) -> None:
+        """Gives every parameter its start, from torch's global generator."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Called before every forward pass of the model, outside any checkpointed block."""
+
+    def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
+        """What is added to the output of the module at `path`.
+
+        Args:
+            x: the module's input (..., d_in), float32.
+            y: the module's output (..., d_out), float32.
+
+        Returns:
+            (..., d_out).
+        """
+        raise NotImplementedError
+
+
+class JointLayer(nn.Module, BaseTunerLayer):
+    """A module under one of our own methods."""
+
+    adapter_layer_names = ("parts",)
+
+    def __init__(self, base_layer: nn.Module, path: str) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+        self.path = path
+        # The tuner's modules, held in a plain dict: they belong to no layer, and must not be saved once a layer.
+        self.shared: dict[str, JointAdapter] = {}
+        self.merged_adapters: list[str] = []
+        self._disable_adapters = False
+
+    @property
+    def parts(self) -> nn.ModuleDict:
+        return nn.ModuleDict(self.shared)
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        self.shared.pop(adapter_name, None)
+
+    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
+        raise ValueError("this method's adapters are not merged into the base weights; use the model with the adapter in it")
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        y: Tensor = self.base_layer(x, *args, **kwargs)
+        if self.disable_adapters:
+            return y
+        result = y
+        for name in self.active_adapters:
+            if name in self.shared:
+                result = result + self.shared[name].change(self.path, x.float(), y.float()).to(y.dtype)
+        return result
+
+
+class _Prepare:
+    """Forward pre-hook of the base model; a class, so that the model can be pickled."""
+
+    def __init__(self, tuner: JointTuner) -> None:
+        self.tuner = tuner
+
+    def __call__(self, _module: nn.Module, _inputs: Any) -> None:
+        for name in self.tuner.active_adapters:
+            if name in self.tuner.parts:
+                cast(JointAdapter, self.tuner.parts[name]).prepare()
+
+
+class JointTuner(BaseTuner):
+    """See the module. A method's subclass sets `prefix` and `adapter_cls`."""
+
+    uses_shared_state = True
+    tuner_layer_cls = JointLayer
+    target_module_mapping: ClassVar[dict[str, list[str]]] = {}  # type: ignore[misc]
+    adapter_cls: ClassVar[type[JointAdapter]]
+
+    @property
+    def parts(self) -> nn.ModuleDict:
+        """Adapter name -> `JointAdapter`; registered under the method's prefix."""
+        return cast(nn.ModuleDict, self._modules[f"{self.prefix}parts"])
+
+    def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
+        self.add_module(f"{self.prefix}parts", nn.ModuleDict())
+        model.register_forward_pre_hook(_Prepare(self))
+
+    def inject_adapter(
+        self,
+        model: nn.Module,
+        adapter_name: str,
+        autocast_adapter_dtype: bool = True,
+        low_cpu_mem_usage: bool = False,
+        state_dict: dict[str, Tensor] | None = None,
+    ) -> None:
+        """Makes the adapter's tensors for the modules it targets, and puts a layer around each.
+
+        Raises:
+            ValueError: no target modules are given, or they fit none of the model.
+        """
+        config = self.peft_config[adapter_name]
+        self.parts[adapter_name] = self._new_adapter(model, config, low_cpu_mem_usage)
+        super().inject_adapter(model, adapter_name, autocast_adapter_dtype, low_cpu_mem_usage, state_dict)
+
+    def _new_adapter(self, model: nn.Module, config: Any, low_cpu_mem_usage: bool) -> JointAdapter:
+        if not config.target_modules:
+            raise ValueError(f"{type(config).__name__} needs target_modules: the modules to adapt")
+        stacks = {
+            name: {layer.module_name: layer.shape for layer in layers}
+            for name, layers in find_targets(model, lambda path: check_target_module_exists(config, path)).items()
+        }
+        first = model.get_submodule(next(iter(next(iter(stacks.values())))))
+        device = next(first.parameters()).device
+        with init_empty_weights() if low_cpu_mem_usage else nullcontext():
+            adapter = self.adapter_cls(config, stacks)
+        if low_cpu_mem_usage or device.type == "meta":
+            return adapter.to("meta")
+        adapter.reset()
+        return adapter.to(device)
+
+    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:
+        return peft_config
+
+    def _create_and_replace(
+        self,
+        peft_config: PeftConfig,
+        adapter_name: str,
+        target: nn.Module,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        parameter_name: str | None = None,
+    ) -> None:
+        layer = target
+        if not isinstance(layer, JointLayer):
+            layer = JointLayer(target, current_key)
+            self._replace_module(parent, target_name, layer, target)
+        layer.shared[adapter_name] = cast(JointAdapter, self.parts[adapter_name])
+        layer.set_adapter(self.active_adapters, inference_mode=peft_config.inference_mode)
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        super().delete_adapter(adapter_name)
+        if adapter_name in self.parts:
+            del self.parts[adapter_name]
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    """A float32 parameter whose values `reset` gives."""
+    return nn.Parameter(torch.empty(*shape, dtype=torch.float32))

@@ -1,0 +1,68 @@
+"""MiLoRA: LoRA on the minor singular components of the weights (Wang et al. 2024, arXiv 2406.09044).
+
+    W = U S Vᵀ        B = U_r (S_r / s)^½,  A = (S_r / s)^½ V_rᵀ of the r smallest singular values;  W gives up s B A
+
+The principal components, which hold what was learnt in pre-training, stay frozen. The mirror image of PiSSA, and made the same
+way: the base weights are changed in the model, again whenever an adapter is loaded, so that its A and B meet the same rest of
+W. The model starts as the base model, but for rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from peft.tuners.lora import LoraLayer, LoraModel
+from peft.utils.peft_types import PeftType
+
+from craft.registration import add_peft_type
+
+add_peft_type("MILORA")
+
+
+@dataclass
+class MiloraConfig(LoraConfig):
+    """LoRA's configuration; `init_lora_weights` stays True."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peft_type = PeftType("MILORA")
+
+
+class MiloraModel(LoraModel):
+    """LoRA whose layers start at their minor singular components."""
+
+    def _create_and_replace(  # type: ignore[override]  # LoRA's own takes the parameter's name by keyword alone
+        self, lora_config: Any, adapter_name: str, target: Any, target_name: str, parent: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        super()._create_and_replace(lora_config, adapter_name, target, target_name, parent, *args, **kwargs)
+        layer = getattr(parent, target_name)
+        assert isinstance(layer, LoraLayer)
+        start_minor(layer, adapter_name)
+
+
+@torch.no_grad()
+def start_minor(layer: Any, adapter_name: str) -> None:
+    """Moves the minor singular components of the layer's weight into its adapter.
+
+    Raises:
+        ValueError: the weight is quantized, so that nothing can be taken out of it.
+    """
+    base = layer.get_base_layer()
+    if base.weight.is_meta:
+        return
+    if not base.weight.is_floating_point():
+        raise ValueError("MiLoRA takes components out of the base weights, which a quantized base does not allow; use LoRA")
+    weight = base.weight.float().T if layer.fan_in_fan_out else base.weight.float()
+    rank, scale = layer.r[adapter_name], layer.scaling[adapter_name]
+    u, s, vt = torch.linalg.svd(weight, full_matrices=False)
+    if rank > len(s):
+        raise ValueError(f"MiLoRA's rank is at most {len(s)} for a weight of {' x '.join(map(str, weight.shape))}; got {rank}")
+    root = (s[-rank:] / scale).sqrt()
+    a, b = root[:, None] * vt[-rank:], u[:, -rank:] * root
+    layer.lora_A[adapter_name].weight.data = a.contiguous()
+    layer.lora_B[adapter_name].weight.data = b.contiguous()
+    rest = weight - scale * b @ a
+    base.weight.data = (rest.T if layer.fan_in_fan_out else rest).contiguous().to(base.weight.dtype)

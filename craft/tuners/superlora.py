@@ -1,0 +1,101 @@
+"""SuperLoRA: groups of weights, joined and folded, changed by one Tucker tensor each (Chen et al. 2024, arXiv 2403.11887).
+
+    [vec ΔW_1; ...; vec ΔW_n]  =  F(T_1), ..., F(T_G)        T_g = s C_g x_1 A_g1 x_2 ... x_M A_gM
+
+The entries of all adapted weights are laid end to end and cut into G groups of equal length. A group is folded into an
+M-dimensional tensor, as near to a cube as can be (what is too much of it is cut off), which is a Tucker tensor of rank r in
+every mode: C_g (r x ... x r), A_gm (n_m x r). M = 2 folds into a square matrix. C starts at 0: the model starts as the base
+model. A group trains r^M + r (n_1 + ... + n_M) numbers.
+
+The paper's shuffling and fixed projection are left out (its identity choices).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from peft.utils.peft_types import PeftType
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from craft.registration import add_peft_type
+from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
+
+add_peft_type("SUPERLORA")
+
+
+@dataclass
+class SuperLoraConfig(JointConfig):
+    r: int = field(default=8, metadata={"help": "rank of every mode"})
+    groups: int = field(default=4, metadata={"help": "G"})
+    order: int = field(default=3, metadata={"help": "M"})
+    scaling: float = field(default=1.0, metadata={"help": "s"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peft_type = PeftType("SUPERLORA")
+
+
+def fold(length: int, order: int) -> tuple[int, ...]:
+    """The sizes n_1 >= ... >= n_M, as equal as can be, of the smallest such tensor that holds `length` entries."""
+    sizes = []
+    for left in range(order, 0, -1):
+        root = round(length ** (1 / left))
+        size = next(one for one in range(max(1, root - 1), root + 3) if one**left >= length)
+        sizes.append(size)
+        length = math.ceil(length / size)
+    return tuple(sizes)
+
+
+class SuperLoraAdapter(JointAdapter):
+    """The groups' Tucker tensors, and, for one forward pass, the changes of all weights they unfold to."""
+
+    def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
+        super().__init__(config, stacks)
+        self.scaling = config.scaling
+        self.shapes = {path: shape for layers in stacks.values() for path, shape in layers.items()}
+        self.lengths = [d_out * d_in for d_out, d_in in self.shapes.values()]
+        self.group = math.ceil(sum(self.lengths) / config.groups)
+        sizes = fold(self.group, config.order)
+        if config.r > min(sizes):
+            raise ValueError(
+                f"SuperLoRA's groups fold into {' x '.join(map(str, sizes))}; the rank is at most {min(sizes)}; got {config.r}"
+            )
+        self.cores = nn.ParameterList(parameter(*[config.r] * config.order) for _ in range(config.groups))
+        self.factors = nn.ModuleList(
+            nn.ParameterList(parameter(size, config.r) for size in sizes) for _ in range(config.groups)
+        )
+        self.changes: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        for core, factors in zip(self.cores, self.factors, strict=True):
+            nn.init.zeros_(core)
+            for factor in factors:  # type: ignore[attr-defined]
+                nn.init.orthogonal_(factor)
+
+    def prepare(self) -> None:
+        joined = torch.cat([self._unfolded(index) for index in range(len(self.cores))])[: sum(self.lengths)]
+        pieces = joined.split(self.lengths)
+        self.changes = {path: piece.view(self.shapes[path]) for path, piece in zip(self.shapes, pieces, strict=True)}
+
+    def _unfolded(self, index: int) -> Tensor:
+        tensor: Tensor = self.cores[index]
+        for factor in self.factors[index]:  # type: ignore[attr-defined]
+            # The first mode is replaced and goes last: after all of them the order is the first again.
+            tensor = torch.tensordot(tensor, factor, dims=([0], [1]))
+        return tensor.reshape(-1)[: self.group] * self.scaling
+
+    def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
+        return F.linear(x, self.changes[path])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "changes": {}}
+
+
+class SuperLoraModel(JointTuner):
+    prefix = "superlora_"
+    adapter_cls: ClassVar[type[JointAdapter]] = SuperLoraAdapter

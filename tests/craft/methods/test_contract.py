@@ -1,0 +1,240 @@
+"""Every row of METHODS against its paper: its parameter count, its start, what it trains, and that it saves and learns.
+
+`CASES` holds one line a row, with the count as the paper's formula gives it, written out for the tiny model by hand and by
+nothing of the package: hidden 32, 3 layers, MLP 64, every projection 32 x 32 but up (64 x 32) and down (32 x 64).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from craft.adapters import load_adapter, restore_trainable, save_adapter, trainable_state
+from craft.measure import count, planned_counts, saved_state
+from craft.methods import METHODS, BuildContext
+from craft.models import head_names, is_head, load_model
+from craft.spec import RunSpec
+
+D, MLP, LAYERS, VOCABULARY, POSITIONS = 32, 64, 3, 30522, 512
+LABELS = ("negative", "positive")
+STEPS = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """`count` is without the task head (32 x 2 + 2). `start`: exact, close (up to rounding) or free, as the paper has it."""
+
+    parameters: dict[str, Any]
+    count: int
+    start: str = "exact"
+    learning_rate: float = 1e-2
+
+
+# BERT: embeddings with their norm, L x (4 projections, MLP, 2 norms), pooler.
+BERT = (VOCABULARY + POSITIONS + 2) * D + 2 * D
+BERT += LAYERS * (4 * (D * D + D) + D * MLP + MLP + MLP * D + D + 4 * D) + D * D + D
+BIASES = D + LAYERS * (4 * D + MLP + D + 2 * D) + D
+
+CASES: dict[str, Case] = {
+    "craft": Case({"ranks": ["all", 8, 6]}, 2 * (3**2 + 8**2 + 6**2), start="free"),
+    "craft_star": Case({"ranks": ["all", 8, 6]}, 4 * (3**2 + 8**2 + 6**2), start="free"),
+    "full": Case({}, BERT, learning_rate=1e-3),
+    "bitfit": Case({}, BIASES),
+    "lora": Case({"rank": 4}, 2 * LAYERS * 4 * (D + D)),
+    "rslora": Case({"rank": 4}, 2 * LAYERS * 4 * (D + D)),
+    "dora": Case({"rank": 4}, 2 * LAYERS * (4 * (D + D) + D)),
+    "pissa": Case({"rank": 4}, 2 * LAYERS * 4 * (D + D), start="close"),
+    "olora": Case({"rank": 4}, 2 * LAYERS * 4 * (D + D), start="close"),
+    "lora_xs": Case({"rank": 6}, 2 * LAYERS * 6**2),
+    "vera": Case({"rank": 16}, 2 * LAYERS * (16 + D)),
+    "vblora": Case(
+        {"rank": 2, "num_vectors": 12, "vector_length": 8}, 12 * 8 + 2 * LAYERS * 2 * (D // 8 + D // 8) * 12, "free"
+    ),
+    # 32 = 4 x 8 on both sides: C is 4 x 4, the larger factor 8 x 8 of rank 2.
+    "lokr": Case({"rank": 2}, 2 * LAYERS * (4 * 4 + 2 * (8 + 8))),
+    "galore": Case({"rank": 4, "interval": 5, "scale": 1}, BERT, learning_rate=3e-3),
+    "milora": Case({"rank": 4}, 2 * LAYERS * 4 * (D + D), start="close"),
+    "adalora": Case({"init_rank": 4, "target_rank": 2}, 2 * LAYERS * (4 * (D + D) + 4)),
+    "lotr": Case({"rank": 5}, 2 * (5 * (D + D) + LAYERS * 5**2)),
+    # 6 matrices of 1024 entries in two groups of 3072, each folded into 15 x 15 x 14 = 3150.
+    "superlora": Case({"rank": 3, "groups": 2, "order": 3}, 2 * (3**3 + 3 * (15 + 15 + 14))),
+    "houlsby": Case({"bottleneck": 4}, LAYERS * (2 * (2 * D * 4 + D + 4) + 2 * 2 * D)),
+    "pfeiffer": Case({"bottleneck": 4}, LAYERS * (2 * D * 4 + D + 4)),
+    "adapterdrop": Case({"bottleneck": 4, "dropped_layers": 1}, (LAYERS - 1) * (2 * D * 4 + D + 4)),
+    # 32 = 8·4, 8 = 4·2: trains 4 2 | 8 4 and 8 4 | 4 2 of rank 2, two adapters a layer.
+    "loretta": Case(
+        {"bottleneck": 8, "rank": 2},
+        2 * LAYERS * ((4 * 2 + 2 * 2 * 2 + 2 * 8 * 2 + 2 * 4) + (8 * 2 + 2 * 4 * 2 + 2 * 4 * 2 + 2 * 2)),
+    ),
+    "ia3": Case({}, LAYERS * (D + D + MLP)),
+    "fourierft": Case({"n_frequency": 40, "scaling": 10}, 2 * LAYERS * 40, start="free"),
+}
+
+
+def test_every_row_has_a_case() -> None:
+    assert CASES.keys() == {name for name, row in METHODS.items() if row.requires is None}
+
+
+@pytest.fixture(params=CASES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def built(name: str, tiny_bert: str) -> Callable[[], tuple[nn.Module, RunSpec]]:
+    """Makes the tiny model with the row's method on it, the same at every call."""
+
+    def make() -> tuple[nn.Module, RunSpec]:
+        spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=name, parameters=CASES[name].parameters)
+        base = load_model(tiny_bert, "classification", LABELS)
+        row = METHODS[name]
+        context = BuildContext("SEQ_CLS", total_steps=STEPS)
+        return row.build(base, row.parameters.model_validate(spec.parameters), context), spec
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def batch() -> dict[str, torch.Tensor]:
+    """Texts of two kinds of words: something that can be learnt."""
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.arange(16) % 2
+    words = torch.randint(1000, 2000, (16, 12), generator=draw) + 1000 * labels[:, None]
+    return {"input_ids": words, "attention_mask": torch.ones_like(words), "labels": labels}
+
+
+def logits(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+
+
+def learn(model: nn.Module, name: str, batch: dict[str, torch.Tensor], steps: int = STEPS) -> list[float]:
+    """Some steps of training by the row's own optimizer; the losses, of which the last is after the last step."""
+    row = METHODS[name]
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": weights, "lr": CASES[name].learning_rate, "weight_decay": 0.0}]
+    optimizer: torch.optim.Optimizer
+    if row.optimizer is None:
+        optimizer = torch.optim.AdamW(groups)
+    else:
+        parameters = row.parameters.model_validate(CASES[name].parameters)
+        optimizer = row.optimizer(model, groups, parameters, BuildContext("SEQ_CLS", total_steps=STEPS))
+    model.train()
+    losses = []
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(model(**{**batch, "labels": None}).logits, batch["labels"])
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [*losses, nn.functional.cross_entropy(logits(model, batch), batch["labels"]).item()]
+
+
+def test_trains_as_many_numbers_as_its_paper_says(name: str, built: Callable[[], tuple[nn.Module, RunSpec]]) -> None:
+    model, spec = built()
+    counts = count(model)
+    assert counts.trainable_parameters == CASES[name].count
+    assert counts.head_parameters == D * 2 + 2
+    planned = planned_counts(spec)
+    for quantity in ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes"):
+        assert getattr(planned, quantity) == getattr(counts, quantity), f"{quantity} planned without weights"
+
+
+def test_starts_where_its_paper_says(
+    name: str, built: Callable[[], tuple[nn.Module, RunSpec]], tiny_bert: str, batch: dict[str, torch.Tensor]
+) -> None:
+    before = logits(load_model(tiny_bert, "classification", LABELS), batch)
+    after = logits(built()[0], batch)
+    if CASES[name].start == "exact":
+        assert torch.equal(after, before)
+    elif CASES[name].start == "close":
+        torch.testing.assert_close(after, before, atol=1e-4, rtol=1e-4)
+        assert not torch.equal(after, before), "the weights are split in two: rounding shows"
+    else:
+        assert torch.isfinite(after).all()
+
+
+def test_learns_and_touches_nothing_else(
+    name: str, built: Callable[[], tuple[nn.Module, RunSpec]], batch: dict[str, torch.Tensor]
+) -> None:
+    model, _ = built()
+    heads = head_names(model)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    before = {key: value.detach().clone() for key, value in tensors.items()}
+    trained = {key for key, weight in model.named_parameters() if weight.requires_grad}
+    losses = learn(model, name, batch)
+    assert losses[-1] < 0.9 * losses[0], losses
+    moved = {key for key, value in tensors.items() if not torch.equal(value, before[key])}
+    assert moved <= trained, "something moved that does not train"
+    assert any(not is_head(key, heads) for key in moved), "the head alone has learnt"
+
+
+def test_saves_and_loads_to_equal_outputs(
+    name: str, built: Callable[[], tuple[nn.Module, RunSpec]], batch: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    model, spec = built()
+    learn(model, name, batch, steps=5)
+    expected = logits(model, batch)
+    record = {"spec": spec.model_dump(mode="json"), "kind": "classification", "labels": list(LABELS)}
+    folder = save_adapter(model, tmp_path / "adapter", json.loads(json.dumps(record)))
+    # What resuming relies on: the parameters that train, by name, put into a fresh model make the model that trained.
+    fresh, _ = built()
+    restore_trainable(fresh, trainable_state(model))
+    assert torch.equal(logits(fresh, batch), expected)
+    torch.manual_seed(99)
+    loaded, _ = load_adapter(folder)
+    if CASES[name].start == "close":
+        torch.testing.assert_close(logits(loaded, batch), expected, atol=1e-6, rtol=1e-6)
+    else:
+        assert torch.equal(logits(loaded, batch), expected)
+    written = load_file(next(folder.glob("*.safetensors")))
+    assert sum(tensor.nbytes for key, tensor in written.items()) >= count(model).adapter_bytes
+    assert {tuple(tensor.shape) for tensor in saved_state(model).values()} <= {tuple(t.shape) for t in written.values()}
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_its_words_are_understood(row: str) -> None:
+    method = METHODS[row]
+    parameters = method.parameters()
+    assert method.label(parameters).strip() == method.label(parameters) != ""
+    assert method.parameters.model_validate(parameters.model_dump(mode="json")) == parameters
+    with pytest.raises(ValueError, match="no_such"):
+        method.parameters.model_validate({"no_such": 1})
+
+
+@pytest.mark.parametrize(
+    ("row", "theirs", "ours"),
+    [
+        ("lora", {"r": 2, "lora_alpha": 4, "lora_dropout": 0.1}, {"rank": 2, "alpha": 4, "dropout": 0.1}),
+        ("vera", {"r": 2, "vera_dropout": 0.1}, {"rank": 2, "dropout": 0.1}),
+        ("vblora", {"r": 2, "vblora_dropout": 0.1}, {"rank": 2, "dropout": 0.1}),
+        ("lora_xs", {"r": 2, "psoft_dropout": 0.1}, {"rank": 2, "dropout": 0.1}),
+        ("lokr", {"r": 2}, {"rank": 2}),
+    ],
+)
+def test_pefts_own_names_are_understood(row: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    model = METHODS[row].parameters
+    assert model.model_validate(theirs) == model.model_validate(ours)
+
+
+def test_a_llama_takes_every_row_that_its_layers_allow(tiny_model: Callable[..., Any], name: str) -> None:
+    """Grouped queries make k and v narrower than q; there are no biases, and no pooler."""
+    model = tiny_model("llama", head="classifier")
+    row = METHODS[name]
+    parameters = row.parameters.model_validate(CASES[name].parameters)
+    if name == "bitfit":
+        with pytest.raises(ValueError, match="has none"):
+            row.build(model, parameters, BuildContext("SEQ_CLS"))
+        return
+    built = row.build(model, parameters, BuildContext("SEQ_CLS", total_steps=STEPS))
+    out = built(input_ids=torch.ones(2, 5, dtype=torch.long))
+    assert out.logits.shape == (2, 2)
+    assert count(built).trainable_parameters > 0
