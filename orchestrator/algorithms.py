@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from craft.spec import Settings
-
 
 @dataclass(frozen=True)
 class Algorithm:
@@ -29,16 +27,12 @@ class Algorithm:
     one_block: bool = False
 
 
-class NoSettings(Settings):
-    """A scheduler without settings."""
-
-
 @dataclass(frozen=True)
 class SchedulerRow:
-    """One row of SCHEDULER_SETTINGS: `settings` are the keys beside `name` in the file's `scheduler` section."""
+    """One row of SCHEDULER_SETTINGS: `settings` are the keys that may stand beside `name` in the file's `scheduler` section."""
 
     title: str
-    settings: type[Settings]
+    settings: tuple[str, ...] = ()
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -52,5 +46,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 
 SCHEDULER_SETTINGS: dict[str, SchedulerRow] = {
-    "none": SchedulerRow("every trial runs to its end", NoSettings),
+    "none": SchedulerRow("every trial runs to its end"),
+    "asha": SchedulerRow("asynchronous successive halving: at each rung the best of every few go on", ("grace", "factor")),
+    "hyperband": SchedulerRow("ASHA in brackets that begin to stop later and later", ("grace", "factor", "brackets")),
+    "median": SchedulerRow("stops what is below the median of its rivals", ("grace", "rivals")),
 }

@@ -4,97 +4,91 @@
         ^                                                                                        |
         +------ tell(values of the configuration: means over tasks and seeds) <--- all ended ----+
 
-A searcher thinks in configurations, Ray in trials; here the one becomes the other. SEARCHERS and SCHEDULERS are the tables to
-add a row to; their names and settings in a sweep file are `orchestrator.algorithms`'.
+A searcher thinks in configurations, Ray in trials; here the one becomes the other. What chooses configurations stands in
+`orchestrator.proposers`, the rules of SCHEDULERS in `orchestrator.stopping`, both without Ray.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from orchestrator import study
-from orchestrator.study import StudyProposer
+from orchestrator.journal import read
+from orchestrator.proposers import SEARCHERS, Listed, Proposer
+from orchestrator.stopping import RULES, Rule, entrant, judged
+from orchestrator.tracking import JOURNAL
 from orchestrator.trial import TrialSpec
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
-    from orchestrator.sweep import Sweep
 
-ConfigurationStatus = Literal["complete", "incomplete"]
-
-
-class Proposer(Protocol):
-    """What chooses configurations."""
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether nothing more will ever be suggested."""
-        ...
-
-    def suggest(self) -> Configuration | None:
-        """The next configuration, or None to be asked again when more is known (or nothing is left)."""
-        ...
-
-    def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
-        """A configuration's trials have all ended: its objectives' values, those that it has."""
-        ...
-
-
-class Listed:
-    """A proposer that knows all its configurations beforehand and does not learn: grid and random."""
-
-    def __init__(self, configurations: Iterable[Configuration]) -> None:
-        self._waiting = deque(configurations)
-
-    @property
-    def exhausted(self) -> bool:
-        return not self._waiting
-
-    def suggest(self) -> Configuration | None:
-        return self._waiting.popleft() if self._waiting else None
-
-    def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class SearcherRow:
-    """One row of SEARCHERS: `make` gives a plan's proposer, which keeps what it must remember in a folder if given one."""
-
-    make: Callable[[Plan, Path | None], Proposer]
-
-    def propose(self, plan: Plan, folder: Path | None = None) -> Proposer:
-        return self.make(plan, folder)
+__all__ = ["SCHEDULERS", "SEARCHERS", "Listed", "TrialSource", "trial_config"]
 
 
 @dataclass(frozen=True)
 class SchedulerRow:
     """One row of SCHEDULERS: `make` gives what Ray Tune asks after every evaluation, or None to let every trial run."""
 
-    make: Callable[[Sweep], TrialScheduler | None]
+    make: Callable[[Plan, Path | None], TrialScheduler | None]
 
 
-SEARCHERS: dict[str, SearcherRow] = {
-    "grid": SearcherRow(lambda plan, folder: Listed(plan.configurations)),
-    "random": SearcherRow(lambda plan, folder: Listed(plan.configurations)),
-    "sobol": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, None)),
-    "tpe": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.tpe)),
-    "nsga2": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.nsga2)),
-    "nsga3": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.nsga3)),
-    "gp": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.gp)),
-}
+def _stops_by(name: str) -> SchedulerRow:
+    def make(plan: Plan, folder: Path | None = None) -> TrialScheduler | None:
+        rule = RULES[name](plan.sweep.scheduler)
+        return Stopping(rule, plan, folder) if rule else None
 
-SCHEDULERS: dict[str, SchedulerRow] = {
-    "none": SchedulerRow(lambda sweep: None),
-}
+    return SchedulerRow(make)
+
+
+SCHEDULERS: dict[str, SchedulerRow] = {name: _stops_by(name) for name in RULES}
+
+
+class Stopping(FIFOScheduler):
+    """Asks a rule of `orchestrator.stopping` after every evaluation. Trials start in the order in which they come.
+
+    What earlier sessions of the sweep recorded in its journal is told to the rule first: a resumed sweep judges as if it had
+    never been stopped.
+    """
+
+    def __init__(self, rule: Rule, plan: Plan, folder: Path | None = None) -> None:
+        super().__init__()
+        self._rule, self._plan = rule, plan
+        if folder is not None:
+            self._recall(folder / JOURNAL)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        # Tune hands schedulers the report flattened.
+        if "progress/total_steps" not in result:
+            return TrialScheduler.CONTINUE
+        spec = TrialSpec.from_json(json.loads(trial.config["trial"]))
+        stop = self._told(spec, result["epoch"], result.get("search_score"))
+        last = result["step"] >= result["progress/total_steps"]
+        return TrialScheduler.STOP if stop and not last else TrialScheduler.CONTINUE
+
+    def _told(self, spec: TrialSpec, epoch: float, score: Any) -> bool:
+        found = [one for one in self._plan.configurations if one.id == spec.configuration]
+        if not found or not judged(score):
+            return False
+        return self._rule.report(entrant(self._plan.sweep, spec, found[0]), epoch, score)
+
+    def _recall(self, journal: Path) -> None:
+        specs = {trial.key: trial for trial in self._plan.trials}
+        for event, _ in read(journal):
+            if event.get("kind") == "trial_progress" and event.get("key") in specs:
+                for row in event.get("rows", ()):
+                    if "epoch" in row and "search_score" in row:
+                        self._told(specs[event["key"]], row["epoch"], row["search_score"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
+        return {}
 
 
 class TrialSource(Searcher):

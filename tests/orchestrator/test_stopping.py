@@ -1,0 +1,169 @@
+"""The rules that stop trials, on curves written out by hand, and the one about whom a trial is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from craft.results import Counts
+from orchestrator.algorithms import SCHEDULER_SETTINGS
+from orchestrator.mistakes import SweepError
+from orchestrator.plan import Planner, make_plan
+from orchestrator.stopping import RULES, Entrant, Halving, Median, Rule, entrant
+from orchestrator.sweep import SchedulerSettings, load_sweep
+
+SETTINGS = {name: SchedulerSettings.model_validate({"name": name}) for name in SCHEDULER_SETTINGS}
+STOPPING = [name for name in RULES if name != "none"]
+
+
+def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Entrant:
+    return Entrant(f"{name}-{task}-{seed}", name, (task, seed), (cost,))
+
+
+def replay(rule: Rule, curves: Mapping[Entrant, Sequence[float]]) -> dict[str, int]:
+    """Epochs each trial did when all run side by side, an epoch at a time in the order given."""
+    done: dict[str, int] = {}
+    stopped: set[str] = set()
+    for epoch in range(1, 1 + max(map(len, curves.values()))):
+        for trial, scores in curves.items():
+            if trial.key not in stopped:
+                done[trial.configuration] = epoch
+                if rule.report(trial, epoch, scores[epoch - 1]):
+                    stopped.add(trial.key)
+    return done
+
+
+def test_the_tables_name_the_same_schedulers() -> None:
+    assert RULES.keys() == SCHEDULER_SETTINGS.keys()
+
+
+def test_halving_keeps_a_third_at_each_rung() -> None:
+    # Best first, so that every later trial is judged with all better ones known: only those in the best third stay.
+    curves = {one(f"t{place}"): [100.0 - place] * 9 for place in range(9)}
+    done = replay(Halving(1, 3), curves)
+    assert done["t0"] == 9
+    assert [done[f"t{place}"] for place in range(1, 9)] == [1] * 8
+
+
+def test_halving_never_stops_the_best_whatever_the_order() -> None:
+    for order in ([3, 1, 2, 0], [0, 1, 2, 3], [2, 0, 3, 1]):
+        curves = {one(f"t{place}"): [100.0 - place] * 9 for place in order}
+        assert replay(Halving(1, 3), curves)["t0"] == 9
+
+
+def test_rungs_lie_at_grace_times_powers_of_the_factor() -> None:
+    rule = Halving(2, 3)
+    for epoch in range(1, 19):
+        assert not rule.report(one("good"), epoch, 90.0)
+    stops = [epoch for epoch in range(1, 19) if Halving.report(rule, one("bad"), epoch, 10.0)]
+    assert stops == [2, 6, 18]
+
+
+def test_the_median_stops_what_is_below_it_with_enough_rivals() -> None:
+    rule = Median(grace=2, rivals=3)
+    for place, score in enumerate([60.0, 70.0, 80.0]):
+        for epoch in (1, 2, 3):
+            assert not rule.report(one(f"t{place}"), epoch, score)
+    assert not rule.report(one("low"), 1, 69.0)  # within the grace
+    assert rule.report(one("low"), 2, 69.0)  # the median of the means is 70
+    assert not rule.report(one("even"), 2, 70.0)
+    few = Median(grace=1, rivals=3)
+    few.report(one("a"), 1, 90.0)
+    few.report(one("b"), 1, 90.0)
+    assert not few.report(one("c"), 1, 10.0)
+
+
+def test_the_median_looks_at_the_best_so_far_against_means() -> None:
+    rule = Median(grace=1, rivals=3)
+    for place in range(3):
+        for epoch, score in enumerate([40.0, 60.0, 80.0], start=1):
+            rule.report(one(f"t{place}"), epoch, score)
+    late = one("late")
+    assert not rule.report(late, 1, 61.0)
+    assert not rule.report(late, 2, 30.0)  # best 61 against a mean of 50
+    assert not rule.report(late, 3, 30.0)  # and of 60
+    assert rule.report(one("lower"), 3, 59.0)
+
+
+@pytest.mark.parametrize("name", STOPPING)
+def test_other_tasks_and_other_seeds_never_count(name: str) -> None:
+    rule = RULES[name](SETTINGS[name])
+    assert rule is not None
+    for place in range(9):
+        for epoch in (1, 3, 9, 27):
+            rule.report(one(f"t{place}", task="sst2"), epoch, 99.0)
+            rule.report(one(f"t{place}", seed=1), epoch, 99.0)
+    assert not any(rule.report(one("new"), epoch, 1.0) for epoch in (1, 3, 9, 27))
+
+
+@pytest.mark.parametrize("name", STOPPING)
+def test_a_small_adapter_is_never_stopped_by_larger_ones(name: str) -> None:
+    rule = RULES[name](SETTINGS[name])
+    assert rule is not None
+    for place in range(30):
+        for epoch in (1, 3, 9, 27):
+            rule.report(one(f"large{place}", cost=1000), epoch, 99.0)
+    assert not any(rule.report(one("small", cost=10), epoch, 1.0) for epoch in (1, 3, 9, 27))
+    # Of equal size in any bracket, one of the same low scores is stopped.
+    assert any(rule.report(one("equal", cost=1000), epoch, 1.0) for epoch in (1, 3, 9, 27))
+
+
+@pytest.mark.parametrize("name", STOPPING)
+def test_telling_a_report_again_changes_nothing(name: str) -> None:
+    curves = {one(f"t{place}"): [50.0 + place * epoch for epoch in range(9)] for place in range(6)}
+    rule, again = RULES[name](SETTINGS[name]), RULES[name](SETTINGS[name])
+    assert rule is not None
+    assert again is not None
+    for trial, scores in curves.items():
+        again.report(trial, 1, scores[0])
+        again.report(trial, 1, scores[0])
+        rule.report(trial, 1, scores[0])
+    assert replay(rule, curves) == replay(again, curves)
+
+
+def test_brackets_follow_from_the_name_and_begin_later_and_later() -> None:
+    rule = Halving(1, 3, brackets=3)
+    drawn = [rule.bracket(f"c{place}") for place in range(900)]
+    assert [rule.bracket(f"c{place}") for place in range(900)] == drawn
+    # Shares 9 : 4.5 : 3 of Hyperband with three brackets and a factor of three.
+    assert [drawn.count(bracket) / 900 for bracket in range(3)] == pytest.approx([9 / 16.5, 4.5 / 16.5, 3 / 16.5], abs=0.05)
+    late = next(f"c{place}" for place in range(900) if rule.bracket(f"c{place}") == 2)
+    rule.report(replace(one("x"), configuration=late), 9, 90.0)
+    other = replace(one("y"), configuration=late)
+    assert [epoch for epoch in range(1, 10) if rule.report(other, epoch, 10.0)] == [9]
+
+
+def sweep_text(more: str) -> str:
+    return f"name: t\nmodel: m\ntasks: [toy/acceptability]\nspace: [{{method: lora, rank: {{values: [1, 8]}}}}]\n{more}"
+
+
+def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(sweep_text("objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n"))
+    sweep = load_sweep(file)
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(10 * run.parameters["rank"], 2, 100, 40)))
+    small, large = (entrant(sweep, trial, one) for trial, one in zip(plan.trials, plan.configurations, strict=True))
+    assert (small.costs, large.costs) == ((10,), (80,))
+    assert large.competes_with(small.costs)
+    assert not small.competes_with(large.costs)
+    assert small.group == large.group == ("toy/acceptability", 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("scheduler: {name: median, factor: 3}\n", "median does not take factor; its settings: grace, rivals"),
+        ("scheduler: {name: none, grace: 3}\n", "none does not take grace; it has no settings"),
+        ("scheduler: {name: ahsa}\n", "Did you mean 'asha'"),
+        ("scheduler: {name: asha, grace: 3}\ntraining: {epochs: 3}\n", "nothing would ever be stopped"),
+        ("scheduler: {name: asha}\nobjectives: {trainable_parameters: minimize}\n", "stops by the score"),
+    ],
+)
+def test_what_a_scheduler_cannot_do_is_refused_when_the_file_is_read(tmp_path: Path, more: str, message: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(sweep_text(more))
+    with pytest.raises(SweepError, match=message):
+        load_sweep(file)
