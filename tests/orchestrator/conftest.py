@@ -1,0 +1,46 @@
+"""A small sweep that really ran, for the tests that read sweeps back: once a session, because it takes a minute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SMALL = """\
+name: small
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment, toy/paraphrase]
+seeds: [0, 1]
+training:
+  max_steps: 6
+  batch_size: 8
+  learning_rate: 1e-2
+  max_length: 32
+  train_examples: 60
+  eval_examples: 24
+  evaluate_every: 0.3
+space:
+  - {method: craft, ranks: [all, 8, 8]}
+  - {method: lora, rank: 1}
+"""
+
+
+@dataclass(frozen=True)
+class SmallSweep:
+    """A finished sweep: its folder and its tracking store."""
+
+    folder: Path
+    uri: str
+
+
+@pytest.fixture(scope="session")
+def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> SmallSweep:
+    from orchestrator.run import main
+
+    root = tmp_path_factory.mktemp("small")
+    (root / "small.yaml").write_text(SMALL)
+    uri = f"sqlite:///{root / 'mlflow.db'}"
+    flags = ["--storage", str(root / "runs"), "--tracking-uri", uri, "--cpus", "1", "--quiet"]
+    assert main([str(root / "small.yaml"), *flags]) == 0
+    return SmallSweep(root / "runs" / "small", uri)

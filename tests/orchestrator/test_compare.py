@@ -1,0 +1,134 @@
+"""Two sweeps compared: the numbers against scipy's paired t test, the refusals, and what people read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from orchestrator.compare import main
+from orchestrator.sweep_record import read_folder
+from tests.orchestrator.recorded import over_seeds, record
+
+NEW = (81.0, 84.5, 83.0, 82.0)
+OLD = (78.0, 80.0, 81.5, 79.0)
+FOUR = (0, 1, 2, 3)
+
+
+@pytest.fixture
+def sweeps(tmp_path: Path) -> Path:
+    """`new` and `old`: the old sweep's other configuration reports more, but was worse where the search could see."""
+    other = over_seeds(99, 99, 99, 99, search=50)
+    record(tmp_path / "new", {"LoRA r1": (100, over_seeds(*NEW, search=82))}, seeds=FOUR)
+    record(tmp_path / "old", {"LoRA r1": (200, over_seeds(*OLD, search=79)), "LoRA r9": (900, other)}, seeds=FOUR)
+    return tmp_path
+
+
+def run(root: Path, *arguments: str) -> int:
+    return main([*arguments, "--storage", str(root)])
+
+
+def test_the_sentence_holds_scipys_paired_interval(sweeps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(sweeps, "new", "old") == 0
+    shown = capsys.readouterr().out
+    paired = stats.ttest_rel(NEW, OLD)
+    low, high = paired.confidence_interval(0.95)
+    assert f"LoRA r1 (new) beats LoRA r1 (old): {np.mean(NEW) - np.mean(OLD):+.2f} points" in shown
+    assert f"95 % interval {low:+.2f} to {high:+.2f}, 4 shared task-seed pairs" in shown
+    assert f"p = {paired.pvalue:.2g}" in shown
+
+
+def test_the_best_is_chosen_by_the_search_score_and_the_longer_search_is_named(
+    sweeps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(sweeps, "new", "old")
+    shown = capsys.readouterr().out
+    assert "LoRA r9" not in shown
+    assert "among 1 and 2 configurations" in shown
+
+
+def test_seen_from_the_other_side_the_sign_turns(sweeps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(sweeps, "old", "new")
+    assert "LoRA r1 (new) beats LoRA r1 (old): +3.00 points (LoRA r1 (old) minus LoRA r1 (new): " in capsys.readouterr().out
+
+
+def test_only_shared_tasks_and_seeds_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ("toy/sentiment", "toy/paraphrase")
+    wide = over_seeds(80, 90) | over_seeds(60, 70, task="toy/paraphrase")
+    record(tmp_path / "wide", {"LoRA r1": (1, wide)}, tasks=both)
+    record(tmp_path / "narrow", {"LoRA r1": (1, over_seeds(80, 70, 10))}, seeds=(0, 1, 2))
+    assert run(tmp_path, "wide", "narrow") == 0
+    shown = capsys.readouterr().out
+    assert "No difference" in shown
+    assert "+10.00 points" in shown
+    assert "2 shared task-seed pairs of 1 task(s)" in shown
+
+
+def test_several_tasks_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ("toy/sentiment", "toy/paraphrase")
+    record(tmp_path / "a", {"x": (1, over_seeds(80, 82) | over_seeds(60, 60, task="toy/paraphrase"))}, tasks=both)
+    record(tmp_path / "b", {"x": (1, over_seeds(70, 72) | over_seeds(65, 65, task="toy/paraphrase"))}, tasks=both)
+    assert run(tmp_path, "a", "b") == 0
+    shown = capsys.readouterr().out
+    assert "toy/sentiment: +10.00 (+10.00 to +10.00, 2 seeds)" in shown
+    assert "toy/paraphrase: -5.00" in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        ("model", {"model": "other/model"}, "some/model against other/model"),
+        ("protocol", {"protocol": "customary"}, "honest against customary"),
+        ("data", {"fingerprint": "e" * 64}, "data fingerprint ffffffffffff… against eeeeeeeeeeee…"),
+    ],
+)
+def test_what_means_something_else_is_refused_until_it_is_named(
+    tmp_path: Path, kind: str, change: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(tmp_path / "a", {"x": (1, over_seeds(1, 2))})
+    record(tmp_path / "b", {"x": (1, over_seeds(1, 3))}, **change)
+    assert run(tmp_path, "a", "b") == 2
+    refusal = capsys.readouterr().err
+    assert said in refusal
+    assert f"--despite {kind}" in refusal
+    assert run(tmp_path, "a", "b", "--despite", kind) == 0
+    assert f"The {kind} differs" in capsys.readouterr().out
+
+
+def test_each_compares_what_has_the_same_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"LoRA up": (1, over_seeds(90, 91)), "LoRA down": (1, over_seeds(50, 51.5)), "LoRA only here": (1, over_seeds(1, 1))}
+    record(tmp_path / "a", same)
+    record(tmp_path / "b", {"LoRA down": (1, over_seeds(70, 71)), "LoRA up": (1, over_seeds(80, 81.2))})
+    assert run(tmp_path, "a", "b", "--each") == 0
+    shown = capsys.readouterr().out
+    rows = {line.split("│")[1].strip(): line for line in shown.splitlines() if "│" in line}
+    assert set(rows) == {"LoRA up", "LoRA down"}
+    assert "a is better" in rows["LoRA up"]
+    assert "b is better" in rows["LoRA down"]
+    assert "2 configuration(s) in both: a is better in 1, b in 1." in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("new", "odl"), 2, "Did you mean 'old'?"),
+        (("new", "new"), 2, "with itself"),
+        (("new", "old", "--configuration-a", "nonesuch"), 2, "--configuration-a 'nonesuch'"),
+        (("new", "old", "--metric", "f1"), 1, "none with f1"),
+        (("new", "old", "--configuration-b", "under:10"), 1, "at most 10"),
+    ],
+)
+def test_mistakes_are_sentences_with_a_status(
+    sweeps: Path, arguments: tuple[str, ...], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(sweeps, *arguments) == status
+    assert said in capsys.readouterr().err
+
+
+def test_trials_that_never_began_make_a_configuration_incomplete(tmp_path: Path) -> None:
+    folder = record(tmp_path / "cut", {"x": (1, over_seeds(80))}, tasks=("toy/sentiment", "toy/paraphrase"))
+    (summary,) = read_folder(folder).summaries
+    assert (summary.finished, summary.planned, summary.complete) == (1, 4, False)
+    assert np.isnan(summary.score.mean)
