@@ -1,0 +1,290 @@
+"""Adapters taken home: what is picked and why, what the folder holds, and that it gives the outputs that were scored."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from safetensors.numpy import load_file
+
+import craft
+from orchestrator.adapters import main
+from orchestrator.checkpoints import stored_checkpoints
+from orchestrator.model_card import Origin, model_card
+from orchestrator.pick import NothingMeets, choose_seed, pick, titles
+from orchestrator.sweep_record import SweepRecord, find_sweep, read_folder
+from tests.orchestrator.conftest import SmallSweep
+from tests.orchestrator.recorded import over_seeds, record
+
+FRONT = {
+    "LoRA small": (100, over_seeds(70, 72, search=81.5)),
+    "LoRA middle": (5_000, over_seeds(90, 92, search=82)),
+    "LoRA large": (80_000, over_seeds(88, 88, search=82.4)),
+    "LoRA cut": (10, over_seeds(99, search=99)),
+}
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> SweepRecord:
+    """Three complete configurations and one that has only one of its seeds."""
+    return read_folder(record(tmp_path / "front", FRONT))
+
+
+@pytest.mark.parametrize(
+    ("rule", "label"),
+    [
+        ("best", "LoRA large"),  # the best search score, though another reports more
+        ("smallest-within:1", "LoRA small"),
+        ("smallest-within:0.5", "LoRA middle"),
+        ("smallest-within:0", "LoRA large"),
+        ("under:79_999", "LoRA middle"),
+        ("under:5000", "LoRA middle"),
+        ("under:4999", "LoRA small"),
+        ("knee", "LoRA middle"),
+        ("lora cut", "LoRA cut"),
+        ("large", "LoRA large"),
+        ("0000000001", "LoRA middle"),
+    ],
+)
+def test_rules_pick(front: SweepRecord, rule: str, label: str) -> None:
+    assert pick(rule, front.summaries, front.sweep.objectives).summary.label == label
+
+
+def test_aliases_are_earned(front: SweepRecord) -> None:
+    earned = {alias: int(configuration, 16) for alias, configuration in titles(front.summaries, front.sweep.objectives).items()}
+    assert earned == {"champion": 2, "smallest-within-1-point": 0, "knee": 1}
+
+
+def test_where_nothing_is_complete_nothing_ranks(tmp_path: Path) -> None:
+    cut = read_folder(record(tmp_path / "cut", {"LoRA cut": FRONT["LoRA cut"]}))
+    for rule in ("best", "knee", "under:100", "smallest-within:1"):
+        with pytest.raises(NothingMeets, match="1/2"):
+            pick(rule, cut.summaries, cut.sweep.objectives)
+    assert titles(cut.summaries, cut.sweep.objectives) == {}
+
+
+@pytest.mark.parametrize(("protocol", "seed"), [("honest", 2), ("customary", 0)])
+def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, protocol: str, seed: int) -> None:
+    scores = {("toy/sentiment", number): values for number, values in enumerate([(80, 70), (75, 99), (90, 60)])}
+    folder = record(tmp_path / "seeds", {"x": (1, scores)}, seeds=(0, 1, 2), protocol=protocol)
+    entries = read_folder(folder).trials("0000000000", "toy/sentiment")
+    assert choose_seed(entries, None)[0].seed == seed
+    assert choose_seed(entries, 1)[0].seed == 1
+    with pytest.raises(NothingMeets, match="finished: 0, 1, 2"):
+        choose_seed(entries, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("frnt", "--pick", "best", "--to", "out"), 2, "Did you mean 'front'?"),
+        (("front", "--pick", "best"), 2, "--to DIR"),
+        (("front", "--pick", "bests", "--to", "out"), 2, "Did you mean 'best'?"),
+        (("front", "--pick", "under:many", "--to", "out"), 2, "a number from 0"),
+        (("front", "--pick", "lora", "--to", "out"), 2, "several configurations"),
+        (("front", "--pick", "under:5", "--to", "out"), 1, "the smallest is LoRA small with 100"),
+        (("front", "--pick", "best", "--to", "full"), 2, "not empty"),
+        (("front", "--pick", "best", "--to", "file"), 2, "is a file"),
+        (("front", "--pick", "best", "--task", "toy/sentimnt", "--to", "out"), 2, "Did you mean 'toy/sentiment'?"),
+        (("front", "--pick", "best", "--seed", "9", "--to", "out"), 1, "finished: 0, 1"),
+        (("front", "--pick", "best", "--to", "out"), 2, "neither at a noted place nor under"),
+    ],
+)
+def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
+    front: SweepRecord,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    status: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    assert main([*arguments, "--storage", str(tmp_path)]) == status
+    assert said in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"front", "full", "file"}
+    assert (tmp_path / "full" / "kept").read_text() == "mine"
+
+
+def test_hostile_names_are_text_in_the_card(front: SweepRecord) -> None:
+    evil = "<script>alert(1)</script> | `x` [l](http://e) \n# head\n---\na: !!python/object b"
+    chosen = pick("best", front.summaries, front.sweep.objectives).summary
+    (entry, *_) = front.trials(chosen.configuration)
+    spec = {"model": evil, "task": evil, "method": "lora", "parameters": {"rank": evil}, "protocol": "honest", "data": {}}
+    content = {"spec": spec | {"training": {"max_length": 8}}, "kind": "classification", "labels": [evil, "b"]}
+    content |= {"facts": {"device": evil}, "counts": {}, "notes": [evil]}
+    card = model_card(Origin(evil, chosen, entry, [evil]), content, pair=False)
+    matter, _, body = card.removeprefix("---\n").partition("\n---\n")
+    assert yaml.safe_load(matter).get("base_model") in (None, evil)
+    outside_code = re.sub(r"`[^`]*`", "", body)
+    assert "<script" not in outside_code
+    assert [line for line in body.splitlines() if line.startswith("# ")] == [body.strip().splitlines()[0]]
+
+
+def logits(sweep: SmallSweep, key: str) -> np.ndarray:
+    """The outputs that the sweep scored, as the trial stored them."""
+    newest = stored_checkpoints(str(sweep.folder / "ray"), key)[0]
+    return load_file(Path(newest.path) / "predictions.safetensors")["outputs"]
+
+
+@pytest.fixture(scope="module")
+def taken(small_sweep: SmallSweep, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best configuration's adapters, of both tasks, as the command writes them."""
+    folder = tmp_path_factory.mktemp("taken") / "best"
+    assert main([str(small_sweep.folder), "--pick", "best", "--to", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_the_adapter_gives_the_outputs_that_were_scored(small_sweep: SmallSweep, taken: Path) -> None:
+    from craft.spec import RunSpec
+    from craft.tasks import find_task
+    from craft.tasks.splits import load_splits
+    from orchestrator.serving import Answerer
+
+    for name in ("toy-sentiment", "toy-paraphrase"):
+        spec = RunSpec.model_validate(json.loads((taken / name / "run.json").read_text())["spec"])
+        sizes = {"train_examples": spec.training.train_examples, "eval_examples": spec.training.eval_examples}
+        splits = load_splits(find_task(spec.task, spec.data), spec.data, protocol=spec.protocol, **sizes)
+        rows = splits.reported[""].to_pandas()
+        answers = Answerer(taken / name).predict(rows)
+        assert list(answers) == json.loads((taken / name / "run.json").read_text())["labels"]
+        np.testing.assert_allclose(answers.to_numpy(), logits(small_sweep, spec.key), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_card_says_what_the_ledger_says_and_its_five_lines_run(small_sweep: SmallSweep, taken: Path) -> None:
+    record = read_folder(small_sweep.folder)
+    best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
+    for name, task in (("toy-sentiment", "toy/sentiment"), ("toy-paraphrase", "toy/paraphrase")):
+        card = (taken / name / "README.md").read_text()
+        key = json.loads((taken / name / "run.json").read_text())["spec"]
+        results = {one.seed: one.result for one in record.trials(best.configuration, task)}
+        chosen = results[key["seed"]]
+        assert chosen is not None
+        assert chosen.metrics["search_score"] == max(one.metrics["search_score"] for one in results.values() if one)
+        assert f"| {chosen.metrics['score']:.2f} |" in card
+        assert f"{best.tasks[task].low:.2f} to {best.tasks[task].high:.2f}" in card
+        assert chosen.facts["data_fingerprint"] in card
+        code = re.search(r"```python\n(.*?)```", card, re.S)
+        assert code is not None
+        assert len(code[1].splitlines()) == 5
+        done = subprocess.run([sys.executable, "-c", code[1]], cwd=taken / name, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() in json.loads((taken / name / "run.json").read_text())["labels"]
+
+
+@pytest.mark.slow
+def test_merged_loads_without_this_package(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
+    flags = ["--pick", "best", "--task", "toy/paraphrase", "--merge", "--to", str(tmp_path / "merged")]
+    assert main([str(small_sweep.folder), *flags]) == 0
+    ask = (
+        "import sys\n"
+        "for name in ('craft', 'orchestrator', 'peft'): sys.modules[name] = None\n"
+        "from transformers import AutoModelForSequenceClassification as M, AutoTokenizer as T\n"
+        f"model, tokenizer = M.from_pretrained({str(tmp_path / 'merged')!r}), T.from_pretrained({str(tmp_path / 'merged')!r})\n"
+        "print(model(**tokenizer('a cat sleeps', 'a dog runs', return_tensors='pt')).logits.tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    model, tokenizer = craft.load_adapter(taken / "toy-paraphrase")
+    wanted = model(**tokenizer("a cat sleeps", "a dog runs", return_tensors="pt")).logits.tolist()
+    np.testing.assert_allclose(json.loads(done.stdout), wanted, atol=1e-5)
+    assert "merged into the weights" in (tmp_path / "merged" / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_store_gives_what_the_folder_gives(small_sweep: SmallSweep, taken: Path, tmp_path: Path) -> None:
+    stored = find_sweep("small", small_sweep.uri)
+    for mine, theirs in zip(
+        sorted(read_folder(small_sweep.folder).summaries, key=lambda one: one.configuration),
+        sorted(stored.summaries, key=lambda one: one.configuration),
+        strict=True,
+    ):
+        assert mine.metrics["search_score"] == theirs.metrics["search_score"]
+        assert (mine.score, mine.tasks, mine.on_front, mine.counts) == (
+            theirs.score,
+            theirs.tasks,
+            theirs.on_front,
+            theirs.counts,
+        )
+    assert main(["small", "--tracking-uri", small_sweep.uri, "--pick", "best", "--to", str(tmp_path / "out")]) == 0
+    files = sorted(path.relative_to(taken) for path in taken.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file())
+    for file in files:
+        if file.name != "README.md":
+            assert (tmp_path / "out" / file).read_bytes() == (taken / file).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = next((small_sweep.folder / "ray").rglob("adapter"))
+    broken = tmp_path / "adapter"
+    broken.mkdir()
+    for file in whole.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes())
+    weights = bytearray((broken / "adapter_model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (broken / "adapter_model.safetensors").write_bytes(weights)
+    folder = record(tmp_path / "sweep", {"x": (1, over_seeds(1, 2))}, adapter=broken)
+    assert main([str(folder), "--pick", "best", "--to", str(tmp_path / "out")]) == 2
+    assert "damaged" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_folder_loads_where_there_is_only_torch_transformers_peft_and_craft(taken: Path, tmp_path: Path) -> None:
+    from craft.models import resolve_model
+
+    site = tmp_path / "site"
+    site.mkdir()
+    for package in needed("torch", "transformers", "peft", "safetensors", "filelock", "pydantic", "wrapt"):
+        for file in package.files or []:
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (site / top).exists():
+                (site / top).symlink_to(str(package.locate_file(top)))
+    (site / "craft").symlink_to(Path(craft.__file__).parent)
+    base = resolve_model("sentence-transformers/all-MiniLM-L6-v2")
+    ask = (
+        "import importlib.util\n"
+        "assert not any(map(importlib.util.find_spec, ('orchestrator', 'ray', 'mlflow', 'optuna', 'datasets', 'scipy')))\n"
+        "from craft import load_adapter\n"
+        f"model, tokenizer = load_adapter({str(taken / 'toy-sentiment')!r}, {base!r})\n"
+        "print(model(**tokenizer('a fine day', return_tensors='pt')).logits.tolist())"
+    )
+    environment = os.environ | {"PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1", "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", ask], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    model, tokenizer = craft.load_adapter(taken / "toy-sentiment")
+    np.testing.assert_allclose(
+        json.loads(done.stdout), model(**tokenizer("a fine day", return_tensors="pt")).logits.tolist(), atol=1e-5
+    )
+
+
+def needed(*names: str) -> list[importlib.metadata.Distribution]:
+    """Installed packages of these names, and what they require, without extras."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    waiting = list(names)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in found:
+            continue
+        try:
+            found[name] = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        required = [Requirement(line) for line in found[name].requires or []]
+        waiting += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return list(found.values())

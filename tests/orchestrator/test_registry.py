@@ -1,0 +1,139 @@
+"""Adapters in MLflow's registry, served by MLflow itself on loopback: the answers are the logits that the sweep scored."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from mlflow import MlflowClient
+from safetensors.numpy import load_file
+
+from craft.spec import RunSpec
+from craft.tasks import find_task
+from craft.tasks.splits import load_splits
+from orchestrator.adapters import main
+from orchestrator.checkpoints import stored_checkpoints
+from orchestrator.sweep_record import read_folder
+from tests.orchestrator.conftest import SmallSweep
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+
+def take(sweep: SmallSweep, *flags: str) -> None:
+    assert main([str(sweep.folder), "--register", "mood", *flags]) == 0
+
+
+@contextmanager
+def served(uri: str, model: str, folder: Path) -> Iterator[str]:
+    """`mlflow models serve` of a registered model, while it answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    here = str(Path(sys.executable).parent)
+    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1"}
+    environment["PATH"] = f"{here}{os.pathsep}{environment['PATH']}"  # MLflow looks uvicorn up by name
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    log = folder / "serve.log"
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder, start_new_session=True)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 240
+        while not answers(address):
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.3)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def answers(address: str) -> bool:
+    try:
+        return urllib.request.urlopen(f"{address}/ping", timeout=2).status == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("task", "extra"), [("toy/paraphrase", ()), ("toy/sentiment", ("--merge",))])
+def test_what_is_served_answers_with_the_logits_that_were_scored(
+    small_sweep: SmallSweep, tmp_path: Path, task: str, extra: tuple[str, ...]
+) -> None:
+    take(small_sweep, "--pick", "best", "--task", task, "--to", str(tmp_path / "home"), *extra)
+    file = tmp_path / "home" / ("trained_as.json" if extra else "run.json")
+    spec = RunSpec.model_validate(json.loads(file.read_text())["spec"])
+    sizes = {"train_examples": spec.training.train_examples, "eval_examples": spec.training.eval_examples}
+    rows = load_splits(find_task(task, spec.data), spec.data, protocol=spec.protocol, **sizes).reported[""].to_pandas()
+    body = json.dumps({"dataframe_records": rows.drop(columns="label").to_dict("records")}).encode()
+    with served(small_sweep.uri, "models:/mood@champion", tmp_path) as address:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{address}/invocations", body, headers)
+        predictions = json.loads(urllib.request.urlopen(request, timeout=60).read())["predictions"]
+    checkpoint = Path(stored_checkpoints(str(small_sweep.folder / "ray"), spec.key)[0].path)
+    scored = load_file(checkpoint / "predictions.safetensors")["outputs"]
+    labels = json.loads(file.read_text())["labels"]
+    np.testing.assert_allclose([[row[label] for label in labels] for row in predictions], scored, atol=1e-5)
+
+
+def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep, tmp_path: Path) -> None:
+    client = MlflowClient(small_sweep.uri)
+    before = {run.info.run_id: run.info.end_time for run in runs(client)}
+    record = read_folder(small_sweep.folder)
+    for configuration in record.summaries:
+        flags = ["--pick", configuration.configuration, "--task", "toy/sentiment", "--register", "shelf"]
+        assert main([str(small_sweep.folder), *flags]) == 0
+        assert main([str(small_sweep.folder), *flags]) == 0  # the same folder again is the same version
+    versions = {one.tags["craft.configuration"]: one for one in client.search_model_versions("name = 'shelf'")}
+    assert len(client.search_model_versions("name = 'shelf'")) == len(record.summaries) == len(versions)
+    best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
+    champion = client.get_model_version_by_alias("shelf", "champion")
+    assert champion.tags["craft.configuration"] == best.configuration
+    small = [one for one in record.summaries if one.value("search_score") >= best.value("search_score") - 1]
+    least = min(small, key=lambda one: one.value("trainable_parameters"))
+    near = client.get_model_version_by_alias("shelf", "smallest-within-1-point")
+    assert near.tags["craft.configuration"] == least.configuration
+    folder = Path(client.get_logged_model(champion.model_id).artifact_location.removeprefix("file://"))
+    flavor = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]["python_function"]
+    assert flavor["loader_module"] == "orchestrator.serving"
+    assert "python_model" not in flavor
+    assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt", ".bin")]
+    assert client.get_run(champion.run_id).data.tags["craft.key"] == champion.tags["craft.key"]
+    # Registering leaves the record of the sweep as it was.
+    assert {run.info.run_id: run.info.end_time for run in runs(client)} == before
+
+
+def test_two_tasks_are_two_models_and_a_store_without_the_trial_says_so(
+    small_sweep: SmallSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take(small_sweep, "--pick", "knee")
+    client = MlflowClient(small_sweep.uri)
+    names = {model.name for model in client.search_registered_models()}
+    assert {"mood-toy-sentiment", "mood-toy-paraphrase"} <= names
+    empty = f"sqlite:///{tmp_path / 'empty.db'}"
+    MlflowClient(empty).search_experiments()
+    capsys.readouterr()
+    flags = ["--pick", "knee", "--register", "mood", "--tracking-uri", empty]
+    assert main([str(small_sweep.folder), *flags]) == 2
+    assert "tracking replay" in capsys.readouterr().err
+    assert main([str(small_sweep.folder), "--pick", "knee", "--register", "a/b", "--task", "toy/sentiment"]) == 2
+    assert "a/b" in capsys.readouterr().err
+
+
+def runs(client: MlflowClient) -> list:
+    experiment = client.get_experiment_by_name("small")
+    assert experiment is not None
+    return client.search_runs([experiment.experiment_id], max_results=100)
