@@ -113,6 +113,7 @@ class _Run:
         # First the proposer: one that learns adds to the plan what it proposed before.
         self.proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
+        self._scheduler = SCHEDULERS[plan.sweep.scheduler.name].make(plan, folder)
         self.stop = Stop(display.say)
         self._at_once = 1
         self._started = time.monotonic()
@@ -204,7 +205,7 @@ class _Run:
                     param_space={},
                     tune_config=tune.TuneConfig(
                         search_alg=self._source(only),
-                        scheduler=SCHEDULERS[sweep.scheduler.name].make(sweep),
+                        scheduler=self._scheduler,
                         num_samples=-1,
                         reuse_actors=True,
                         trial_name_creator=_key_of,

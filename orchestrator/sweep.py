@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_serializer, model_validator
 
 from craft.results import Counts
 from craft.spec import DataSettings, Protocol, Settings, TrainingSettings
@@ -65,9 +65,29 @@ class SearchSettings(Settings):
 
 
 class SchedulerSettings(Settings):
-    """Which trials are stopped early, and by what rule."""
+    """Which trials are stopped early, and by what rule (`orchestrator.stopping`).
+
+    `grace` is in epochs: none is stopped before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
+    """
 
     name: str = "none"
+    grace: float = Field(1.0, gt=0)
+    factor: float = Field(3.0, ge=2, le=16)
+    brackets: int = Field(3, ge=1, le=8)
+    rivals: int = Field(3, ge=1)
+
+    @model_validator(mode="after")
+    def _has_them(self) -> SchedulerSettings:
+        row = SCHEDULER_SETTINGS[self.name]
+        strange = sorted(self.model_fields_set - {"name", *row.settings})
+        if strange:
+            allowed = f"its settings: {', '.join(row.settings)}" if row.settings else "it has no settings"
+            raise ValueError(f"{self.name} does not take {', '.join(strange)}; {allowed}")
+        return self
+
+    @model_serializer(mode="plain")
+    def _only_its_own(self) -> dict[str, Any]:
+        return {"name": self.name} | {key: getattr(self, key) for key in SCHEDULER_SETTINGS[self.name].settings}
 
     @field_validator("name")
     @classmethod
@@ -237,6 +257,7 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
         mistakes += wrong
         blocks += [block] if block else []
     mistakes += _check_search(content, blocks)
+    mistakes += _check_stopping(sweep) if sweep else []
     mistakes += _check_names(content)
     mistakes += _check_tasks(content)
     return sweep, mistakes
@@ -284,6 +305,13 @@ def _check_search(content: dict[str, Any], blocks: list[Block]) -> list[Mistake]
     if ALGORITHMS[algorithm].samples:
         if search.get("trials") is None:
             return [Mistake(("search",), f"{algorithm} needs trials: how many configurations to draw, as in trials: 64")]
+        if ALGORITHMS[algorithm].one_block and len(blocks) > 1:
+            return [
+                Mistake(
+                    ("search", "algorithm"),
+                    f"{algorithm} searches one method block and the space has {len(blocks)}; tpe and sobol search several",
+                )
+            ]
         return []
     mistakes = [
         Mistake(
@@ -298,6 +326,20 @@ def _check_search(content: dict[str, Any], blocks: list[Block]) -> list[Mistake]
             Mistake(("search", "trials"), f"{algorithm} runs every combination; drop trials, or use algorithm: random")
         )
     return mistakes
+
+
+def _check_stopping(sweep: Sweep) -> list[Mistake]:
+    scheduler, training = sweep.scheduler, sweep.training
+    if scheduler.name == "none":
+        return []
+    if sweep.objectives.get("score") != "maximize":
+        return [Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")]
+    epochs = [training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())]
+    searched = any("epochs" in block.dimensions for block in sweep.blocks)
+    if training.max_steps is None and not searched and scheduler.grace >= max(epochs):
+        message = f"grace is {scheduler.grace:g} epochs and training has {max(epochs):g}, so nothing would ever be stopped"
+        return [Mistake(("scheduler", "grace"), message)]
+    return []
 
 
 def _check_names(content: dict[str, Any]) -> list[Mistake]:

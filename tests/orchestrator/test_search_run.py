@@ -1,0 +1,109 @@
+"""A searcher that learns and a scheduler that stops, on real Ray with a stand-in for training: run, ended, gone on with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from craft.results import Counts
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger
+from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.runner import run_sweep
+from orchestrator.study import STUDY_FILE
+from orchestrator.sweep import load_sweep
+from orchestrator.trial import Train
+
+pytestmark = pytest.mark.slow
+
+
+def stand_in(log: str) -> Train:
+    """Three epochs; a learning rate of 1e-3 scores best, and it shows from the first epoch on."""
+
+    def train(spec, directory, *, report, resume_from, on_step):
+        import math
+        from pathlib import Path
+
+        from craft.checkpoint import write_folder
+        from craft.results import Counts, Progress, RunResult
+
+        rate = spec.training.learning_rate
+        with Path(log).open("a") as file:
+            file.write(f"{spec.key}\n")
+        for epoch in (1, 2, 3):
+            score = 80 - 10 * abs(math.log10(rate) + 3) + epoch
+            folder = write_folder(directory / f"checkpoint-{epoch}", lambda aside: (aside / "state").write_text("x"))
+            report(Progress(epoch, 3, float(epoch), {"search_score": score}, [], folder))
+        adapter = directory / "adapter"
+        adapter.mkdir()
+        (adapter / "adapter_model.safetensors").write_text("x")
+        counts = Counts(100, 2, 1000, 400)
+        return RunResult({"search_score": score, "score": score - 1}, counts, adapter, 3, 3, 1.0)
+
+    return train
+
+
+@dataclass
+class Journalled:
+    """Of a tracker that part which a scheduler reads again on a resume."""
+
+    journal: Journal
+    open_configurations: frozenset[str] = frozenset()
+
+    def trial_progress(self, key: str, progress: dict[str, Any]) -> None:
+        row = {**progress["metrics"], "step": progress["step"], "epoch": progress["epoch"]}
+        self.journal.append({"kind": "trial_progress", "key": key, "rows": [row]})
+
+    def settle(self, *given: Any) -> None: ...
+    def trial_started(self, *given: Any) -> None: ...
+    def trial_ended(self, *given: Any) -> None: ...
+    def configuration_ended(self, *given: Any) -> None: ...
+
+
+def plan_of(folder: Path, trials: int) -> Plan:
+    file = folder / "sweep.yaml"
+    file.write_text(
+        "name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nscheduler: {name: asha, grace: 1, factor: 2}\n"
+        "space: [{method: lora, rank: 4, learning_rate: {min: 1e-6, max: 1e-1, distribution: log_uniform}}]\n"
+        f"search: {{algorithm: tpe, trials: {trials}}}\n"
+    )
+    sweep = load_sweep(file)
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
+
+
+def run(folder: Path, trials: int, *, resume: bool = False) -> tuple[Plan, SweepOutcome]:
+    plan = plan_of(folder, trials)
+    options = RunOptions(folder / "run", resume=resume, cpus=1, verbosity="quiet")
+    with Journal(folder / "run" / "journal.jsonl") as journal:
+        return plan, run_sweep(plan, options, train=stand_in(str(folder / "log")), tracker=Journalled(journal))
+
+
+def test_a_sweep_that_learns_is_run_extended_and_never_repeats_itself(tmp_path: Path) -> None:
+    first, outcome = run(tmp_path, 4)
+    assert len(first.configurations) == 4
+    assert not outcome.trouble
+    assert outcome.complete
+    assert (tmp_path / "run" / STUDY_FILE).exists()
+    whole, outcome = run(tmp_path, 7, resume=True)
+    assert [one.id for one in whole.configurations][:4] == [one.id for one in first.configurations]
+    assert len({one.id for one in whole.configurations}) == 7
+    runs = Counter((tmp_path / "log").read_text().split())
+    assert set(runs.values()) == {1}
+    assert runs.keys() == {trial.key for trial in whole.trials} == Ledger(tmp_path / "run").results().keys()
+    # Early stopping: what is worse than what came before goes after its first epoch, the best runs to its end.
+    assert outcome.stopped
+    best = max(outcome.finished, key=lambda key: outcome.results[key].metrics["search_score"])
+    assert outcome.results[best].steps == 3
+    for key in outcome.stopped:
+        result = outcome.results[key]
+        assert result.steps < 3
+        assert result.metrics["search_score"] - result.steps < outcome.results[best].metrics["search_score"] - 3
+    # In one process at a time a sweep and one cut in two are the same sweep.
+    (tmp_path / "again").mkdir()
+    uncut, _ = run(tmp_path / "again", 7)
+    assert [one.id for one in uncut.configurations] == [one.id for one in whole.configurations]
