@@ -52,14 +52,15 @@ class GaLoreAdam(torch.optim.AdamW):
         wide = gradient.shape[0] <= gradient.shape[1]
         gradient = gradient if wide else gradient.T
         state = self.state[weight]
-        done = int(state.get("steps", 0))
+        # AdamW's own word, and kind, for it: that is what it looks for when a state is loaded.
+        done = int(state.get("step", 0))
         if done % self.interval == 0:
             state["projector"] = torch.linalg.svd(gradient, full_matrices=False)[0][:, : self.rank].contiguous()
         projector = state["projector"].float()
         small = projector.T @ gradient
         if done == 0:
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(small), torch.zeros_like(small)
-        state["steps"] = done + 1
+        state["step"] = torch.tensor(float(done + 1))
         beta1, beta2 = group["betas"]
         first = state["exp_avg"].lerp_(small, 1 - beta1)
         second = state["exp_avg_sq"].mul_(beta2).addcmul_(small, small, value=1 - beta2)
