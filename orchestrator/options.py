@@ -47,6 +47,7 @@ class SweepOutcome:
         seconds: of this run.
         trouble: why the run ended before its plan did, where it did.
         signal: the number of the signal that stopped it, where one did.
+        spent: what of the budget ended it, where something did.
     """
 
     results: dict[str, TrialResult]
@@ -58,6 +59,7 @@ class SweepOutcome:
     seconds: float
     trouble: str | None = None
     signal: int | None = None
+    spent: str | None = None
     notes: list[str] = field(default_factory=list)
 
     @property

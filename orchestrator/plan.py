@@ -103,8 +103,14 @@ class Plan:
         """How many trials there will be: known, or at most, where they are chosen while the sweep runs."""
         if self.planner is None:
             return len(self.trials)
+        return max(len(self.trials), self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
+
+    @property
+    def wanted(self) -> int:
+        """How many configurations a learning searcher may propose: `search.trials`, or as many as `budget.trials` allows."""
+        budget, each = self.sweep.budget.trials, len(self.sweep.task_names) * len(self.sweep.seeds)
         wanted = self.sweep.search.trials or 0
-        return max(len(self.trials), wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
+        return wanted if budget is None else min(wanted, budget // each)
 
     def add(self, configuration: Configuration) -> None:
         """Takes in a configuration that was proposed, with its trials."""
@@ -308,6 +314,12 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         raise SweepError(errors)
     if not allowed:
         _refuse_nothing_or_too_much(Plan(sweep, [], [], list(dropped.values())))
+    each = len(sweep.task_names) * len(sweep.seeds)
+    if sweep.budget.trials is not None and sweep.budget.trials < each:
+        where = sweep.where(("budget", "trials"))
+        raise SweepError(
+            [f"{where}: budget.trials: one configuration alone needs {each} trials; the budget is {sweep.budget.trials}"]
+        )
     probed = list({one.id: one for one in allowed}.values())
     return Plan(
         sweep,

@@ -65,7 +65,7 @@ def _print_bounds(plan: Plan, console: Console) -> None:
     console.print(f"{sweep.name}: {sweep.model}", style="bold", highlight=False)
     console.print(
         f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"
-        f"at most {sweep.search.trials} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
+        f"at most {plan.wanted} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
         f"{plan.expected_trials} trials\n"
         f"trainable parameters of points tried out: {min(sizes):,} to {max(sizes):,}",
         highlight=False,

@@ -106,6 +106,11 @@ class Recorder:
         """Keys of trials that are still to run, in the plan's order."""
         return [key for key in self._specs if key not in self._ended]
 
+    @property
+    def running(self) -> list[str]:
+        """Keys of trials that run."""
+        return list(self._running)
+
     def spec(self, key: str) -> TrialSpec:
         return self._specs[key]
 
@@ -192,12 +197,14 @@ class Recorder:
         trials = [trial for name in chosen for trial in self._trials_of[name]]
         return summarize(trials, self.results, self._plan.counts)
 
-    def outcome(self, seconds: float, trouble: str | None, signal: int | None = None) -> SweepOutcome:
-        """How the plan stands, after a run of `seconds` that ended early for `trouble` if it did."""
+    def outcome(self, seconds: float, trouble: str | None, signal: int | None = None, spent: str | None = None) -> SweepOutcome:
+        """How the plan stands, after a run of `seconds` that ended early for `trouble` if it did, or by its budget."""
         by_status: dict[str, list[str]] = {"finished": [], "stopped": [], "failed": [], "interrupted": [], "missing": []}
         for key in self._specs:
             by_status[self.results[key].status if key in self.results else "missing"].append(key)
-        return SweepOutcome(results=dict(self.results), seconds=seconds, trouble=trouble, signal=signal, **by_status)
+        return SweepOutcome(
+            results=dict(self.results), seconds=seconds, trouble=trouble, signal=signal, spent=spent, **by_status
+        )
 
     def _catch_up(self) -> None:
         """Tells the tracker what the driver before wrote into the ledger and died before saying."""

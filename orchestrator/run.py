@@ -160,7 +160,8 @@ def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, cons
         Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
     if outcome.signal is not None and (outcome.interrupted or outcome.missing):
         return 128 + outcome.signal
-    return GOOD if outcome.complete and not outcome.trouble else SOME_FAILED
+    good = outcome.complete or (outcome.spent is not None and not outcome.failed)
+    return GOOD if good and not outcome.trouble else SOME_FAILED
 
 
 def _again(arguments: Sequence[str]) -> str:

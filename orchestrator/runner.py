@@ -19,6 +19,7 @@ import posixpath
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from pyarrow import fs
 from ray import tune
 
 from orchestrator import crash
+from orchestrator.budget import Watch
 from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, check_writable, open_storage
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.nodes import Cluster, joined, share
@@ -110,6 +112,7 @@ class _Run:
     ) -> None:
         self.plan, self.options, self.folder, self.storage, self.train = plan, options, folder, storage, train
         self.display = display
+        self.watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpu)
         # First the proposer: one that learns adds to the plan what it proposed before.
         self.proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
@@ -131,10 +134,23 @@ class _Run:
         """Whether anything is to run: trials of the plan, or such as the proposer may still add to it."""
         return bool(self.recorder.remaining) or (self.plan.adaptive and not self.proposer.exhausted)
 
+    @property
+    def ending(self) -> bool:
+        """Whether no trial may start any more: somebody asked for it, or the budget is used up."""
+        return self.stop.asked or self.watch.spent is not None
+
+    def look(self) -> None:
+        """Holds what has been used against the budget."""
+        self.watch.look(self.recorder.running, sum(result.seconds for result in self.recorder.results.values()))
+
     def to_the_end(self) -> str | None:
         """Returns why it ended before its plan did, or None."""
         if not self._left:
             return None
+        for summary in self.recorder.summaries():
+            if summary.complete:
+                self._tell(summary)
+        self.look()
         trouble = None
         try:
             trouble = self._attempts()
@@ -154,7 +170,9 @@ class _Run:
         return self.outcome(trouble)
 
     def outcome(self, trouble: str | None) -> SweepOutcome:
-        return self.recorder.outcome(time.monotonic() - self._started, trouble, self.stop.signal)
+        seconds, spent = time.monotonic() - self._started, self.watch.spent
+        outcome = self.recorder.outcome(seconds, trouble, self.stop.signal, spent)
+        return replace(outcome, notes=[*outcome.notes, f"ended by {spent}"]) if spent else outcome
 
     def _closed(self) -> str | None:
         """Marks what was running as interrupted; returns what is wrong if the disk does not take it."""
@@ -166,10 +184,10 @@ class _Run:
     def _attempts(self) -> str | None:
         suspects: list[str] = []
         fruitless = 0
-        while self._left and not self.stop.asked:
+        while self._left and not self.ending:
             before = len(self.recorder.results)
             error = self._attempt(suspects)
-            if self.stop.asked:
+            if self.ending:
                 return None
             running = self.recorder.lost()
             if error is None:
@@ -214,7 +232,7 @@ class _Run:
                     run_config=tune.RunConfig(
                         name=f"attempt-{number}",
                         storage_path=self.storage,
-                        stop=_Stopper(self.stop),
+                        stop=_Stopper(self),
                         callbacks=[_Recording(self, number)],
                         failure_config=tune.FailureConfig(max_failures=self.options.max_failures),
                         # Two, so that a damaged one has one before it.
@@ -255,6 +273,8 @@ class _Run:
     def _tell(self, summary: Summary) -> None:
         values = search_values(summary, self.recorder.results, self.plan.sweep.objectives)
         self.proposer.tell(summary.configuration, values, "complete" if summary.complete else "incomplete")
+        if summary.complete:
+            self.watch.finished(summary.label, values)
 
     def _slots_of(self, cluster: Cluster) -> int:
         """How many trials run at once.
@@ -318,6 +338,7 @@ class _Recording(tune.Callback):
         if now >= self._next_tick:
             self._next_tick = now + 0.25
             self._recorder.flush()
+            self._run.look()
             self._run.display.tick()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -343,16 +364,16 @@ class _Recording(tune.Callback):
 
 
 class _Stopper(tune.Stopper):
-    """Ends an attempt when somebody asked for it."""
+    """Ends an attempt when somebody asked for it, or the budget is used up."""
 
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
+    def __init__(self, run: _Run) -> None:
+        self._run = run
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self._stop.asked
+        return self._run.ending
 
     def __getstate__(self) -> dict[str, Any]:
         return {}

@@ -69,9 +69,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
 
             try:
                 outcome = run_sweep(plan, options, tracker=tracker, last_words=last_words)
-                status = (
-                    "finished" if outcome.complete else "interrupted" if outcome.interrupted or outcome.missing else "failed"
-                )
+                done, open_ = outcome.complete or outcome.spent, outcome.interrupted or outcome.missing
+                status = "finished" if done else "interrupted" if open_ else "failed"
                 summaries = mark_front(summarize(plan.trials, outcome.results, plan.counts), sweep.objectives)
                 files = _front_files(plan, summaries, console)
             except BaseException:
@@ -124,7 +123,7 @@ def _info(plan: Plan, fingerprints: dict[str, str]) -> dict[str, Any]:
         "algorithm": sweep.search.algorithm,
         "scheduler": sweep.scheduler.name,
         "protocol": sweep.protocol,
-        "configurations": sweep.search.trials if plan.adaptive else len(plan.configurations),
+        "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
         "trials": plan.expected_trials,
         "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.seeds, data=fingerprints),
         "sweep_yaml": (sweep.folder / EFFECTIVE_FILE).read_text(),

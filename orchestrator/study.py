@@ -86,7 +86,7 @@ class StudyProposer:
 
     @property
     def exhausted(self) -> bool:
-        return self._used_up or len(self._known) >= (self._sweep.search.trials or 0)
+        return self._used_up or len(self._known) >= self._plan.wanted
 
     def suggest(self) -> Configuration | None:
         repeats = 0

@@ -21,6 +21,7 @@ from craft.results import Counts
 from craft.spec import DataSettings, Protocol, Settings, TrainingSettings
 from craft.tasks import TASKS, expand_tasks, find_task, suite_names
 from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
+from orchestrator.budget import Budget
 from orchestrator.mistakes import Mistake, SweepError, YamlPath, dotted, from_pydantic, nearest, shown, unknown
 from orchestrator.resources import Resources
 from orchestrator.space import Block, parse_block
@@ -95,12 +96,6 @@ class SchedulerSettings(Settings):
         if name not in SCHEDULER_SETTINGS:
             raise ValueError(unknown("scheduler", name, list(SCHEDULER_SETTINGS)))
         return name
-
-
-class Budget(Settings):
-    """What the whole sweep may cost: `trials` that may run; the plan is refused where it needs more."""
-
-    trials: int | None = Field(None, gt=0)
 
 
 class TrackingSettings(Settings):
@@ -257,7 +252,7 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
         mistakes += wrong
         blocks += [block] if block else []
     mistakes += _check_search(content, blocks)
-    mistakes += _check_stopping(sweep) if sweep else []
+    mistakes += [*_check_stopping(sweep), *_check_budget(sweep)] if sweep else []
     mistakes += _check_names(content)
     mistakes += _check_tasks(content)
     return sweep, mistakes
@@ -340,6 +335,17 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
         message = f"grace is {scheduler.grace:g} epochs and training has {max(epochs):g}, so nothing would ever be stopped"
         return [Mistake(("scheduler", "grace"), message)]
     return []
+
+
+def _check_budget(sweep: Sweep) -> list[Mistake]:
+    mistakes = [
+        Mistake(("budget", "target", name), unknown("objective", name, list(sweep.objectives)))
+        for name in sweep.budget.target
+        if name not in sweep.objectives
+    ]
+    if sweep.budget.gpu_hours is not None and not sweep.resources.gpu:
+        mistakes.append(Mistake(("budget", "gpu_hours"), "trials take no GPU (resources.gpu is 0); give wall_clock instead"))
+    return mistakes
 
 
 def _check_names(content: dict[str, Any]) -> list[Mistake]:

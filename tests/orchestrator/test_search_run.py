@@ -65,19 +65,19 @@ class Journalled:
     def configuration_ended(self, *given: Any) -> None: ...
 
 
-def plan_of(folder: Path, trials: int) -> Plan:
+def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
     file = folder / "sweep.yaml"
     file.write_text(
         "name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nscheduler: {name: asha, grace: 1, factor: 2}\n"
         "space: [{method: lora, rank: 4, learning_rate: {min: 1e-6, max: 1e-1, distribution: log_uniform}}]\n"
-        f"search: {{algorithm: tpe, trials: {trials}}}\n"
+        f"search: {{algorithm: tpe, trials: {trials}}}\n{more}"
     )
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
 
 
-def run(folder: Path, trials: int, *, resume: bool = False) -> tuple[Plan, SweepOutcome]:
-    plan = plan_of(folder, trials)
+def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> tuple[Plan, SweepOutcome]:
+    plan = plan_of(folder, trials, more)
     options = RunOptions(folder / "run", resume=resume, cpus=1, verbosity="quiet")
     with Journal(folder / "run" / "journal.jsonl") as journal:
         return plan, run_sweep(plan, options, train=stand_in(str(folder / "log")), tracker=Journalled(journal))
@@ -107,3 +107,14 @@ def test_a_sweep_that_learns_is_run_extended_and_never_repeats_itself(tmp_path: 
     (tmp_path / "again").mkdir()
     uncut, _ = run(tmp_path / "again", 7)
     assert [one.id for one in uncut.configurations] == [one.id for one in whole.configurations]
+
+
+def test_a_target_ends_the_sweep_and_a_met_one_starts_nothing(tmp_path: Path) -> None:
+    plan, outcome = run(tmp_path, 10, "budget: {target: {score: 50}}\n")
+    assert "budget.target" in str(outcome.spent)
+    assert 2 <= len(outcome.finished) < 2 * 10
+    log = (tmp_path / "log").read_text()
+    again, outcome = run(tmp_path, 10, "budget: {target: {score: 50}}\n", resume=True)
+    assert "budget.target" in str(outcome.spent)
+    assert (tmp_path / "log").read_text() == log
+    assert [one.id for one in again.configurations] == [one.id for one in plan.configurations]

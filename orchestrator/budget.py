@@ -1,0 +1,103 @@
+"""What a whole sweep may cost, and what is enough: `budget` of a sweep file, and the watch that ends the sweep by it.
+
+A budget that is used up ends the sweep cleanly: no trial starts any more, those that run keep their last checkpoints, and the
+front is made of what has finished. With a larger budget `--resume` goes on.
+
+- `trials`: what is planned beforehand is refused if it needs more; a searcher that learns proposes as many as fit.
+- `gpu_hours`: of all sessions of the sweep together, a trial's time multiplied by its share of GPUs.
+- `wall_clock`: of this session.
+- `target`: reached when one configuration, all of its trials finished, is as good in every metric named. Its score is the mean
+  search score, as everywhere where the sweep decides something.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from craft.spec import Settings
+
+UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)\s*")
+
+
+class Budget(Settings):
+    """When the sweep ends before its plan does."""
+
+    trials: int | None = Field(None, gt=0)
+    gpu_hours: float | None = Field(None, gt=0)
+    wall_clock: str | None = Field(None, description="as in 90min, 8h, 2d")
+    target: dict[str, float] = Field(default_factory=dict, description="objectives with the values that are enough")
+
+    @field_validator("wall_clock", mode="before")
+    @classmethod
+    def _is_a_duration(cls, given: Any) -> Any:
+        if given is not None and (not isinstance(given, str) or not _DURATION.fullmatch(given) or not duration(given)):
+            raise ValueError(f"got {given!r}; a number with its unit (s, min, h, d), as in 90min or 8h")
+        return given
+
+    @property
+    def wall_clock_seconds(self) -> float | None:
+        return None if self.wall_clock is None else duration(self.wall_clock)
+
+
+def duration(text: str) -> float:
+    """Seconds that `90min`, `8h` or `2d` stand for. Raises ValueError where it is none."""
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d)")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def meets(values: Mapping[str, float], target: Mapping[str, float], objectives: Mapping[str, Any]) -> bool:
+    """Whether values are at least as good as every one of a target's, each in its objective's direction."""
+    return bool(target) and all(
+        name in values and (values[name] >= wanted if objectives[name] == "maximize" else values[name] <= wanted)
+        for name, wanted in target.items()
+    )
+
+
+class Watch:
+    """Watches a session's spending. `spent` is why the sweep is to end, or None while it may go on."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        objectives: Mapping[str, Any],
+        gpus: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            gpus: GPUs that one trial takes.
+            clock: seconds, from anywhere.
+        """
+        self._budget, self._objectives, self._gpus, self._clock = budget, objectives, gpus, clock
+        self._started = clock()
+        self._since: dict[str, float] = {}
+        self.spent: str | None = None
+
+    def look(self, running: Iterable[str], ended_seconds: float) -> None:
+        """Called often: `running` are the keys of trials that run, `ended_seconds` the time of all that have ended."""
+        now = self._clock()
+        self._since = {key: self._since.get(key, now) for key in running}
+        limit = self._budget.wall_clock_seconds
+        if limit is not None and now - self._started >= limit:
+            self._end(f"budget.wall_clock: {self._budget.wall_clock} are over")
+        if self._budget.gpu_hours is not None:
+            hours = (ended_seconds + sum(now - since for since in self._since.values())) * self._gpus / 3600
+            if hours >= self._budget.gpu_hours:
+                self._end(f"budget.gpu_hours: {hours:.2f} of {self._budget.gpu_hours:g} are used")
+
+    def finished(self, label: str, values: Mapping[str, float]) -> None:
+        """A configuration has finished all of its trials."""
+        if meets(values, self._budget.target, self._objectives):
+            reached = ", ".join(f"{name} {values[name]:g}" for name in self._budget.target)
+            self._end(f"budget.target: {label} reached it ({reached})")
+
+    def _end(self, why: str) -> None:
+        self.spent = self.spent or why

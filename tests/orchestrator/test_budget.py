@@ -1,0 +1,105 @@
+"""Budgets: what counts, when it is used up, and what a file may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from craft.results import Counts
+from orchestrator.budget import Budget, Watch, duration, meets
+from orchestrator.mistakes import SweepError
+from orchestrator.plan import Planner, make_plan
+from orchestrator.sweep import load_sweep
+
+OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
+
+
+def watch(budget: Budget, gpus: float = 1.0) -> tuple[Watch, list[float]]:
+    now = [100.0]
+    return Watch(budget, OBJECTIVES, gpus, lambda: now[0]), now
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+def test_the_wall_clock_counts_this_session() -> None:
+    one, now = watch(Budget(wall_clock="1min"))
+    now[0] += 59
+    one.look([], 1e9)
+    assert one.spent is None
+    now[0] += 1
+    one.look([], 0)
+    assert "wall_clock" in str(one.spent)
+
+
+def test_gpu_hours_count_what_has_ended_and_what_runs_by_their_share() -> None:
+    one, now = watch(Budget(gpu_hours=1), gpus=0.5)
+    one.look(["a", "b"], 3600)  # half an hour used
+    assert one.spent is None
+    now[0] += 1799
+    one.look(["a", "b"], 3600)
+    assert one.spent is None
+    now[0] += 1
+    one.look(["a", "b"], 3600)
+    assert "1.00 of 1" in str(one.spent)
+
+
+def test_a_trial_that_has_ended_is_not_counted_twice() -> None:
+    one, now = watch(Budget(gpu_hours=1))
+    one.look(["a"], 0)
+    now[0] += 2000
+    one.look([], 2000)
+    one.look(["b"], 2000)
+    now[0] += 1000
+    one.look(["b"], 2000)
+    assert one.spent is None
+
+
+def test_a_target_is_met_in_every_metric_and_each_direction() -> None:
+    target = {"score": 80.0, "trainable_parameters": 1000.0}
+    assert meets({"score": 80.0, "trainable_parameters": 1000.0}, target, OBJECTIVES)
+    assert not meets({"score": 79.9, "trainable_parameters": 10.0}, target, OBJECTIVES)
+    assert not meets({"score": 99.0, "trainable_parameters": 1001.0}, target, OBJECTIVES)
+    assert not meets({"trainable_parameters": 10.0}, target, OBJECTIVES)
+    assert not meets({"score": 99.0}, {}, OBJECTIVES)
+    one, _ = watch(Budget(target=target))
+    one.finished("LoRA r8", {"score": 85.0, "trainable_parameters": 900.0})
+    assert one.spent == "budget.target: LoRA r8 reached it (score 85, trainable_parameters 900)"
+
+
+def text(more: str, search: str = "{algorithm: tpe, trials: 10}") -> str:
+    space = "[{method: lora, rank: 4, learning_rate: {min: 1e-5, max: 1e-2}}]"
+    return f"name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nspace: {space}\nsearch: {search}\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("budget: {wall_clock: 8}\n", "a number with its unit"),
+        ("budget: {wall_clock: 0h}\n", "a number with its unit"),
+        ("budget: {gpu_hours: 5}\n", "no GPU"),
+        ("budget: {target: {scroe: 80}}\n", "Did you mean 'score'"),
+        ("budget: {target: {seconds: 80}}\n", "unknown objective 'seconds'"),
+        ("budget: {trial: 80}\n", "trials"),
+    ],
+)
+def test_what_a_budget_cannot_be_is_refused(tmp_path: Path, more: str, message: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(text(more))
+    with pytest.raises(SweepError, match=message):
+        load_sweep(file)
+
+
+def test_a_searcher_that_learns_proposes_as_many_as_the_trials_allow(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(text("budget: {trials: 7}\n"))
+    sweep = load_sweep(file)
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40)))
+    assert (plan.wanted, plan.expected_trials) == (3, 6)
+    file.write_text(text("budget: {trials: 1}\n"))
+    sweep = load_sweep(file)
+    with pytest.raises(SweepError, match="one configuration alone needs 2"):
+        make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40)))
