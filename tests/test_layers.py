@@ -20,6 +20,7 @@ OWNERS = {
     "ray": {"orchestrator/runner.py", "orchestrator/nodes.py", "orchestrator/search.py"},
     "mlflow": {
         "orchestrator/mlflow_writer.py",
+        "orchestrator/mlflow_probe.py",
         "orchestrator/artifacts.py",
         "orchestrator/mlflow_reader.py",
         "orchestrator/registry.py",

@@ -92,7 +92,8 @@ def plan_of(
     file = folder / "sweep.yaml"
     space = f"[{{method: lora, rank: {{values: {ranks}}}}}]"
     file.write_text(
-        f"name: test\nmodel: m\ntasks: [toy/acceptability]\nseeds: {seeds}\nspace: {space}\nresources: {resources}\nstorage: {storage}\n"
+        f"name: test\nmodel: m\ntasks: [toy/acceptability]\nseeds: {seeds}\nspace: {space}\n"
+        f"resources: {resources}\nstorage: {storage}\n"
     )
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))

@@ -1,0 +1,125 @@
+"""What one machine knows of a sweep it is to run: versions, storage, model, data, GPUs. Asked of every machine of a cluster.
+
+`examine` runs where it is asked and answers in plain data, so that one answer can be held against another: two machines that
+read different data, or have different libraries, train different trials. A fault that it meets is part of its answer.
+"""
+
+from __future__ import annotations
+
+import platform
+import posixpath
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pyarrow import fs
+
+from craft.spec import RunSpec
+from orchestrator.checkpoints import open_storage
+
+PACKAGES = ("craft-sweeps", "torch", "transformers", "peft", "ray", "numpy")
+
+
+def examine(storage: str, token: str, runs: Sequence[dict[str, Any]], gpus: bool) -> dict[str, Any]:
+    """The answer of the machine it runs on.
+
+    Args:
+        storage: the sweep's storage, a folder or a URI.
+        token: the name of a file that whoever asks has put there, with its own name in it.
+        runs: one run of each task of the sweep, as JSON.
+        gpus: whether GPUs matter.
+
+    Returns:
+        `host`, `versions` by package, `free_bytes` on storage (None for a URI), `data` (fingerprints by task), `gpus` (name,
+        total and used MiB), and `faults`: what is wrong, by what was looked at.
+    """
+    faults: dict[str, str] = {}
+
+    def tried(what: str, look: Callable[[], Any]) -> Any:
+        try:
+            return look()
+        except Exception as error:  # any fault of the machine is an answer
+            faults[what] = " ".join(str(error).split())[:400] or type(error).__name__
+            return None
+
+    specs = [RunSpec.model_validate(run) for run in runs]
+    tried("storage", lambda: _see(storage, token))
+    tried("model", lambda: _load_tokenizer(specs[0]))
+    return {
+        "host": socket.gethostname(),
+        "versions": versions(),
+        "free_bytes": tried("disk", lambda: _free(storage)),
+        "data": {run.task: tried(f"data {run.task}", partial(_fingerprint, run)) for run in specs},
+        "gpus": (tried("gpus", _gpus) or []) if gpus else [],
+        "faults": faults,
+    }
+
+
+def put_token(storage: str, token: str) -> None:
+    """Puts the file that `examine` looks for."""
+    filesystem, root = open_storage(storage)
+    filesystem.create_dir(root, recursive=True)
+    with filesystem.open_output_stream(posixpath.join(root, token)) as file:
+        file.write(token.encode())
+
+
+def take_token(storage: str, token: str) -> None:
+    filesystem, root = open_storage(storage)
+    filesystem.delete_file(posixpath.join(root, token))
+
+
+def _see(storage: str, token: str) -> None:
+    filesystem, root = open_storage(storage)
+    path = posixpath.join(root, token)
+    if filesystem.get_file_info(path).type != fs.FileType.File:
+        raise OSError(f"{storage} is not the folder that the driver writes to: a file it has just put there is missing")
+    with filesystem.open_input_stream(path) as file:
+        if file.read() != token.encode():
+            raise OSError(f"{storage} gives back something else than was written")
+    own = f"{path}-{socket.gethostname()}"
+    with filesystem.open_output_stream(own) as file:
+        file.write(b"ok")
+    filesystem.delete_file(own)
+
+
+def _free(storage: str) -> int | None:
+    filesystem, root = open_storage(storage)
+    return shutil.disk_usage(root).free if isinstance(filesystem, fs.LocalFileSystem) else None
+
+
+def _load_tokenizer(run: RunSpec) -> None:
+    from craft.models import load_tokenizer
+
+    load_tokenizer(run.model, revision=run.revision)
+
+
+def _fingerprint(run: RunSpec) -> str:
+    from craft.tasks import find_task
+    from craft.tasks.splits import load_splits
+
+    return load_splits(find_task(run.task, run.data), run.data, protocol=run.protocol).fingerprint
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def _gpus() -> list[tuple[str, int, int]]:
+    # Not by torch: a process that Ray gives no GPU sees none there.
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.strip().splitlines()
+    except FileNotFoundError:
+        return []
+    rows = [[part.strip() for part in line.rsplit(",", 2)] for line in lines]
+    return [(name, int(total), int(used)) for name, total, used in rows]
