@@ -123,9 +123,9 @@ def _main(given: argparse.Namespace, console: Console) -> None:
         aside = _aside(given.to) if given.to is not None else Path(scratch) / "written"
         try:
             taken = _choose(given, record, chosen.summary.configuration, chosen.reason, aside)
-            for one in taken:
+            for number, one in enumerate(taken):
                 console.print(f"{one.entry.task}: {one.reasons[-1]}")
-                _write(record, one, Path(scratch) / one.entry.key, given.merge, given.base)
+                _write(record, one, Path(scratch) / f"fetched-{number}", given.merge, given.base)
             if given.register is not None:
                 _register(given, record, taken, console)
             if given.to is not None:
@@ -227,8 +227,10 @@ def _tell(given: argparse.Namespace, taken: Sequence[Taken], aside: Path, consol
 
 
 def _pair(run: Mapping[str, Any]) -> bool:
-    """Whether the run's task reads two texts."""
-    return len(find_task(run["spec"]["task"], DataSettings.model_validate(run["spec"]["data"])).text) == 2
+    """Whether the run's task reads two texts. A task of the user's own says so itself: its files need not be here."""
+    task = run["spec"]["task"]
+    own = run["spec"]["data"]["custom"].get(task.removeprefix("custom/"), {}) if task.startswith("custom/") else {}
+    return len(own["text"] if own else find_task(task, DataSettings()).text) == 2
 
 
 def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:

@@ -160,7 +160,7 @@ def differences(one: Side, other: Side) -> dict[str, str]:
         for name in DATA_FACTS
         if name in facts[0][task] and name in facts[1][task] and facts[0][task][name] != facts[1][task][name]
     ]
-    generation = [side.record.sweep.data.generation for side in (one, other)]
+    generation = [side.record.sweep.generation for side in (one, other)]
     if generation[0] != generation[1] and any(task.startswith("commonsense") for task in facts[0]):
         lines.append("how answers are generated and scored (data.generation)")
     if lines:

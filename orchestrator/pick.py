@@ -51,8 +51,9 @@ def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pic
         limit = _amount(rule, amount)
         return _MEASURED[name](_complete(summaries), limit)
     if rule == "best":
-        best = _best(_complete(summaries))
-        return Pick(best, f"the best mean search score ({_score(best)}) of {len(summaries)} configurations")
+        complete = _complete(summaries)
+        best = _best(complete)
+        return Pick(best, f"the best mean search score ({_score(best)}) of {len(complete)} configurations")
     if rule == "knee":
         _complete(summaries)
         chosen = knee(summaries, objectives)

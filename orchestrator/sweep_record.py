@@ -8,19 +8,23 @@ journal tells which trials there are and the ledger how they ended; in the store
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from craft.checkpoint import CheckpointCorrupt, verify
+from craft.tasks import SUITES
 from orchestrator.checkpoints import ADAPTER_FOLDER, newest_whole
 from orchestrator.identity import EFFECTIVE_FILE
 from orchestrator.journal import read
 from orchestrator.ledger import Ledger
 from orchestrator.mistakes import nearest, shown
 from orchestrator.summary import Entry, Summary, mark_front, summarize_entries
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweep import DEFAULT_OBJECTIVES, Direction
 from orchestrator.tracking import JOURNAL
 from orchestrator.tracking_uri import redact, resolve_uri, sqlite_file
 
@@ -32,18 +36,34 @@ class NoSuchSweep(ValueError):
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What of a sweep's file says what its numbers mean. Read as data and not as a sweep to run: the user's own files that it
+    names need not be here."""
+
+    name: str
+    model: str
+    revision: str | None
+    protocol: str
+    task_names: tuple[str, ...]
+    seeds: tuple[int, ...]
+    objectives: Mapping[str, Direction]
+    generation: Mapping[str, Any]
+    uri: str
+
+
+@dataclass(frozen=True)
 class SweepRecord:
     """A sweep's trials as they stand.
 
     Attributes:
-        sweep: its effective file.
+        sweep: the terms of its effective file.
         where: the folder or store it was read from, for people.
         uri: the tracking store it is recorded in; None where that has a password nobody gave.
         entries: every trial that should be there: each configuration on each task with each seed.
         fetch: gives a trial's adapter folder, by its key; an empty folder is for copies.
     """
 
-    sweep: Sweep
+    sweep: Terms
     where: str
     uri: str | None
     entries: tuple[Entry, ...]
@@ -86,7 +106,7 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     `storage` (runs), else in the store beside it (mlflow.db).
 
     Raises:
-        NoSuchSweep: there is none; TrackingError: the store cannot be read; SweepError: its sweep file cannot.
+        NoSuchSweep: there is none; TrackingError: the store cannot be read; ValueError: its sweep file cannot.
     """
     path = Path(name)
     if os.sep in name or (path / EFFECTIVE_FILE).is_file():
@@ -108,12 +128,12 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> SweepRecord:
         tracking_uri: its store, if it is not the one in its file.
 
     Raises:
-        NoSuchSweep: the folder holds no sweep; SweepError: its file cannot be read.
+        NoSuchSweep: the folder holds no sweep; ValueError: its file cannot be read.
     """
     folder = folder.absolute()
     if not (folder / EFFECTIVE_FILE).is_file():
         raise _no_such_sweep(str(folder), _folders(folder.parent), f"{folder.parent}/")
-    sweep = load_sweep(folder / EFFECTIVE_FILE)
+    sweep = read_terms(folder / EFFECTIVE_FILE)
     results = Ledger(folder).results()
     known = {}
     for event, _ in read(folder / JOURNAL):
@@ -121,12 +141,39 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> SweepRecord:
             names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
             known[event["key"]] = Entry(**{name: event[name] for name in names}, parameters=event["params"], result=None)
     entries = [replace(entry, result=results.get(key)) for key, entry in known.items()]
-    uri = tracking_uri or (None if "***@" in sweep.tracking.uri else sweep.tracking.uri)
+    uri = tracking_uri or (None if "***@" in sweep.uri else sweep.uri)
 
     def fetch(key: str, scratch: Path) -> Path:
         return _stored_adapter(folder, key, results[key].facts.get("adapter"), scratch)
 
     return SweepRecord(sweep, str(folder), uri and resolve_uri(uri), _whole(sweep, entries), fetch)
+
+
+def read_terms(file: Path) -> Terms:
+    """The terms in an effective sweep file, where defaults are written out.
+
+    Raises:
+        ValueError: it is no sweep file.
+    """
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        own = (content.get("data") or {}).get("custom") or {}
+        tasks: list[str] = []
+        for name in content["tasks"]:
+            tasks += [f"custom/{one}" for one in own] if name == "custom" else SUITES.get(name, (name,))
+        return Terms(
+            name=str(content["name"]),
+            model=str(content["model"]),
+            revision=content.get("revision"),
+            protocol=content.get("protocol", "honest"),
+            task_names=tuple(dict.fromkeys(tasks)),
+            seeds=tuple(content["seeds"]),
+            objectives=content.get("objectives", DEFAULT_OBJECTIVES),
+            generation=(content.get("data") or {}).get("generation") or {},
+            uri=(content.get("tracking") or {}).get("uri", DEFAULT_URI),
+        )
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is no effective sweep file: {' '.join(str(error).split())}") from error
 
 
 def _read_store(name: str, uri: str) -> SweepRecord:
@@ -136,11 +183,11 @@ def _read_store(name: str, uri: str) -> SweepRecord:
     stored = reader.sweep(name)
     if stored is None:
         raise _no_such_sweep(name, reader.sweep_names(), redact(uri))
-    sweep = load_sweep(stored.sweep_file)
+    sweep = read_terms(stored.sweep_file)
     return SweepRecord(sweep, redact(uri), uri, _whole(sweep, stored.entries), stored.fetch)
 
 
-def _whole(sweep: Sweep, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def _whole(sweep: Terms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The trials that the sweep's file still asks for, and for each configuration those that never began."""
     by_configuration: dict[str, dict[tuple[str, int], Entry]] = {}
     for entry in entries:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 
 from orchestrator.compare import main
@@ -132,3 +133,19 @@ def test_trials_that_never_began_make_a_configuration_incomplete(tmp_path: Path)
     (summary,) = read_folder(folder).summaries
     assert (summary.finished, summary.planned, summary.complete) == (1, 4, False)
     assert np.isnan(summary.score.mean)
+
+
+def test_a_task_of_the_users_own_is_read_without_its_files(tmp_path: Path) -> None:
+    folder = record(tmp_path / "own", {"x": (1, over_seeds(80, 82, task="custom/mine"))}, tasks=("custom/mine",))
+    content = yaml.safe_load((folder / "sweep.yaml").read_text())
+    content |= {"tasks": ["custom"], "data": {"custom": {"mine": {"train": "/gone.csv", "text": ["a"], "label": "b"}}}}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+    (summary,) = read_folder(folder).summaries
+    assert (summary.complete, summary.score.mean) == (True, 81.0)
+
+
+def test_a_file_that_is_no_sweep_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = record(tmp_path / "own", {"x": (1, over_seeds(80, 82))})
+    (folder / "sweep.yaml").write_text("- a list\n")
+    assert main([str(folder), str(folder)]) == 2
+    assert f"{folder / 'sweep.yaml'} is no effective sweep file" in capsys.readouterr().err
