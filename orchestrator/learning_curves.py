@@ -1,0 +1,202 @@
+"""Recorded learning curves: what trials of a sweep scored at every evaluation, as one small file that can be replayed.
+
+A row is a finished trial: its parameters (flat, as the tracker shows them), task and seed, its curve of (epoch, search score),
+what it scored in the end, what it cost. JSON lines hold one trial each; CSV holds one evaluation a line, the trial's columns
+repeated, parameters and counts under `parameter.NAME` and `count.NAME`. Trials are found again by content, not by where the
+record was made: model, data folder and protocol are no part of the question.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from craft.results import Counts
+from craft.spec import RunSpec, content_hash
+from orchestrator.journal import read
+from orchestrator.ledger import Ledger
+from orchestrator.parameters import flat_parameters, flatten
+
+JOURNAL = "journal.jsonl"
+NOT_ASKED = ("model", "revision", "protocol", "task", "seed")
+"""Parameters of a run that are no part of its configuration; task and seed have columns of their own."""
+
+
+class MissingCurve(LookupError):
+    """Something is asked of a record that it does not hold. Nothing is made up in its place."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One finished trial. `evaluations` are (epoch, search score) in order; `seconds` its whole time."""
+
+    label: str
+    parameters: dict[str, Any]
+    task: str
+    seed: int
+    evaluations: list[tuple[float, float]]
+    search_score: float
+    score: float
+    seconds: float
+    counts: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        return _name(self.parameters, self.task, self.seed)
+
+
+class Record:
+    """Curves by what ran. Raises ValueError where two of them are the same trial."""
+
+    def __init__(self, curves: Iterable[Curve]) -> None:
+        self.curves = list(curves)
+        self._by_name = {curve.name: curve for curve in self.curves}
+        if len(self._by_name) < len(self.curves):
+            raise ValueError(f"the record holds {len(self.curves) - len(self._by_name)} trials twice")
+        self._counts: dict[str, Counts] = {}
+
+    def curve(self, run: RunSpec) -> Curve:
+        """The curve of a run. Raises MissingCurve."""
+        found = self._by_name.get(_name(_asked(flat_parameters(run)), run.task, run.seed))
+        if found is None:
+            shown = ", ".join(f"{name} {value}" for name, value in flatten(run.parameters).items())
+            near = sorted({(curve.task, curve.seed) for curve in self.curves})[:6]
+            raise MissingCurve(
+                f"the record has no curve of {run.method} ({shown}) at learning_rate {run.training.learning_rate:g} on "
+                f"{run.task} with seed {run.seed}. It has {len(self.curves)} curves; tasks and seeds: {near}. Every training "
+                "setting must be as recorded, too."
+            )
+        return found
+
+    def counts(self, run: RunSpec) -> Counts:
+        """What the run's method costs, from any curve of equal method parameters. Raises MissingCurve."""
+        own = {"method": run.method, **flatten(run.parameters)}
+        key = content_hash(own, 16)
+        if key not in self._counts:
+            found = next((one for one in self.curves if own.items() <= one.parameters.items()), None)
+            if found is None:
+                shown = ", ".join(f"{name} {value}" for name, value in own.items())
+                raise MissingCurve(f"the record has no trial with {shown}: simulate a space whose every point was recorded")
+            fields = Counts.__dataclass_fields__
+            self._counts[key] = Counts(**{name: value for name, value in found.counts.items() if name in fields})  # type: ignore[arg-type]
+        return self._counts[key]
+
+
+def read_record(path: Path) -> Record:
+    """The record in a .jsonl or .csv file.
+
+    Raises:
+        ValueError: it cannot be read, or is no record; with the line.
+    """
+    try:
+        if path.suffix == ".csv":
+            return Record(_from_csv(path))
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        curves = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                content = json.loads(line)
+                content["evaluations"] = [(float(epoch), float(score)) for epoch, score in content["evaluations"]]
+                curves.append(Curve(**content))
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"{path}:{number}: no recorded trial ({error})") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+    if not curves:
+        raise ValueError(f"{path} holds no recorded trial")
+    return Record(curves)
+
+
+def write_record(curves: Iterable[Curve], path: Path) -> None:
+    """Writes .jsonl or .csv, by the name's ending."""
+    if path.suffix != ".csv":
+        path.write_text("".join(f"{json.dumps(asdict(curve))}\n" for curve in curves))
+        return
+    rows = [
+        {
+            **{f"parameter.{name}": json.dumps(value) for name, value in curve.parameters.items()},
+            **{f"count.{name}": value for name, value in curve.counts.items()},
+            **{name: getattr(curve, name) for name in ("label", "task", "seed", "search_score", "score", "seconds")},
+            "epoch": epoch,
+            "evaluation": score,
+        }
+        for curve in curves
+        for epoch, score in curve.evaluations
+    ]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def record_sweep(folder: Path) -> tuple[list[Curve], int]:
+    """The finished trials of a sweep's folder, from its journal and ledger, and how many others are left out.
+
+    A trial that a scheduler stopped has only the beginning of a curve, so it cannot be replayed.
+    """
+    started: dict[str, dict[str, Any]] = {}
+    points: dict[str, dict[float, float]] = {}
+    for event, _ in read(folder / JOURNAL):
+        if event.get("kind") == "trial_started":
+            started[event["key"]] = event
+        elif event.get("kind") == "trial_progress":
+            for row in event.get("rows", ()):
+                if "epoch" in row and "search_score" in row:
+                    points.setdefault(event["key"], {})[row["epoch"]] = row["search_score"]
+    if not started:
+        raise ValueError(f"{folder} holds no sweep's journal with trials: give a folder such as runs/NAME")
+    curves, left_out = [], 0
+    results = Ledger(folder).results()
+    for key, event in started.items():
+        result = results.get(key)
+        if result is None or result.status != "finished" or key not in points:
+            left_out += 1
+            continue
+        search = result.metrics.get("search_score", max(points[key].values()))
+        curves.append(
+            Curve(
+                label=event["label"],
+                parameters=_asked(event["params"]),
+                task=event["task"],
+                seed=event["seed"],
+                evaluations=sorted(points[key].items()),
+                search_score=search,
+                score=result.metrics["score"],
+                seconds=result.seconds,
+                counts=result.counts,
+            )
+        )
+    return curves, left_out
+
+
+def _from_csv(path: Path) -> list[Curve]:
+    found: dict[str, Curve] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            try:
+                parameters = {
+                    k.removeprefix("parameter."): json.loads(v) for k, v in row.items() if k.startswith("parameter.") and v
+                }
+                counts = {k.removeprefix("count."): float(v) for k, v in row.items() if k.startswith("count.") and v}
+                name = _name(parameters, row["task"], int(row["seed"]))
+                if name not in found:
+                    search, score, seconds = (float(row[column]) for column in ("search_score", "score", "seconds"))
+                    found[name] = Curve(
+                        row["label"], parameters, row["task"], int(row["seed"]), [], search, score, seconds, counts
+                    )
+                found[name].evaluations.append((float(row["epoch"]), float(row["evaluation"])))
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"{path}: a line is no recorded evaluation ({error})") from None
+    return list(found.values())
+
+
+def _asked(flat: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flat.items() if name not in NOT_ASKED}
+
+
+def _name(parameters: Mapping[str, Any], task: str, seed: int) -> str:
+    return content_hash([sorted(parameters.items()), task, seed], 16)

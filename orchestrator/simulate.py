@@ -1,0 +1,130 @@
+"""The command line of the simulator: judge a search strategy on recorded curves before a cluster is spent on it.
+
+python -m orchestrator.simulate record runs/NAME --to curves.csv     a sweep's curves as a file
+python -m orchestrator.simulate SWEEP.yaml --recorded curves.csv --workers 8 --seeds 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.learning_curves import MissingCurve, read_record, record_sweep, write_record
+from orchestrator.progress import duration
+from orchestrator.simulation import Faults, Outcome, Yardstick, simulate, whole_record
+from orchestrator.sweep import load_sweep
+
+GOOD, WRONG = 0, 2
+
+EXAMPLES = """\
+examples:
+  python -m orchestrator.simulate record runs/grid --to curves.csv
+      the learning curves of a finished sweep, one evaluation a line
+  python -m orchestrator.simulate sweeps/search.yaml --recorded curves.csv --workers 8 --seeds 20
+      replay the file's searcher and scheduler 20 times
+  python -m orchestrator.simulate sweeps/search.yaml --recorded curves.csv --workers 200 \\
+      --set search.algorithm=random --set scheduler='{name: none}' --failures 0.02 --preemptions 0.1
+      another strategy, on a cluster where things go wrong
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of a replay."""
+    flags = argparse.ArgumentParser(
+        prog="python -m orchestrator.simulate",
+        description="Replay recorded learning curves under a sweep file's searcher and scheduler, with simulated time.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument("sweep", metavar="SWEEP.yaml", help="the sweep file, whose every point must have been recorded")
+    flags.add_argument("--recorded", metavar="FILE", type=Path, required=True, help="the curves, .jsonl or .csv")
+    flags.add_argument("--workers", metavar="N", type=int, default=1, help="trials at once (1)")
+    flags.add_argument("--seeds", metavar="N", type=int, default=1, help="replays, each with its own search seed (1)")
+    flags.add_argument("--failures", metavar="P", type=float, default=0.0, help="chance that an evaluation's work is lost")
+    flags.add_argument("--preemptions", metavar="P", type=float, default=0.0, help="chance to lose the worker after one")
+    flags.add_argument("--reach", metavar="SHARE", type=float, default=0.95, help="share of the record's hypervolume (0.95)")
+    flags.add_argument("--set", dest="overrides", metavar="KEY.PATH=VALUE", action="append", default=[], help="as for a run")
+    return flags
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status: 0, or 2 where something is refused."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        if arguments[:1] == ["record"]:
+            return _record(arguments[1:], console)
+        given = parser().parse_args(arguments)
+        if given.workers < 1 or given.seeds < 1:
+            raise ValueError("--workers and --seeds are whole numbers from 1")
+        if not all(0 <= chance < 1 for chance in (given.failures, given.preemptions)) or not 0 < given.reach <= 1:
+            raise ValueError("--failures and --preemptions are chances from 0 to below 1, --reach a share up to 1")
+        return _replay(given, console)
+    except (ValueError, MissingCurve, OSError) as error:
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(str(error))
+        return WRONG
+
+
+def _record(arguments: Sequence[str], console: Console) -> int:
+    flags = argparse.ArgumentParser(prog="python -m orchestrator.simulate record", description="Write a sweep's curves.")
+    flags.add_argument("folder", metavar="runs/NAME", type=Path)
+    flags.add_argument("--to", metavar="FILE", type=Path, required=True, help=".jsonl (a trial a line) or .csv (an evaluation)")
+    given = flags.parse_args(arguments)
+    curves, left_out = record_sweep(given.folder)
+    if not curves:
+        raise ValueError(f"{given.folder} has no finished trial to record")
+    write_record(curves, given.to)
+    console.print(f"{given.to}: {len(curves)} finished trials" + (f"; {left_out} others left out" if left_out else ""))
+    return GOOD
+
+
+def _replay(given: argparse.Namespace, console: Console) -> int:
+    sweep, record = load_sweep(given.sweep, given.overrides), read_record(given.recorded)
+    best, grid_epochs = whole_record(sweep, record)
+    yardstick = Yardstick(best, sweep.objectives)
+    faults = Faults(given.failures, given.preemptions)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("seed", "trial-epochs", f"to {given.reach:.0%}", "of the grid", "hypervolume", "time", "trials", "stopped"):
+        table.add_column(name, justify="right")
+    started, outcomes = time.perf_counter(), []
+    for seed in range(given.seeds):
+        search = sweep.search.model_copy(update={"seed": sweep.search.seed + seed})
+        one = simulate(sweep.model_copy(update={"search": search}), record, given.workers, yardstick, faults, seed)
+        outcomes.append(one)
+        table.add_row(str(seed), *_row(one, yardstick, given.reach, grid_epochs))
+    spent = time.perf_counter() - started
+    console.print(table)
+    reached = [epochs for one in outcomes if (epochs := one.epochs_to(given.reach * yardstick.whole)) is not None]
+    trials = sum(one.finished + one.stopped + one.failed for one in outcomes)
+    console.print(
+        f"{sweep.search.algorithm} + {sweep.scheduler.name}, {given.workers} workers: "
+        + (f"median {median(reached):.1f} trial-epochs to {given.reach:.0%} of the record's hypervolume, " if reached else "")
+        + f"reached in {len(reached)} of {given.seeds} replays; the whole grid takes {grid_epochs:g}"
+    )
+    console.print(f"{trials} trials replayed, {1000 * spent / max(1, trials):.2f} ms each", style="dim")
+    return GOOD
+
+
+def _row(one: Outcome, yardstick: Yardstick, reach: float, grid_epochs: float) -> list[str]:
+    to = one.epochs_to(reach * yardstick.whole)
+    last = one.progress[-1][2] if one.progress else 0.0
+    return [
+        f"{one.epochs:.1f}",
+        "never" if to is None else f"{to:.1f}",
+        "" if to is None else f"{to / grid_epochs:.0%}",
+        f"{last / yardstick.whole:.1%}",
+        duration(one.seconds),
+        str(one.finished + one.stopped + one.failed),
+        str(one.stopped),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""A sweep replayed from recorded curves with simulated time: the same proposers and rules, no training, no Ray.
+
+    proposer --configuration--> queue of trials --> N workers --events in order of time--> rule, results --> tell
+
+A worker takes the next trial and is busy until its next evaluation, for as long as that took in the record; then the rule says
+whether the trial goes on. Failures lose the work since the last evaluation; preemptions lose the worker, and the trial goes to
+the front of the queue. A loop over a heap, so a thousand workers cost what one does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from orchestrator import pareto
+from orchestrator.budget import Watch
+from orchestrator.learning_curves import Curve, Record
+from orchestrator.mistakes import SweepError
+from orchestrator.objectives import search_values
+from orchestrator.plan import Configuration, Plan, Planner, make_plan
+from orchestrator.proposers import SEARCHERS
+from orchestrator.stopping import RULES, entrant
+from orchestrator.summary import Summary, logarithmic, summarize
+from orchestrator.sweep import Sweep
+from orchestrator.trial import TrialResult, TrialSpec
+
+MAX_FAILURES = 3
+"""How often a trial is started again before it counts as failed."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong, as chances at every evaluation."""
+
+    failures: float = 0.0
+    preemptions: float = 0.0
+
+
+@dataclass
+class Outcome:
+    """What a replay did. `progress` is (trial-epochs, seconds, hypervolume) whenever a configuration finished."""
+
+    plan: Plan
+    epochs: float = 0.0
+    seconds: float = 0.0
+    finished: int = 0
+    stopped: int = 0
+    failed: int = 0
+    ended_by: str | None = None
+    progress: list[tuple[float, float, float]] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
+
+    def epochs_to(self, hypervolume: float) -> float | None:
+        """Trial-epochs spent until the front had that hypervolume; None if it never had."""
+        return next((epochs for epochs, _, reached in self.progress if reached >= hypervolume - 1e-12), None)
+
+
+@dataclass
+class _Running:
+    spec: TrialSpec
+    curve: Curve
+    configuration: Configuration
+    done: int = 0
+    failures: int = 0
+
+
+class Yardstick:
+    """Hypervolume of complete configurations by the reported score, from one reference point; counts on a log axis."""
+
+    def __init__(self, summaries: list[Summary], objectives: dict[str, pareto.Direction]) -> None:
+        self._names, self._directions = list(objectives), list(objectives.values())
+        self._log = [logarithmic(summaries, name) for name in self._names]
+        points = self._points(summaries)
+        self._reference = pareto.reference_point(points, self._directions)
+        self.whole = pareto.hypervolume(points, self._directions, self._reference)
+
+    def measure(self, summaries: list[Summary]) -> float:
+        return pareto.hypervolume(self._points(summaries), self._directions, self._reference) if summaries else 0.0
+
+    def _points(self, summaries: list[Summary]) -> pareto.Points:
+        return pareto.log_axes([[one.value(name) for name in self._names] for one in summaries], self._log)
+
+
+def planner_of(sweep: Sweep, record: Record) -> Planner:
+    """A planner that counts by the record, so that a replay needs neither the model nor torch."""
+    return Planner(sweep, record.counts)
+
+
+def whole_record(sweep: Sweep, record: Record) -> tuple[list[Summary], float]:
+    """Every configuration of the sweep's space that its constraints allow, summed up, and the trial-epochs they all took.
+
+    It is the best that a search could reach. Raises MissingCurve where something was not recorded, SweepError where the space
+    has ranges, of which no record can hold every value.
+    """
+    for block in sweep.blocks:
+        if block.ranges:
+            where = f"{sweep.where(block.path)}: space.{block.index}"
+            raise SweepError([f"{where}: {', '.join(block.ranges)}: no record holds every value of a range; give values"])
+    plain = sweep.search.model_copy(update={"algorithm": "grid", "trials": None})
+    budget = sweep.budget.model_copy(update={"trials": None})
+    sweep = sweep.model_copy(update={"search": plain, "budget": budget})
+    plan = make_plan(sweep, planner_of(sweep, record))
+    curves = {trial.key: record.curve(trial.run) for trial in plan.trials}
+    results = {trial.key: _finished(trial, curves[trial.key]) for trial in plan.trials}
+    return summarize(plan.trials, results, plan.counts), sum(curve.evaluations[-1][0] for curve in curves.values())
+
+
+def simulate(
+    sweep: Sweep, record: Record, workers: int, yardstick: Yardstick, faults: Faults | None = None, seed: int = 0
+) -> Outcome:
+    """Replays one sweep.
+
+    Raises:
+        MissingCurve: the searcher asks for what was not recorded.
+        SweepError: the sweep is refused as a real one would be.
+    """
+    plan = make_plan(sweep, planner_of(sweep, record))
+    return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed)).run()
+
+
+class _Simulation:
+    def __init__(
+        self, plan: Plan, record: Record, workers: int, yardstick: Yardstick, faults: Faults, chance: random.Random
+    ) -> None:
+        self._plan, self._record, self._free, self._yardstick = plan, record, workers, yardstick
+        self._faults, self._chance = faults, chance
+        self._proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan)
+        self._rule = RULES[plan.sweep.scheduler.name](plan.sweep.scheduler)
+        self._now, self._order = 0.0, 0
+        self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpu, lambda: self._now)
+        self._queue: deque[_Running] = deque()
+        self._events: list[tuple[float, int, _Running, bool]] = []
+        self._open: dict[str, list[TrialSpec]] = {}
+        self._results: dict[str, TrialResult] = {}
+        self._used = 0.0
+        self._outcome = Outcome(plan)
+
+    def run(self) -> Outcome:
+        outcome = self._outcome
+        self._fill()
+        while self._events and self._watch.spent is None:
+            self._now, _, trial, lost = heapq.heappop(self._events)
+            self._free += 1
+            self._evaluated(trial, lost)
+            self._watch.look((), self._used)
+            if self._watch.spent is None:
+                self._fill()
+        outcome.seconds, outcome.ended_by = self._now, self._watch.spent
+        return outcome
+
+    def _fill(self) -> None:
+        while self._free:
+            if not self._queue and not self._propose():
+                return
+            self._go_on(self._queue.popleft())
+
+    def _propose(self) -> bool:
+        configuration = self._proposer.suggest()
+        if configuration is None:
+            return False
+        by_id = self._plan.trials_of(configuration.id)
+        self._open[configuration.id] = by_id
+        self._queue.extend(_Running(spec, self._record.curve(spec.run), configuration) for spec in by_id)
+        return True
+
+    def _go_on(self, trial: _Running) -> None:
+        """A worker works towards the trial's next evaluation."""
+        before = trial.curve.evaluations[trial.done - 1][0] if trial.done else 0.0
+        epochs = trial.curve.evaluations[trial.done][0] - before
+        seconds = trial.curve.seconds * epochs / trial.curve.evaluations[-1][0]
+        lost = self._chance.random() < self._faults.failures
+        if lost:
+            share = self._chance.random()
+            epochs, seconds = epochs * share, seconds * share
+        self._outcome.epochs += epochs
+        self._used += seconds
+        self._free -= 1
+        self._order += 1
+        heapq.heappush(self._events, (self._now + seconds, self._order, trial, lost))
+
+    def _evaluated(self, trial: _Running, lost: bool) -> None:
+        if lost:
+            trial.failures += 1
+            if trial.failures > MAX_FAILURES:
+                self._outcome.failed += 1
+                self._end(trial, TrialResult(trial.spec.key, "failed", error="simulated", retryable=True))
+            else:
+                self._queue.appendleft(trial)
+            return
+        epoch, score = trial.curve.evaluations[trial.done]
+        trial.done += 1
+        stop = bool(self._rule and self._rule.report(entrant(self._plan.sweep, trial.spec, trial.configuration), epoch, score))
+        if trial.done == len(trial.curve.evaluations):
+            self._outcome.finished += 1
+            self._end(trial, _finished(trial.spec, trial.curve))
+        elif stop:
+            self._outcome.stopped += 1
+            self._end(trial, TrialResult(trial.spec.key, "stopped", {"search_score": score}))
+        elif self._chance.random() < self._faults.preemptions:
+            self._queue.appendleft(trial)
+        else:
+            self._go_on(trial)
+
+    def _end(self, trial: _Running, result: TrialResult) -> None:
+        self._results[trial.spec.key] = result
+        configuration = trial.configuration
+        specs = self._open[configuration.id]
+        if any(spec.key not in self._results for spec in specs):
+            return
+        (summary,) = summarize(specs, self._results, {configuration.id: configuration.known})
+        values = search_values(summary, self._results, self._plan.sweep.objectives)
+        self._proposer.tell(configuration.id, values, "complete" if summary.complete else "incomplete")
+        if summary.complete:
+            self._watch.finished(summary.label, values)
+            self._outcome.summaries.append(summary)
+            reached = self._yardstick.measure(self._outcome.summaries)
+            self._outcome.progress.append((self._outcome.epochs, self._now, reached))
+
+
+def _finished(spec: TrialSpec, curve: Curve) -> TrialResult:
+    metrics = {"search_score": curve.search_score, "score": curve.score}
+    return TrialResult(spec.key, "finished", metrics, dict(curve.counts), seconds=curve.seconds)
