@@ -167,9 +167,9 @@ def _new_version(
     except BaseException:
         client.finalize_logged_model(logged.model_id, "FAILED")
         raise
-    made: Any = client.create_model_version(
-        name, f"models:/{logged.model_id}", trial.info.run_id, tags=dict(tags), model_id=logged.model_id
-    )
+    # A server resolves models:/ itself; a database does so through whatever store is MLflow's global one, so it gets the place.
+    source = f"models:/{logged.model_id}" if client.tracking_uri.startswith("http") else logged.artifact_location
+    made: Any = client.create_model_version(name, source, trial.info.run_id, tags=dict(tags), model_id=logged.model_id)
     return str(made.version)
 
 

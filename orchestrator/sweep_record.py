@@ -118,7 +118,7 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     file = sqlite_file(uri)
     if tracking_uri is None and file is not None and not file.exists():
         raise _no_such_sweep(name, _folders(folder.parent), f"{folder.parent}/")
-    return _read_store(name, uri)
+    return _read_store(name, uri, [] if tracking_uri else _folders(folder.parent))
 
 
 def read_folder(folder: Path, tracking_uri: str | None = None) -> SweepRecord:
@@ -176,13 +176,14 @@ def read_terms(file: Path) -> Terms:
         raise ValueError(f"{file} is no effective sweep file: {' '.join(str(error).split())}") from error
 
 
-def _read_store(name: str, uri: str) -> SweepRecord:
+def _read_store(name: str, uri: str, folders: list[str]) -> SweepRecord:
     from orchestrator.mlflow_reader import StoreReader
 
     reader = StoreReader(uri)
     stored = reader.sweep(name)
     if stored is None:
-        raise _no_such_sweep(name, reader.sweep_names(), redact(uri))
+        where = f"{redact(uri)} and the folders" if folders else redact(uri)
+        raise _no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
     sweep = read_terms(stored.sweep_file)
     return SweepRecord(sweep, redact(uri), uri, _whole(sweep, stored.entries), stored.fetch)
 
@@ -228,8 +229,8 @@ def _folders(parent: Path) -> list[str]:
 def _no_such_sweep(name: str, known: list[str], where: str) -> NoSuchSweep:
     if not known:
         return NoSuchSweep(
-            f"there is no sweep {shown(name)}, and {where} holds none. Run one (python -m orchestrator.run SWEEP.yaml), or say "
+            f"there is no sweep {shown(name)}, and none in {where}. Run one (python -m orchestrator.run SWEEP.yaml), or say "
             "where it is: its folder (runs/NAME), or its name with --tracking-uri or --storage"
         )
     listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-    return NoSuchSweep(f"there is no sweep {shown(name)}.{nearest(Path(name).name, known)} {where} holds: {listed}")
+    return NoSuchSweep(f"there is no sweep {shown(name)}.{nearest(Path(name).name, known)} In {where}: {listed}")
