@@ -72,6 +72,7 @@ class Recorder:
         self.lock = threading.RLock()
         self._ledger, self._display, self._tracker, self._on_configuration = ledger, display, tracker, on_configuration
         self._plan = plan
+        self._counts: dict[str, dict[str, float]] = {}
         self._specs: dict[str, TrialSpec] = {}
         self._trials_of: dict[str, list[TrialSpec]] = {}
         self._recorded = ledger.results()
@@ -195,7 +196,9 @@ class Recorder:
         """The plan's configurations as their trials stand now (all, or those of the given ids)."""
         chosen = self._trials_of if configurations is None else configurations
         trials = [trial for name in chosen for trial in self._trials_of[name]]
-        return summarize(trials, self.results, self._plan.counts)
+        for one in self._plan.configurations[len(self._counts) :]:
+            self._counts[one.id] = one.known
+        return summarize(trials, self.results, self._counts)
 
     def outcome(self, seconds: float, trouble: str | None, signal: int | None = None, spent: str | None = None) -> SweepOutcome:
         """How the plan stands, after a run of `seconds` that ended early for `trouble` if it did, or by its budget."""

@@ -60,6 +60,7 @@ class Stopping(FIFOScheduler):
     def __init__(self, rule: Rule, plan: Plan, folder: Path | None = None) -> None:
         super().__init__()
         self._rule, self._plan = rule, plan
+        self._configurations: dict[str, Configuration] = {}
         if folder is not None:
             self._recall(folder / JOURNAL)
 
@@ -73,10 +74,12 @@ class Stopping(FIFOScheduler):
         return TrialScheduler.STOP if stop and not last else TrialScheduler.CONTINUE
 
     def _told(self, spec: TrialSpec, epoch: float, score: Any) -> bool:
-        found = [one for one in self._plan.configurations if one.id == spec.configuration]
-        if not found or not judged(score):
+        for one in self._plan.configurations[len(self._configurations) :]:
+            self._configurations[one.id] = one
+        found = self._configurations.get(spec.configuration)
+        if found is None or not judged(score):
             return False
-        return self._rule.report(entrant(self._plan.sweep, spec, found[0]), epoch, score)
+        return self._rule.report(entrant(self._plan.sweep, spec, found), epoch, score)
 
     def _recall(self, journal: Path) -> None:
         specs = {trial.key: trial for trial in self._plan.trials}
