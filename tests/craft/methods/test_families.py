@@ -1,0 +1,110 @@
+"""Our own tuners on every model family, under checkpointing, on a 16-bit base, switched off and loaded a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import nn
+
+from craft.methods import METHODS, BuildContext
+
+OWN = {
+    "lotr": {"rank": 3},
+    "superlora": {"rank": 2, "groups": 3},
+    "loretta": {"bottleneck": 8, "rank": 2},
+    "houlsby": {"bottleneck": 4},
+    "adapterdrop": {"bottleneck": 4, "dropped_layers": 1},
+    "milora": {"rank": 3},
+}
+WORDS = torch.arange(12).view(2, 6)
+
+
+def put(model: Any, method: str) -> Any:
+    row = METHODS[method]
+    kind = "CAUSAL_LM" if hasattr(model, "lm_head") else "FEATURE_EXTRACTION"
+    return row.build(model, row.parameters.model_validate(OWN[method]), BuildContext(kind))
+
+
+def stir(model: nn.Module) -> None:
+    draw = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.2 * torch.randn(weight.shape, generator=draw))
+
+
+def out(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=WORDS)[0]
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_every_family_starts_as_it_is_and_comes_back(
+    tiny_model: Callable[..., Any], family: str, method: str, tmp_path: Path
+) -> None:
+    before = out(tiny_model(family))
+    model = put(tiny_model(family), method)
+    torch.testing.assert_close(out(model), before, atol=1e-4, rtol=1e-4)
+    stir(model)
+    after = out(model)
+    assert not torch.allclose(after, before, atol=1e-3), "the adapter changes what the model says"
+    model.save_pretrained(str(tmp_path))
+    loaded = PeftModel.from_pretrained(tiny_model(family), str(tmp_path))
+    torch.testing.assert_close(out(loaded), after, atol=1e-5, rtol=1e-5)
+    assert not any(weight.requires_grad for weight in loaded.parameters()), "loaded to be used, not trained"
+
+
+@pytest.mark.parametrize("method", [name for name in OWN if name != "milora"])
+def test_switched_off_it_is_the_base_model(tiny_model: Callable[..., Any], method: str) -> None:
+    before = out(tiny_model("bert"))
+    model = put(tiny_model("bert"), method)
+    stir(model)
+    with model.disable_adapter():
+        assert torch.equal(out(model), before)
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_checkpointing_gives_the_same_gradients(tiny_model: Callable[..., Any], method: str) -> None:
+    gradients = []
+    for checkpoints in (False, True):
+        base = tiny_model("llama", head="causal")
+        if checkpoints:
+            base.gradient_checkpointing_enable({"use_reentrant": False})
+        torch.manual_seed(0)
+        model = put(base, method).train()
+        stir(model)
+        model(input_ids=WORDS).logits.square().mean().backward()
+        gradients.append({name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad})
+    for name, gradient in gradients[0].items():
+        assert gradient is not None, name
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_a_16_bit_base_keeps_float32_adapters(tiny_model: Callable[..., Any], method: str) -> None:
+    model = put(tiny_model("llama", dtype=torch.bfloat16, head="causal"), method).train()
+    names = {name: weight.dtype for name, weight in model.named_parameters() if weight.requires_grad}
+    own = {dtype for name, dtype in names.items() if "modules_to_save" not in name}
+    assert own == {torch.float32}
+    logits = model(input_ids=WORDS).logits
+    assert torch.isfinite(logits.float()).all()
+    logits.float().square().mean().backward()
+
+
+@pytest.mark.parametrize("method", [name for name in OWN if name != "milora"])
+def test_two_adapters_at_once_and_one_taken_away(tiny_model: Callable[..., Any], method: str) -> None:
+    model = put(tiny_model("bert"), method)
+    stir(model)
+    first = out(model)
+    model.add_adapter("second", model.peft_config["default"])
+    model.set_adapter("second")
+    assert not torch.allclose(out(model), first, atol=1e-4)
+    model.set_adapter("default")
+    assert torch.equal(out(model), first)
+    model.delete_adapter("second")
+    assert torch.equal(out(model), first)
