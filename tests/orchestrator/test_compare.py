@@ -19,8 +19,9 @@ FOUR = (0, 1, 2, 3)
 
 
 @pytest.fixture
-def sweeps(tmp_path: Path) -> Path:
+def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`new` and `old`: the old sweep's other configuration reports more, but was worse where the search could see."""
+    monkeypatch.chdir(tmp_path)  # where no tracking store lies
     other = over_seeds(99, 99, 99, 99, search=50)
     record(tmp_path / "new", {"LoRA r1": (100, over_seeds(*NEW, search=82))}, seeds=FOUR)
     record(tmp_path / "old", {"LoRA r1": (200, over_seeds(*OLD, search=79)), "LoRA r9": (900, other)}, seeds=FOUR)
