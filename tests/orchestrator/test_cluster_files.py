@@ -1,0 +1,209 @@
+"""The files of `orchestrator/cluster`: their structure, and the Slurm script against a scheduler that is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.run import parser
+
+FOLDER = Path(__file__).parent.parent.parent / "orchestrator" / "cluster"
+SLURM = FOLDER / "slurm.sbatch"
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+def run_arguments(command: str) -> list[str]:
+    """What a command line gives to `python -m orchestrator.run`; parsing them refuses an unknown flag."""
+    given = shlex.split(command.split("orchestrator.run", 1)[1])
+    parser().parse_args(given)
+    return given
+
+
+def pods(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    cluster = job["spec"]["rayClusterSpec"]
+    groups = {"head": cluster["headGroupSpec"], **{group["groupName"]: group for group in cluster["workerGroupSpecs"]}}
+    return {name: group["template"]["spec"] for name, group in groups.items()}
+
+
+def test_the_rayjob_resumes_on_storage_that_every_pod_mounts() -> None:
+    claim, job = documents("kuberay.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    arguments = run_arguments(job["spec"]["entrypoint"])
+    assert "--resume" in arguments
+    storage = arguments[arguments.index("--storage") + 1]
+    for name, pod in pods(job).items():
+        (container,) = pod["containers"]
+        mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        (source,) = [mounted[path] for path in mounted if storage.startswith(f"{path}/")]
+        assert volumes[source]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"], name
+        assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_rayjob_has_gpu_workers_on_spot_machines_and_no_trial_on_its_head() -> None:
+    _, job = documents("kuberay.yaml")
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    (group,) = cluster["workerGroupSpecs"]
+    assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    pod = pods(job)[group["groupName"]]
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert any("spot" in str(one["key"]) or one.get("value") == "spot" for one in pod["tolerations"])
+    assert all(set(one) <= {"key", "operator", "value", "effect", "tolerationSeconds"} for one in pod["tolerations"])
+
+
+def test_credentials_come_from_a_secret_only() -> None:
+    _, job = documents("kuberay.yaml")
+    for pod in pods(job).values():
+        environment = {one["name"]: one for one in pod["containers"][0]["env"]}
+        for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+            assert environment[name]["valueFrom"]["secretKeyRef"]["name"] == "mlflow"
+
+
+def test_the_ray_cluster_file_keeps_to_rays_schema() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    import ray
+
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
+    (cluster,) = documents("ray-cluster.yaml")
+    jsonschema.validate(cluster, schema)
+    assert cluster["available_node_types"][cluster["head_node_type"]]["resources"] == {"CPU": 0}
+    head = " ".join(cluster["head_start_ray_commands"])
+    assert "--dashboard-host=127.0.0.1" in head
+
+
+def test_commands_in_the_heads_of_files_are_commands_that_exist() -> None:
+    text = (FOLDER / "ray-cluster.yaml").read_text()
+    (command,) = re.findall(r"python -m orchestrator\.run [^']+", text)
+    run_arguments(command)
+    (command,) = re.findall(r"orchestrator\.run .*?(?= &\n)", SLURM.read_text())
+    run_arguments(command)
+
+
+def test_the_tracking_server_has_a_password_a_database_and_a_door_to_this_machine_only() -> None:
+    (compose,) = documents("mlflow.compose.yaml")
+    services = compose["services"]
+    ports = {name: service.get("ports", []) for name, service in services.items()}
+    assert ports.pop("mlflow") == ["127.0.0.1:5000:5000"]
+    assert not any(ports.values())
+    server = services["mlflow"]
+    assert "--app-name basic-auth" in server["command"]
+    assert "--artifacts-destination s3://" in server["command"]
+    assert server["environment"]["MLFLOW_BACKEND_STORE_URI"].startswith("postgresql://")
+    for service in services.values():
+        for name, value in service.get("environment", {}).items():
+            if "PASSWORD" in name or "SECRET" in name:
+                assert str(value).startswith("${"), f"{name} stands in the file"
+        for needed in service.get("depends_on", {}):
+            assert needed in services
+
+
+def test_mlflows_server_takes_the_flags_of_the_compose_file() -> None:
+    from click.testing import CliRunner
+    from mlflow.cli import cli
+
+    (compose,) = documents("mlflow.compose.yaml")
+    words = shlex.split(compose["services"]["mlflow"]["command"])
+    known = CliRunner().invoke(cli, ["server", "--help"]).output
+    command = cli.commands["server"]  # type: ignore[attr-defined]
+    options = {name for one in command.params for name in one.opts}
+    assert {word for word in words if word.startswith("--")} <= options, known
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+def test_shellcheck_has_nothing_to_say() -> None:
+    done = subprocess.run(["shellcheck", SLURM], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def scheduler(folder: Path, driver: str) -> dict[str, str]:
+    """An environment with a Slurm that is a few shell scripts, and `driver` as what the sweep's process does."""
+    binaries = folder / "bin"
+    binaries.mkdir()
+    log = f'echo "$(basename "$0") $*" >> {folder}/calls\n'
+    scripts = {
+        "srun": log + 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
+        "scontrol": log + '[ "$1" = show ] && printf "node1\\nnode2\\n"; true',
+        "ray": log + '[ "$1" = status ] || exec sleep 300',
+        "python": log + driver,
+    }
+    for name, script in scripts.items():
+        (binaries / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+        (binaries / name).chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_CPUS_PER_TASK": "4", "SLURM_GPUS_ON_NODE": "1"}
+    sweep = {"SWEEP": "sweep.yaml", "STORAGE": str(folder / "shared")}
+    return {"PATH": f"{binaries}:{os.environ['PATH']}", "HOME": str(folder), **slurm, **sweep}
+
+
+def calls(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path, status: int) -> None:
+    env = scheduler(tmp_path, f"sleep 1; exit {status}")
+    done = subprocess.run(["bash", SLURM], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stderr
+    seen = calls(tmp_path)
+    (head,) = [call for call in seen if call.startswith("ray start --head")]
+    (worker,) = [call for call in seen if call.startswith("ray start --block")]
+    address = re.search(r"--address=(\S+)", worker)
+    assert address
+    assert address[1].startswith("node1:")
+    assert f"--port={address[1].split(':')[1]}" in head
+    (drive,) = [call for call in seen if call.startswith("python -m orchestrator.run sweep.yaml --resume")]
+    assert f"--address {address[1]} --storage {tmp_path}/shared" in drive
+    assert not [call for call in seen if "requeue" in call]
+    assert not list((tmp_path / "shared").glob(".ray-token*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM], ids=["time limit", "preempted"])
+def test_before_its_end_the_slurm_job_stops_the_sweep_and_is_queued_again(tmp_path: Path, number: int) -> None:
+    stops = "trap 'sleep 1; echo stopped >> calls; exit 143' TERM\necho ready >> calls\nwhile :; do sleep 0.1; done"
+    env = scheduler(tmp_path, stops)
+    process = subprocess.Popen(["bash", SLURM], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while "ready" not in calls(tmp_path) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "draining" in out
+    seen = calls(tmp_path)
+    assert seen.index("stopped") < seen.index("scontrol requeue 77")
+
+
+def test_a_sweep_that_ends_while_it_is_told_to_stop_is_not_queued_again(tmp_path: Path) -> None:
+    env = scheduler(tmp_path, "trap 'exit 0' TERM\necho ready >> calls\nwhile :; do sleep 0.1; done")
+    process = subprocess.Popen(["bash", SLURM], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while "ready" not in calls(tmp_path) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "scontrol requeue 77" not in calls(tmp_path)
+
+
+def test_a_slurm_job_without_a_sweep_says_what_it_needs(tmp_path: Path) -> None:
+    env = scheduler(tmp_path, "exit 0")
+    del env["SWEEP"]
+    done = subprocess.run(["bash", SLURM], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "give the sweep file" in done.stderr
+    assert calls(tmp_path) == []
