@@ -29,7 +29,8 @@ class Resources(Settings):
     Attributes:
         cpu: cores; also the threads of a trial.
         gpu: a share of one GPU (0.5), or whole ones.
-        memory: bytes of the host's memory, or text such as `12 GiB`; no limit if not given.
+        memory: bytes of the host's memory, or text such as `12 GiB`; no limit if not given. The limit is on what a trial
+            allocates beyond its idle worker, which has about 300 MB resident itself.
         heartbeat_minutes: a trial that does no step for so long is ended and counts as died. Loading the model and decomposing
             its weights are within it. 0 waits for ever.
         custom: Ray's custom resources, which the machines of a cluster declare, as `{fast_disk: 1}`.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import resource
@@ -193,12 +194,21 @@ def _memory_limit(settings: WorkerSettings) -> Iterator[None]:
     if settings.memory_bytes is None:
         yield
         return
+    # The system counts what is mapped, and a worker of Ray has a gigabyte of that before it does anything (stacks of many
+    # threads, torch): the trial's share begins above it.
+    importlib.import_module("torch")
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, hard))
+    limit = _mapped_bytes() + settings.memory_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _mapped_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
 
 
 def _free(threads: int) -> None:
