@@ -21,7 +21,7 @@ from orchestrator.mistakes import SweepError
 from orchestrator.objectives import search_values
 from orchestrator.plan import Configuration, Plan, Planner, make_plan
 from orchestrator.proposers import SEARCHERS
-from orchestrator.stopping import RULES, entrant
+from orchestrator.stopping import RULES, Entrant, entrant
 from orchestrator.summary import Summary, logarithmic, summarize
 from orchestrator.sweep import Sweep
 from orchestrator.trial import TrialResult, TrialSpec
@@ -62,6 +62,7 @@ class _Running:
     spec: TrialSpec
     curve: Curve
     configuration: Configuration
+    entrant: Entrant
     done: int = 0
     failures: int = 0
 
@@ -72,15 +73,15 @@ class Yardstick:
     def __init__(self, summaries: list[Summary], objectives: dict[str, pareto.Direction]) -> None:
         self._names, self._directions = list(objectives), list(objectives.values())
         self._log = [logarithmic(summaries, name) for name in self._names]
-        points = self._points(summaries)
-        self._reference = pareto.reference_point(points, self._directions)
-        self.whole = pareto.hypervolume(points, self._directions, self._reference)
+        points = [self.point(one) for one in summaries]
+        self._reference = pareto.reference_point(pareto.log_axes(points, self._log), self._directions)
+        self.whole = self.measure(points)
 
-    def measure(self, summaries: list[Summary]) -> float:
-        return pareto.hypervolume(self._points(summaries), self._directions, self._reference) if summaries else 0.0
+    def point(self, summary: Summary) -> list[float]:
+        return [summary.value(name) for name in self._names]
 
-    def _points(self, summaries: list[Summary]) -> pareto.Points:
-        return pareto.log_axes([[one.value(name) for name in self._names] for one in summaries], self._log)
+    def measure(self, points: list[list[float]]) -> float:
+        return pareto.hypervolume(pareto.log_axes(points, self._log), self._directions, self._reference)
 
 
 def planner_of(sweep: Sweep, record: Record) -> Planner:
@@ -134,6 +135,7 @@ class _Simulation:
         self._events: list[tuple[float, int, _Running, bool]] = []
         self._open: dict[str, list[TrialSpec]] = {}
         self._results: dict[str, TrialResult] = {}
+        self._points: list[list[float]] = []
         self._used = 0.0
         self._outcome = Outcome(plan)
 
@@ -160,9 +162,10 @@ class _Simulation:
         configuration = self._proposer.suggest()
         if configuration is None:
             return False
-        by_id = self._plan.trials_of(configuration.id)
-        self._open[configuration.id] = by_id
-        self._queue.extend(_Running(spec, self._record.curve(spec.run), configuration) for spec in by_id)
+        self._open[configuration.id] = self._plan.trials_of(configuration.id)
+        for spec in self._open[configuration.id]:
+            seen_as = entrant(self._plan.sweep, spec, configuration)
+            self._queue.append(_Running(spec, self._record.curve(spec.run), configuration, seen_as))
         return True
 
     def _go_on(self, trial: _Running) -> None:
@@ -191,7 +194,7 @@ class _Simulation:
             return
         epoch, score = trial.curve.evaluations[trial.done]
         trial.done += 1
-        stop = bool(self._rule and self._rule.report(entrant(self._plan.sweep, trial.spec, trial.configuration), epoch, score))
+        stop = bool(self._rule and self._rule.report(trial.entrant, epoch, score))
         if trial.done == len(trial.curve.evaluations):
             self._outcome.finished += 1
             self._end(trial, _finished(trial.spec, trial.curve))
@@ -215,7 +218,8 @@ class _Simulation:
         if summary.complete:
             self._watch.finished(summary.label, values)
             self._outcome.summaries.append(summary)
-            reached = self._yardstick.measure(self._outcome.summaries)
+            self._points.append(self._yardstick.point(summary))
+            reached = self._yardstick.measure(self._points)
             self._outcome.progress.append((self._outcome.epochs, self._now, reached))
 
 
