@@ -106,7 +106,7 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
     least = min(small, key=lambda one: one.value("trainable_parameters"))
     near = client.get_model_version_by_alias("shelf", "smallest-within-1-point")
     assert near.tags["craft.configuration"] == least.configuration
-    folder = Path(client.get_logged_model(champion.model_id).artifact_location.removeprefix("file://"))
+    folder = Path(champion.source.removeprefix("file://"))
     flavor = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]["python_function"]
     assert flavor["loader_module"] == "orchestrator.serving"
     assert "python_model" not in flavor
