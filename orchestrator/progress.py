@@ -20,7 +20,7 @@ from rich.text import Text
 from orchestrator.options import Verbosity
 from orchestrator.trial import TrialResult, TrialSpec
 
-PLAIN_EVERY = 15.0
+PLAIN_EVERY = 30.0
 SHOWN_RUNNING = 8
 
 
