@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from rich.console import Console
 
 from craft.results import Counts
 from craft.spec import RunSpec
@@ -19,6 +21,7 @@ from orchestrator.algorithms import ALGORITHMS
 from orchestrator.dimensions import Encoding
 from orchestrator.mistakes import SweepError
 from orchestrator.plan import Configuration, Plan, Planner, make_plan
+from orchestrator.plan_table import print_plan
 from orchestrator.search import SEARCHERS
 from orchestrator.space import Block, Choice, Range, covering, sample
 from orchestrator.study import STUDY_FILE, StudyProposer
@@ -224,3 +227,13 @@ def test_the_even_sequence_covers_a_space_evenly() -> None:
     assert [sum(point["rank.place"] == place for point in points) for place in range(4)] == [4, 4, 4, 4]
     decades = [math.floor(math.log10(point["learning_rate"])) for point in points]
     assert [decades.count(decade) for decade in (-4, -3, -2, -1)] == [4, 4, 4, 4]
+
+
+def test_the_plan_tells_bounds_where_nothing_can_be_listed(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    plan = plan_of(tmp_path, more="constraints: {trainable_parameters: {max: 900}}\n")
+    print_plan(plan, Console(file=screen, width=160))
+    assert "tpe chooses configurations while the sweep runs" in screen.getvalue()
+    assert "at most 20 configurations x 1 tasks x 1 seeds = 20 trials" in screen.getvalue()
+    assert "trainable parameters of points tried out: 100 to 800" in screen.getvalue()
+    assert "is above max 900" in screen.getvalue()
