@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from craft.results import Counts
+from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.sweep import load_sweep
@@ -118,7 +120,7 @@ def start_driver(
     behaviour: dict[tuple[int, int], str] | None = None,
     resources: str = "{cpu: 1}",
     session: bool = False,
-    **options: Any,
+    options: dict[str, Any] | None = None,
 ) -> subprocess.Popen[str]:
     """A driver in a process group of its own.
 
@@ -127,7 +129,7 @@ def start_driver(
         options: of `RunOptions`.
     """
     told = {"ranks": list(ranks), "seeds": list(seeds), "seconds": seconds, "resources": resources, "session": session}
-    told |= {"behaviour": [[*key, how] for key, how in (behaviour or {}).items()], "options": options}
+    told |= {"behaviour": [[*key, how] for key, how in (behaviour or {}).items()], "options": options or {}}
     (folder / "driver.json").write_text(json.dumps(told))
     command = [sys.executable, "-m", "tests.orchestrator.stand_in", str(folder)]
     return subprocess.Popen(
@@ -158,6 +160,47 @@ def _drive_session(folder: Path, plan: Plan, train: Train) -> int:
     arguments = [str(folder / "sweep.yaml"), "--cpus", "2", "--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
     given = run.parser().parse_args(arguments)
     return run._run(given, plan, folder / "test", True, Console(file=sys.stdout, highlight=False), run._again(arguments))
+
+
+def undisturbed(plan: Plan) -> dict[str, dict[str, float]]:
+    """The metrics each trial has when nothing happens to it."""
+    return {trial.key: {"score": 60.0 + trial.run.parameters["rank"] + trial.run.seed} for trial in plan.trials}
+
+
+def kill_at_random(folder: Path, times: int, draw: random.Random) -> list[str]:
+    """Kills the driver of a 12-trial sweep with -9 at random moments, resuming each time, and then lets it end.
+
+    Asserts that no result ever disappears, nothing that finished starts again, and the scores are those of a quiet run. Returns
+    a line for each kill.
+    """
+    told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": 0.3}
+    ledger, log, lines = Ledger(folder / "test"), folder / "log", []
+    known: dict[str, Any] = {}
+    for kill in range(times):
+        process = start_driver(folder, **told)
+        try:
+            moment = draw.uniform(2.0, 25.0)
+            process.wait(moment)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.communicate()
+        now = ledger.finished()
+        assert known.items() <= now.items(), "a result is gone or has changed"
+        known = now
+        lines.append(f"kill {kill + 1} after {moment:.1f} s: {len(now)} of 12 trials done")
+    process = start_driver(folder, **told)
+    said, screen = process.communicate(timeout=400)
+    assert said.split()[:4] == ["12", "0", "0", "0"], said + screen
+    plan = plan_of(folder, str(told["seeds"]), str(told["ranks"]))
+    results = ledger.results()
+    assert {key: result.metrics for key, result in results.items()} == undisturbed(plan)
+    ended = [
+        json.loads(line)["key"] for line in ledger.path.read_text().splitlines() if json.loads(line)["status"] == "finished"
+    ]
+    assert len(ended) == len(set(ended)) == 12, "a trial finished twice"
+    # The last step of a trial is done again only where the driver died before it heard of the result.
+    assert len(starts(log)) <= 12 + 2 * times
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,0 +1,150 @@
+"""The doctor on this machine: what is well is called so, what would cost a night is found, and nothing is left behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from craft.results import Counts
+from orchestrator import doctor
+from orchestrator.doctor import Finding, diagnose, needed_bytes
+from orchestrator.examination import examine, put_token, versions
+from orchestrator.nodes import Answer
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.sweep import load_sweep
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def plan_of(folder: Path, more: str = "", model: str = MODEL) -> Plan:
+    file = folder / "sweep.yaml"
+    text = f"name: t\nmodel: {model}\ntasks: [toy/acceptability]\nseeds: [0, 1]\nspace: [{{method: lora, rank: 2}}]\n{more}"
+    file.write_text(text)
+    sweep = load_sweep(file)
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(1000, 24, 5000, 4096), lambda run: 1000))
+
+
+def found(findings: list[Finding], what: str) -> Finding:
+    (one,) = [finding for finding in findings if what in finding.what]
+    return one
+
+
+def store(folder: Path) -> str:
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+def test_a_machine_that_has_all_is_well_and_stays_as_it_was(tmp_path: Path) -> None:
+    findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), None, store(tmp_path))
+    assert {finding.level for finding in findings} == {"good"}, findings
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_model_that_is_not_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    findings = diagnose(plan_of(tmp_path, model="nobody/nothing"), str(tmp_path / "runs"), None, store(tmp_path))
+    assert found(findings, ": model").level == "bad"
+
+
+def test_storage_that_cannot_be_written_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    findings = diagnose(plan_of(tmp_path), str(tmp_path / "file" / "runs"), None, store(tmp_path))
+    assert found(findings, "storage").level == "bad"
+
+
+def test_a_trial_that_fits_nowhere_is_found(tmp_path: Path) -> None:
+    findings = diagnose(plan_of(tmp_path, "resources: {cpu: 1000}\n"), str(tmp_path / "runs"), None, store(tmp_path))
+    assert found(findings, "room").level == "bad"
+    assert "cpu 1000" in found(findings, "room").found
+
+
+def test_a_full_disk_is_foreseen(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    # Two trials, each with two checkpoints of 1,024 parameters x 4 bytes x (value, best, two moments) and two copies of 4,096.
+    assert needed_bytes(plan) == 2 * (2 * 1024 * 4 * 4 + 2 * 4096)
+    huge = replace(plan.configurations[0], counts=Counts(10**12, 24, 5000, 4096))
+    findings = diagnose(replace(plan, configurations=[huge]), str(tmp_path / "runs"), None, store(tmp_path))
+    assert found(findings, "disk").level == "bad"
+
+
+def test_a_server_that_does_not_answer_is_found_without_showing_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    uri = "http://me:secret@127.0.0.1:9"
+    findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), None, uri)
+    assert found(findings, "tracking").level == "bad"
+    assert "secret" not in found(findings, "tracking").found
+
+
+@pytest.mark.slow
+def test_a_store_that_is_there_takes_a_run_which_is_deleted_again(tmp_path: Path) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(store(tmp_path))
+    client.search_experiments()
+    findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), None, store(tmp_path))
+    assert found(findings, "tracking").level == "good"
+    assert list(client.search_runs(["0"])) == []
+
+
+def answer(host: str, **content: object) -> Answer:
+    whole = {"host": host, "versions": versions(), "free_bytes": None, "data": {"t": "a"}, "gpus": [], "faults": {}}
+    return Answer(host, {"CPU": 2.0}, {**whole, **content})
+
+
+def test_machines_that_disagree_are_found() -> None:
+    assert [one.level for one in doctor._agreement([answer("a"), answer("b")])] == ["good"]
+    other = answer("b", versions=versions() | {"torch": "1.0"})
+    (one,) = doctor._agreement([answer("a"), other])
+    assert one.level == "bad"
+    assert "b has torch 1.0" in one.found
+    findings = list(doctor._agreement([answer("a"), answer("b", data={"t": "b"})]))
+    assert [one.level for one in findings] == ["good", "bad"]
+
+
+def test_gpus_in_use_and_gpus_withheld_are_told() -> None:
+    free, busy = ("H100", 80000, 10), ("H100", 80000, 60000)
+    assert [one.level for one in doctor._gpu_findings("a", [free, free], 2)] == ["good"]
+    assert [one.level for one in doctor._gpu_findings("a", [free, busy], 1)] == ["doubt", "doubt"]
+    assert [one.level for one in doctor._gpu_findings("a", [], 0)] == ["doubt"]
+
+
+def test_a_machine_with_another_folder_of_the_same_name_is_found(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    runs = [plan.trials[0].run.model_dump(mode="json")]
+    (tmp_path / "other").mkdir()
+    put_token(str(tmp_path / "shared"), ".token")
+    assert examine(str(tmp_path / "shared"), ".token", runs, False)["faults"] == {}
+    assert (
+        "a file it has just put there is missing"
+        in examine(str(tmp_path / "other"), ".token", runs, False)["faults"]["storage"]
+    )
+
+
+def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main([str(tmp_path / "absent.yaml")]) == 2
+    assert "absent.yaml" in capsys.readouterr().err
+    plan_of(tmp_path, "resources: {cpu: 1000}\n")
+    uri = store(tmp_path)
+    assert doctor.main([str(tmp_path / "sweep.yaml"), "--storage", str(tmp_path / "runs"), "--tracking-uri", uri]) == 1
+    assert "no trial fits here" in capsys.readouterr().out
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_every_machine_of_a_cluster_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster.add_node(num_cpus=1)
+    try:
+        findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), cluster.address, store(tmp_path))
+        assert {finding.level for finding in findings} == {"good"}, findings
+        assert len([one for one in findings if "sees the storage" in one.found]) == 2
+        assert found(findings, "room").found.startswith("1 trials at once")
+    finally:
+        cluster.shutdown()

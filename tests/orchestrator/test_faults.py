@@ -1,0 +1,214 @@
+"""What dies, hangs, fills up or eats memory under a sweep, on real processes; docs/faults.md is the table of it.
+
+Training is the stand-in of `tests.orchestrator.stand_in`. `python -m tests.faults` is the longer part: more moments of death.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.ledger import Ledger
+from orchestrator.options import RunOptions
+from tests.orchestrator.stand_in import ROOT, kill_at_random, plan_of, stand_in, start_driver, starts, steps, undisturbed
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+@pytest.fixture
+def driver() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts drivers, and ends those that a failed test leaves."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(folder: Path, **told: object) -> subprocess.Popen[str]:
+        started.append(start_driver(folder, **told))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 240
+    while not condition():
+        assert process.poll() is None, f"the driver ended early: {process.communicate()}"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def stored(folder: Path) -> int:
+    """Checkpoints that are on storage."""
+    return len(list(folder.glob("test/ray/attempt-*/*/checkpoint_*/manifest.json")))
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "group", "status"),
+    [
+        (signal.SIGTERM, 1, True, 143),
+        (signal.SIGINT, 1, True, 130),
+        (signal.SIGINT, 2, True, 130),
+        (signal.SIGTERM, 1, False, 143),
+    ],
+    ids=["SIGTERM to the group", "Ctrl-C", "Ctrl-C twice", "SIGTERM to the driver"],
+)
+def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]], number: int, times: int, group: bool, status: int
+) -> None:
+    process = driver(tmp_path, ranks=[1, 2, 4], seconds=3, session=True)
+    wait_for(lambda: stored(tmp_path) >= 1, process)
+    for _ in range(times):
+        os.killpg(process.pid, number) if group else process.send_signal(number)
+        time.sleep(1)
+    out, screen = process.communicate(timeout=45)
+    assert process.returncode == status, screen
+    assert "Stopping: running trials keep their last checkpoints." in screen
+    results = Ledger(tmp_path / "test").results()
+    assert results
+    assert {result.status for result in results.values()} <= {"interrupted", "finished"}
+    left = 3 - len([result for result in results.values() if result.status == "finished"])
+    last = out.strip().splitlines()[-1]
+    assert last.startswith(f"{left} trial")
+    assert last.endswith("--resume")
+
+    again = driver(tmp_path, ranks=[1, 2, 4], seconds=0, session=True)
+    out, screen = again.communicate(timeout=240)
+    assert again.returncode == 0, out + screen
+    assert sorted(result.metrics["score"] for result in Ledger(tmp_path / "test").results().values()) == [61.0, 62.0, 64.0]
+    assert any(first > 0 for _, _, first in starts(tmp_path / "log"))
+
+
+def test_killed_at_random_moments_nothing_is_lost_and_nothing_finished_runs_again(tmp_path: Path) -> None:
+    kill_at_random(tmp_path, times=3, draw=random.Random(0))
+
+
+def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A driver with a token (the user's ~/.ray/auth_token) and nodes without one start no worker.
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from orchestrator.runner import run_sweep
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    node = cluster.add_node(num_cpus=1)
+    cluster.add_node(num_cpus=1)
+    log = tmp_path / "log"
+
+    def lose() -> bool:
+        return log.exists() and steps(log).total() >= 2
+
+    try:
+        import threading
+
+        def losing() -> None:
+            until = time.monotonic() + 120
+            while not lose() and time.monotonic() < until:
+                time.sleep(0.1)
+            cluster.remove_node(node, allow_graceful=False)
+
+        thread = threading.Thread(target=losing)
+        thread.start()
+        plan = plan_of(tmp_path, ranks="[1, 2, 4]")
+        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
+        outcome = run_sweep(plan, options, train=stand_in(str(log), {}, seconds=2.0))
+        thread.join()
+        assert len(outcome.finished) == 3, outcome
+        assert {key: result.metrics for key, result in outcome.results.items()} == undisturbed(plan)
+        assert len(starts(log)) == 4
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_one_trial_that_eats_all_memory_fails_alone(tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]) -> None:
+    process = driver(tmp_path, ranks=[1, 2, 4], behaviour={(2, 0): "eats"}, resources="{cpu: 1, memory: 1 GiB}", seconds=0.5)
+    out, screen = process.communicate(timeout=240)
+    assert out.split()[:4] == ["2", "0", "0", "1"], out + screen
+    (failed,) = [result for result in Ledger(tmp_path / "test").results().values() if result.status == "failed"]
+    assert "out of memory" in (failed.error or "")
+    assert not failed.retryable
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = driver(tmp_path, ranks=[1], seconds=2.0)
+    wait_for(lambda: stored(tmp_path) >= 2, process)
+    process.kill()
+    process.wait()
+    # Workers outlive a killed driver by a moment, and may store what they are at.
+    seen = -1
+    while seen != stored(tmp_path):
+        seen = stored(tmp_path)
+        time.sleep(5)
+    newest = max(tmp_path.glob("test/ray/attempt-1/*/checkpoint_*"))
+    state = newest / "state.json"
+    os.truncate(state, state.stat().st_size // 2)
+    whole = len(list(tmp_path.glob("test/ray/attempt-1/*/checkpoint_*/state.json"))) - 1
+    process = driver(tmp_path, ranks=[1], seconds=0.1)
+    out, screen = process.communicate(timeout=240)
+    assert out.split()[:4] == ["1", "0", "0", "0"], out + screen
+    (result,) = Ledger(tmp_path / "test").finished().values()
+    assert "1 damaged checkpoint was passed over on resuming" in result.notes
+    assert starts(tmp_path / "log")[-1][2] >= whole
+
+
+def test_a_hanging_trial_and_one_that_always_dies_end_the_sweep_with_status_1(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
+) -> None:
+    behaviour = {(2, 0): "hangs", (4, 0): "dies"}
+    process = driver(tmp_path, ranks=[1, 2, 4], behaviour=behaviour, resources="{heartbeat_minutes: 0.05}", session=True)
+    out, screen = process.communicate(timeout=400)
+    assert process.returncode == 1, out + screen
+    errors = [result.error for result in Ledger(tmp_path / "test").results().values() if result.status == "failed"]
+    assert len(errors) == 2
+    assert any("no step for 3 s" in (error or "") for error in errors)
+    assert "failed:" in out
+
+
+def test_storage_that_fills_up_ends_the_sweep_and_resumes_when_there_is_room(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A file system of its own, made full in mid-sweep; needs the right to mount one."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", small], capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a file system here")
+    try:
+        process = driver(small, ranks=[1, 2], seconds=2.0)
+        wait_for(lambda: stored(small) >= 1, process)
+        with (small / "ballast").open("wb") as ballast:
+            try:
+                while True:
+                    ballast.write(b"0" * 65536)
+                    ballast.flush()
+            except OSError:
+                pass
+        out, screen = process.communicate(timeout=300)
+        assert process.returncode == 0, out + screen
+        finished = int(out.split()[0])
+        assert finished < 2
+        (small / "ballast").unlink()
+        process = driver(small, ranks=[1, 2])
+        out, screen = process.communicate(timeout=240)
+        assert out.split()[:4] == ["2", "0", "0", "0"], out + screen
+    finally:
+        subprocess.run(["umount", "-l", small], check=False)
+
+
+def test_the_longer_part_can_be_called() -> None:
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "--times" in done.stdout
