@@ -9,6 +9,7 @@ Names of metrics, everywhere from the trainer to the dashboard:
 `learning_rate`        the adapter's, at that step
 `score`                the task's primary metric x 100 on the reported split: the number a result stands for
 `<metric>`             every other metric on the reported split
+`energy_kept`          CRAFT: share of the stacked weights' squared norm that the ranks keep, over all projections
 =====================  ==========================================================================================
 """
 

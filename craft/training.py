@@ -190,6 +190,9 @@ class _Run:
             for suffix, split in self.data.reported.items()
         }
         metrics = best.metrics | reported_metrics(self.task, outputs, self.data.reported)
+        describe = find_method(spec.method).describe
+        if describe is not None:
+            metrics |= describe(self.model)
         note = collapse_note(self.task, outputs)
         notes = [*self.notes, note] if note else self.notes
         measured = dict(self.meter.costs())

@@ -36,6 +36,7 @@ class Method:
             (`all` and the number of layers); absent where equal parameters alone mean the same.
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
             where it is absent. All it remembers lies in its `state`, so that a resumed run goes on as if undisturbed.
+        describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Method:
     requires: str | None = None
     resolve: Callable[[nn.Module, Any], Any] | None = None
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
+    describe: Callable[[nn.Module], dict[str, float]] | None = None
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,13 @@ def label(parameters: Any) -> str:
     return f"{ranks} {''.join(parameters.projections)}{drop}"
 
 
+def describe(model: nn.Module) -> dict[str, float]:
+    """`energy_kept`: ‖G‖² over ‖W‖², summed over the projections."""
+    stacks = model.base_model.craft_adapter("default").stacks.values()  # type: ignore[union-attr, operator]
+    kept = sum(float(stack.factors.core.double().square().sum()) for stack in stacks)
+    return {"energy_kept": kept / sum(stack.factors.squared_norm for stack in stacks)}
+
+
 METHOD: Method = Method(
     name="craft",
     title="CRAFT",
@@ -81,5 +88,6 @@ METHOD: Method = Method(
     build=build,
     label=label,
     resolve=resolve,
+    describe=describe,
 )
 METHODS: tuple[Method, ...] = (METHOD, replace(METHOD, name="craft_star", title="CRAFT*", parameters=CraftStarParameters))
