@@ -110,8 +110,8 @@ class RunSpec(Settings):
     task: str
     method: str
     parameters: dict[str, Any] = Field(default_factory=dict)
-    training: TrainingSettings = Field(default_factory=TrainingSettings)  # type: ignore[arg-type]
-    data: DataSettings = Field(default_factory=DataSettings)  # type: ignore[arg-type]
+    training: TrainingSettings = Field(default_factory=TrainingSettings)
+    data: DataSettings = Field(default_factory=DataSettings)
     protocol: Protocol = "honest"
     seed: int = Field(0, ge=0, lt=2**32)
 

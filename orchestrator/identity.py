@@ -73,7 +73,7 @@ def check_data(results: Iterable[TrialResult], trials: Iterable[TrialSpec], fing
     tasks = {trial.key: trial.run.task for trial in trials}
     for result in results:
         task, before = tasks.get(result.key), result.facts.get("data_fingerprint")
-        if task in fingerprints and before is not None and fingerprints[task] != before:
+        if task is not None and task in fingerprints and before is not None and fingerprints[task] != before:
             raise SweepError(
                 [
                     f"the data of {task} are not those that this sweep's finished trials used (rows hash to "

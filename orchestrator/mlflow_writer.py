@@ -162,7 +162,8 @@ class MlflowWriter:
         summary = event["summary"]
         complete = summary.get("complete", True) in (True, "true", "True")
         tags = {f"craft.{name}": text(value) for name, value in summary.items() if not isinstance(value, list)}
-        self._tags(run, tags | {"craft.status": "finished" if complete else "incomplete"})
+        # A configuration that was never trained says so itself: `status: infeasible`.
+        self._tags(run, {"craft.status": "finished" if complete else "incomplete"} | tags)
         self._end(run, "FINISHED" if complete else "FAILED", event["time"])
 
     def _on_artifact(self, event: Event) -> None:

@@ -24,7 +24,8 @@ from orchestrator.identity import EFFECTIVE_FILE, check_data
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.manifest import make_manifest
 from orchestrator.options import RunOptions, SweepOutcome
-from orchestrator.plan import Plan
+from orchestrator.parameters import flatten
+from orchestrator.plan import Dropped, Plan
 from orchestrator.preparation import prepare
 from orchestrator.quiet import LOG_FILE, noise_to_log
 from orchestrator.runner import run_sweep
@@ -58,6 +59,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         patience = SHIP_STOPPED_SECONDS
         try:
             tracker.sweep_started(_info(plan, fingerprints))
+            for dropped in plan.dropped:
+                _record_dropped(tracker, dropped)
             status = "failed"
 
             def last_words(outcome: SweepOutcome) -> None:
@@ -128,6 +131,14 @@ def _info(plan: Plan, fingerprints: dict[str, str]) -> dict[str, Any]:
         "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.seeds, data=fingerprints),
         "sweep_yaml": (sweep.folder / EFFECTIVE_FILE).read_text(),
     }
+
+
+def _record_dropped(tracker: Tracker, dropped: Dropped) -> None:
+    """A configuration that breaks a constraint is on record as such, so that a reader can count it."""
+    one = dropped.configuration
+    parameters = {"method": one.method, **flatten(one.parameters), **flatten(one.training)}
+    why = {"status": "infeasible", "complete": False, "error": dropped.reason}
+    tracker.configuration_ended(one.id, one.label, parameters, {**one.counts.known(), **why})
 
 
 def _ended(plan: Plan, summaries: Sequence[Summary], outcome: SweepOutcome) -> dict[str, Any]:

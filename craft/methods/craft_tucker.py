@@ -54,7 +54,7 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
     from craft.config import CraftConfig
 
     config = CraftConfig(task_type=context.task_type, init_seed=context.seed, **parameters.model_dump())
-    return get_peft_model(model, config)  # type: ignore[arg-type]
+    return get_peft_model(model, config)
 
 
 def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:

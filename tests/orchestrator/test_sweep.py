@@ -139,7 +139,7 @@ def test_a_malformed_override_is_refused(tmp_path: Path, assignment: str, said: 
 
 def test_all_mistakes_are_told_at_once_in_order_with_their_lines(tmp_path: Path) -> None:
     text = GOOD.replace("tasks: [toy/sentiment]", "tasks: [toy/sentimant]").replace("epochs: 1", "epoch: 1")
-    text = text.replace("method: lora", "method: loar") + "protocol: honst\n"
+    text = text.replace("method: lora", "method: lorra") + "protocol: honst\n"
     lines = refused(tmp_path, text)
     path = tmp_path / "sweep.yaml"
     assert [line.split(": ")[0:2] for line in lines] == [
