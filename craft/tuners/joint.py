@@ -11,6 +11,7 @@ float32 under any base; the change is computed in float32 and cast to what the b
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -35,7 +36,7 @@ class JointConfig(PeftConfig):
     modules_to_save: list[str] | None = field(default=None, metadata={"help": "modules trained and saved whole"})
 
 
-class JointAdapter(nn.Module):
+class JointAdapter(nn.Module, ABC):
     """All that one adapter trains. A method implements `__init__` and `change`, and `prepare` where layers share work."""
 
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
@@ -43,13 +44,14 @@ class JointAdapter(nn.Module):
         meta device `reset` is not called."""
         super().__init__()
 
+    @abstractmethod
     def reset(self) -> None:
         """Gives every parameter its start, from torch's global generator."""
-        raise NotImplementedError
 
     def prepare(self) -> None:
         """Called before every forward pass of the model, outside any checkpointed block."""
 
+    @abstractmethod
     def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
         """What is added to the output of the module at `path`.
 
@@ -60,7 +62,6 @@ class JointAdapter(nn.Module):
         Returns:
             (..., d_out).
         """
-        raise NotImplementedError
 
 
 class JointLayer(nn.Module, BaseTunerLayer):
