@@ -82,7 +82,9 @@ def one_driver(folder: Path) -> Iterator[None]:
         FolderInUse: another process holds it; the message names it.
     """
     folder = folder.absolute()
-    if folder in _held:
+    # By process: a forked child has this table too, but not the lock.
+    held = (os.getpid(), folder)
+    if held in _held:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,15 +98,15 @@ def one_driver(folder: Path) -> Iterator[None]:
     driver = folder / DRIVER_FILE
     try:
         driver.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        _held.add(folder)
+        _held.add(held)
         yield
     finally:
-        _held.discard(folder)
+        _held.discard(held)
         driver.unlink(missing_ok=True)
         lock.release()
 
 
-_held: set[Path] = set()
+_held: set[tuple[int, Path]] = set()
 
 
 def _holder(folder: Path) -> str:

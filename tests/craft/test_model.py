@@ -258,7 +258,7 @@ def test_factors_that_came_out_differently_are_refused(
     save(model, carrying)
     expected = hidden(model)
 
-    def flipped(weights: Any, ranks: Any, *, name: str) -> Any:
+    def flipped(weights: Any, ranks: Any, *, name: str, weights_hash: str) -> Any:
         import dataclasses
 
         parts = hosvd(weights, ranks)
