@@ -145,7 +145,9 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Sum
     means, low, high = (
         np.array([[getattr(value, end) for value in row] for row in bounds]).reshape(shape) for end in ("mean", "low", "high")
     )
-    on_front, possible = pareto.front(means, directions), pareto.may_be_on_front(low, high, directions)
+    # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
+    on_front = pareto.front(np.round(means, 9), directions)
+    possible = pareto.may_be_on_front(low, high, directions)
     marks = {index: (bool(on_front[row]), bool(on_front[row] | possible[row])) for row, index in enumerate(indices)}
     marked = []
     for index, summary in enumerate(summaries):

@@ -99,6 +99,18 @@ def test_the_front_is_marked(four: list[Summary]) -> None:
     assert chosen.configuration == "craft64"
 
 
+def test_a_tie_in_all_but_the_last_bit_is_a_tie() -> None:
+    trials, results = [], {}
+    # (a + b) / 2 of these differs by one unit in the last place from seed order to seed order.
+    for rank, scores, parameters in ((8, (52.0, 154.0 / 3), 300.0), (16, (158.0 / 3, 152.0 / 3), 600.0)):
+        for seed, score in enumerate(scores):
+            trials.append(trial(rank, TASKS[0], seed))
+            results[trials[-1].key] = result(trials[-1], score, parameters)
+    small, large = mark_front(summarize(trials, results), OBJECTIVES)
+    assert small.score.mean == pytest.approx(large.score.mean, abs=1e-9)
+    assert (small.on_front, large.on_front) == (True, False)
+
+
 def test_certain_differences_rule_a_configuration_out(four: list[Summary]) -> None:
     trials, results = sweep({("craft", 8): (80.0, 300.0), ("lora", 8): (60.0, 300.0), ("lora", 16): (79.0, 400.0)})
     craft8, far, close = mark_front(summarize(trials, results), OBJECTIVES)
