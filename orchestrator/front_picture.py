@@ -43,6 +43,11 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
         _draw_front(axes, front, x_name, y_name, objectives, knee(summaries, objectives))
     if drawn and logarithmic(drawn, x_name):
         axes.set_xscale("log")
+    if drawn:
+        # Two seeds give intervals far beyond any score: those are cut at the edge, so that the points stay told apart.
+        means = [summary.value(y_name) for summary in drawn]
+        spread, (low, high) = max(means) - min(means) or 1.0, axes.get_ylim()
+        axes.set_ylim(max(low, min(means) - spread), min(high, max(means) + spread))
     if not drawn:
         axes.text(0.5, 0.5, "no configuration is complete", ha="center", va="center", transform=axes.transAxes)
     axes.set_xlabel(f"{TITLES.get(x_name, x_name)}", parse_math=False)
