@@ -42,6 +42,8 @@ class Slice:
         stack = self.stack
         if not torch.compiler.is_compiling():
             in_backward = torch._C._current_graph_task_id() != -1
+            if in_backward:
+                stack.check_masks()
             if stack.cores is None or (not in_backward and stack.is_stale(self.adapter.js(stack))):
                 stack.refresh(self.adapter.js(stack), dtype, training)
             if stack.has_grad and not torch.is_grad_enabled():

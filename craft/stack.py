@@ -12,6 +12,7 @@ another device takes them along, and only a model cast to float64 widens them.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -53,6 +54,7 @@ class Stack:
         self.weights_hash: str | None = None
         self.base: Tensor | None = None
         self._cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
+        self._awaited: list[weakref.ref[_Awaited]] = []
         self.forget()
 
     @property
@@ -129,16 +131,52 @@ class Stack:
         with no_autocast(js[0].device):
             self.masks = dropout_masks(self.ranks, self.dropout, layers, js[0]) if drops else None
             if wants_grad or compiling:
-                self.cores = self.offsets(js, self.masks).to(dtype).unbind()
+                cores = self.offsets(js, self.masks).to(dtype)
+                if drops and not compiling:
+                    self._await_backward(cores)
+                self.cores = cores.unbind()
             else:
                 with torch.inference_mode(False), torch.no_grad():
                     self.cores = self.offsets(js, self.masks).to(dtype).unbind()
         self.has_grad = wants_grad
         self._stamp = () if compiling else _stamp(js)
 
+    def _await_backward(self, cores: Tensor) -> None:
+        awaited = _Awaited()
+        self._awaited = [*self._waiting(), weakref.ref(awaited)]
+        # Held by the graph alone: it is gone when its backward has run or the graph was dropped.
+        cores.register_hook(awaited.done)
+
+    def check_masks(self) -> None:
+        """Called where a checkpoint runs a layer again: its masks must be the ones it had.
+
+        Raises:
+            RuntimeError: dropout masks of several forward passes are waiting for their backward pass. A reentrant checkpoint
+                keeps no graph to see that by; there it is for the caller to run backward after each forward.
+        """
+        if self.masks is not None and len(self._waiting()) > 1:
+            raise RuntimeError(
+                f"CRAFT's projection {self.name!r} was run forward more than once before this backward pass, with dropout "
+                f"{self.dropout} under gradient checkpointing: the layers cannot be run again with the masks they had. Call "
+                "backward after each forward pass (gradient accumulation does), or train with dropout=0 or without gradient "
+                "checkpointing."
+            )
+
+    def _waiting(self) -> list[weakref.ref[_Awaited]]:
+        return [reference for reference in self._awaited if (awaited := reference()) is not None and not awaited.is_done]
+
     def __getstate__(self) -> dict[str, Any]:
-        kept: dict[str, Any] = {"_cast": {}, "cores": None, "masks": None, "has_grad": False, "_stamp": ()}
+        kept: dict[str, Any] = {"_cast": {}, "_awaited": [], "cores": None, "masks": None, "has_grad": False, "_stamp": ()}
         return {**self.__dict__, **kept}
+
+
+class _Awaited:
+    """Masks whose backward pass has not run yet."""
+
+    is_done = False
+
+    def done(self, gradient: Tensor) -> None:
+        self.is_done = True
 
 
 class CraftAdapter(nn.Module):

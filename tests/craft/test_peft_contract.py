@@ -225,6 +225,20 @@ def test_gradient_checkpointing_changes_no_gradient(reentrant: bool, dropout: fl
         close(checkpointed, plain)
 
 
+def test_checkpointed_layers_never_run_again_with_other_masks(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("llama"), dropout=0.2).train()
+    model.base_model.model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.enable_input_require_grads()
+    first, kept = hidden(model), []
+    with pytest.raises(RuntimeError, match="more than once before this backward"):
+        loss(first + hidden(model)).backward()
+    for _ in range(2):  # a dropped forward pass and a loss that is kept are no reason to refuse
+        hidden(model)
+        kept.append(loss(hidden(model)))
+        first = kept[-1]
+        first.backward()
+
+
 def test_autocast_keeps_the_cores_float32(tiny_model: TinyModel) -> None:
     model = adapted(tiny_model("llama")).train()
     exact = hidden(model)
