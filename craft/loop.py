@@ -26,6 +26,7 @@ from craft.encoding import Collator, EncodedSplit
 from craft.evaluation import LOSSES
 from craft.measure import Meter
 from craft.models import head_names, is_head
+from craft.parallel import Team
 from craft.results import RunFailed
 from craft.spec import TrainingSettings
 from craft.tasks import Kind
@@ -68,10 +69,13 @@ class RunTrainer(Trainer):
         evaluation: Callable[[RunTrainer], None],
         on_step: Callable[[int, int], None],
         make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = torch.optim.AdamW,
+        team: Team | None = None,
     ) -> None:
         self.training, self.meter, self.evaluation, self.make_optimizer = training, meter, evaluation, make_optimizer
+        self.team = team
         self.points: list[dict[str, float]] = []
         self._tokens = 0
+        self._micro_batches = 0
         super().__init__(
             model=model,
             args=_arguments(training, len(split), seed, directory),
@@ -103,13 +107,28 @@ class RunTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self._tokens += int(inputs["attention_mask"].sum())
-        loss = super().training_step(model, inputs, num_items_in_batch)
+        step = super().training_step if self.team is None else self._step_of_team
+        loss = step(model, inputs, num_items_in_batch)
         if not math.isfinite(loss.item()):
             raise RunFailed(
                 f"training diverged: the loss is {loss.item()} at step {self.state.global_step + 1} of {self.state.max_steps}. "
                 f"A smaller learning rate may help (it is {self.training.learning_rate:g})"
             )
         return loss
+
+    def _step_of_team(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> torch.Tensor:
+        """This member's share of a micro-batch; the loss is the team's, and so are the gradients at the end of the step."""
+        assert self.team is not None
+        share = self.team.share(inputs)
+        loss = torch.zeros((), device=self.args.device)
+        if share is not None:
+            with self.team.own_random_numbers(self.args.seed, self.state.global_step, self._micro_batches):
+                loss = super().training_step(model, share, num_items_in_batch)
+        self._micro_batches += 1
+        if self.accelerator.sync_gradients:
+            self._micro_batches = 0
+            self.team.sum_gradients(list(model.parameters()))
+        return self.team.total(loss)
 
     def _trained(self, given: nn.Module | None = None) -> nn.Module:
         model = given if given is not None else self.model

@@ -15,7 +15,8 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,14 @@ from craft.loop import RunTrainer, total_steps
 from craft.measure import Meter, count, optimizer_bytes
 from craft.methods import BuildContext, find_method
 from craft.models import TASK_TYPES, load_model, load_tokenizer, quiet_libraries
+from craft.parallel import Team
 from craft.process import OutOfMemory, memory_errors_named, own_process_state
 from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec, TrainingSettings
 from craft.tasks import Task, find_task
 from craft.tasks.splits import load_splits
 
-__all__ = ["CheckpointCorrupt", "OutOfMemory", "StopRun", "newest_valid", "smaller_micro_batch", "train_run"]
+__all__ = ["CheckpointCorrupt", "OutOfMemory", "StopRun", "join_run", "newest_valid", "smaller_micro_batch", "train_run"]
 
 BEST_FILE = "best.safetensors"
 RUN_FILE = "run.json"
@@ -61,6 +63,7 @@ def train_run(
     report: Callable[[Progress], None] = lambda _progress: None,
     resume_from: Path | None = None,
     on_step: Callable[[int, int], None] = lambda _step, _total: None,
+    team: Team | None = None,
 ) -> RunResult:
     """Trains, scores and saves one run.
 
@@ -74,29 +77,60 @@ def train_run(
         resume_from: a checkpoint of the same run, perhaps from another machine. Its micro-batch may differ, its effective
             batch may not.
         on_step: called after every optimizer step with its number and that of the last.
+        team: the other processes that train this run too, by `join_run`; this one is its rank 0.
 
     Raises:
         RunFailed: the run cannot succeed: the loss is not finite, the model lacks a projection, the data are wrong, or the
             checkpoint is another run's. The message is the reason.
         OutOfMemory: host or GPU memory ran out.
         CheckpointCorrupt: `resume_from` is not what was written.
+        MemberLost: another process of the team is gone.
         StopRun: whatever `report` raised.
     """
+    with _guarded(spec):
+        return _trained(spec, directory, report, resume_from, on_step, team).finish()
+
+
+def join_run(spec: RunSpec, directory: Path, team: Team, *, resume_from: Path | None = None) -> None:
+    """Trains the run of `team`'s rank 0 with it, as another of its ranks; nothing is scored, reported or kept here.
+
+    Raises:
+        RunFailed, OutOfMemory, CheckpointCorrupt, MemberLost: as in `train_run`.
+    """
+    with _guarded(spec):
+        _trained(spec, directory, lambda _progress: None, resume_from, lambda _step, _total: None, team)
+
+
+@contextmanager
+def _guarded(spec: RunSpec) -> Iterator[None]:
     micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
     with own_process_state(), memory_errors_named(micro_batch), quiet_libraries():
-        began = time.perf_counter()
-        meter = Meter()
-        resumed = None if resume_from is None else _read_checkpoint(resume_from, spec)
-        try:
-            run = _prepare(spec, directory, meter, report, on_step)
-        except ValueError as error:
-            raise RunFailed(str(error)) from error
-        run.seconds_before = -began
-        if resumed is not None and resume_from is not None:
-            run.restore(resume_from, resumed)
-        if resumed is None or resumed["step"] < run.trainer.args.max_steps:
-            run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
-        return run.finish()
+        yield
+
+
+def _trained(
+    spec: RunSpec,
+    directory: Path,
+    report: Callable[[Progress], None],
+    resume_from: Path | None,
+    on_step: Callable[[int, int], None],
+    team: Team | None,
+) -> _Run:
+    began = time.perf_counter()
+    meter = Meter()
+    resumed = None if resume_from is None else _read_checkpoint(resume_from, spec)
+    try:
+        run = _prepare(spec, directory, meter, report, on_step, team)
+    except ValueError as error:
+        raise RunFailed(str(error)) from error
+    run.seconds_before = -began
+    if resumed is not None and resume_from is not None:
+        run.restore(resume_from, resumed)
+    if team is not None:
+        team.align(list(run.model.parameters()))
+    if resumed is None or resumed["step"] < run.trainer.args.max_steps:
+        run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+    return run
 
 
 def smaller_micro_batch(training: TrainingSettings) -> TrainingSettings | None:
@@ -131,13 +165,23 @@ class _Run:
     report: Callable[[Progress], None]
     facts: dict[str, Any]
     notes: list[str]
+    team: Team | None = None
     best: _Best = field(default_factory=_Best)
     seconds_before: float = 0.0
     resumed_at: list[int] = field(default_factory=list)
     trainer: RunTrainer = field(init=False)
 
     def evaluate(self, trainer: RunTrainer) -> None:
-        """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports."""
+        """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports.
+
+        In a team rank 0 does, and the others wait for it.
+        """
+        if self.team is None or self.team.rank == 0:
+            self._evaluate(trainer)
+        if self.team is not None:
+            self.team.align(list(self.model.parameters()))
+
+    def _evaluate(self, trainer: RunTrainer) -> None:
         step = trainer.state.global_step
         outputs = predict(self.model, self.data.search, self.collator, self.spec.training.eval_batch_size)
         try:
@@ -222,6 +266,7 @@ def _prepare(
     meter: Meter,
     report: Callable[[Progress], None],
     on_step: Callable[[int, int], None],
+    team: Team | None,
 ) -> _Run:
     """Loads data and model and puts the method on. Raises ValueError for whatever the user must change."""
     task, training = find_task(spec.task, spec.data), spec.training
@@ -262,8 +307,8 @@ def _prepare(
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
     collator = Collator(int(tokenizer.pad_token_id))
-    facts = _facts(spec, splits.fingerprint, data)
-    run = _Run(spec, task, model, data, collator, directory, meter, report, facts, notes)
+    facts = _facts(spec, splits.fingerprint, data) | ({"workers": team.size} if team else {})
+    run = _Run(spec, task, model, data, collator, directory, meter, report, facts, notes, team)
 
     def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if method.optimizer is None:
@@ -282,6 +327,7 @@ def _prepare(
         evaluation=run.evaluate,
         on_step=on_step,
         make_optimizer=make_optimizer,
+        team=team,
     )
     return run
 

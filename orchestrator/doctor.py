@@ -114,8 +114,9 @@ def _ask(plan: Plan, storage: str, token: str, address: str | None) -> tuple[lis
         content = examine(*question)
         has = {"CPU": float(os.cpu_count() or 1), "GPU": float(len(content["gpus"]))}
         has["memory"] = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        asked = {name: amount for name, amount in resources.asked.items() if name in has}
-        return [Answer(content["host"], has, content)], _fitting(min(int(has[n] / a + 1e-9) for n, a in asked.items()), plan)
+        # What only Ray knows of a machine (custom resources) cannot be asked here.
+        unknown = {name: 1e9 for name in resources.asked if name not in has}
+        return [Answer(content["host"], has, content)], _fitting(resources.slots(has | unknown), plan)
     with joined(address) as cluster:
         return ask_each(examine, *question), _fitting(cluster.slots(resources), plan, cluster=True)
 

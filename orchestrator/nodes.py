@@ -68,7 +68,7 @@ class Cluster:
 
     def slots(self, resources: Resources) -> int:
         """How many trials it holds at once."""
-        return min(int(self.resources.get(name, 0) / amount + 1e-9) for name, amount in resources.asked.items())
+        return resources.slots(self.resources)
 
     def check(self, resources: Resources) -> None:
         """
@@ -121,8 +121,8 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
 
 
 def share(resources: Resources) -> tune.PlacementGroupFactory:
-    """A trial's resources as Tune asks for them."""
-    return tune.PlacementGroupFactory([resources.asked])
+    """A trial's resources as Tune asks for them: a bundle for each worker, on few machines if possible."""
+    return tune.PlacementGroupFactory([resources.asked] * resources.workers, strategy="PACK")
 
 
 @dataclass(frozen=True)

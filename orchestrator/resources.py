@@ -1,7 +1,9 @@
 """A trial's share of a machine, as the sweep file asks for it: what it is scheduled by, and what it is held to.
 
     resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}, accelerator_type: A100}
+    resources: {workers: 2, cpu: 4, gpu: 1}
 
+With several `workers` a trial is trained by as many processes (`orchestrator.team`), and all the other amounts are each one's.
 `memory` does two things: Ray places no more trials on a machine than its memory holds, and a trial that allocates more than its
 share runs out of memory alone, where without it the system would end whatever process it likes (`RLIMIT_DATA`; the GPU's own
 memory is not within it).
@@ -9,10 +11,12 @@ memory is not within it).
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from craft.spec import Settings
 from orchestrator.mistakes import shown
@@ -27,8 +31,9 @@ class Resources(Settings):
     """What one trial gets.
 
     Attributes:
+        workers: processes that train it together, each on its share of every micro-batch, with all of the following for itself.
         cpu: cores; also the threads of a trial.
-        gpu: a share of one GPU (0.5), or whole ones.
+        gpu: a share of one GPU (0.5), or a whole one. Several GPUs are several workers.
         memory: bytes of the host's memory, or text such as `12 GiB`; no limit if not given. The limit is on what a trial
             allocates beyond its idle worker, which has about 300 MB resident itself.
         heartbeat_minutes: a trial that does no step for so long is ended and counts as died. Loading the model and decomposing
@@ -37,8 +42,9 @@ class Resources(Settings):
         accelerator_type: the GPU model Ray knows the machine by, as `A100` or `H100`.
     """
 
+    workers: int = Field(1, ge=1, le=64)
     cpu: float = Field(1, gt=0, le=1024)
-    gpu: float = Field(0, ge=0, le=64)
+    gpu: float = Field(0, ge=0)
     memory: int | None = None
     heartbeat_minutes: float = Field(30, ge=0, le=7 * 24 * 60)
     custom: dict[str, float] = Field(default_factory=dict, max_length=32)
@@ -46,9 +52,12 @@ class Resources(Settings):
 
     @field_validator("gpu")
     @classmethod
-    def _whole_above_one(cls, gpu: float) -> float:
-        if gpu > 1 and gpu != int(gpu):
-            raise ValueError(f"got {gpu:g}; a share of one GPU (0.5), or whole GPUs (2)")
+    def _one_or_less(cls, gpu: float) -> float:
+        if gpu > 1:
+            workers = math.ceil(gpu)
+            raise ValueError(
+                f"got {gpu:g}; a process trains on one GPU: a share of one (0.5), or workers: {workers} and gpu: 1"
+            )
         return gpu
 
     @field_validator("memory", mode="before")
@@ -80,18 +89,34 @@ class Resources(Settings):
             raise ValueError(f"got {shown(name)}; a GPU's name as Ray has it: A100, H100, L4, RTX-4090 ...")
         return name
 
+    @model_validator(mode="after")
+    def _workers_have_whole_gpus(self) -> Resources:
+        if self.workers > 1 and 0 < self.gpu < 1:
+            raise ValueError(f"got workers: {self.workers} with gpu: {self.gpu:g}; workers of one trial need a whole GPU each")
+        return self
+
     @property
     def asked(self) -> dict[str, float]:
-        """The same by Ray's names, without what is not asked for."""
+        """What one worker gets, by Ray's names, without what is not asked for."""
         named = {"CPU": self.cpu, "GPU": self.gpu, "memory": float(self.memory or 0), **self.custom}
         if self.accelerator_type:
             # Ray gives each such machine one unit, which only marks the kind: a sliver of it places a trial there.
             named[f"accelerator_type:{self.accelerator_type}"] = 0.001
         return {name: amount for name, amount in named.items() if amount}
 
+    @property
+    def gpus(self) -> float:
+        """GPUs that a trial holds with all its workers."""
+        return self.workers * self.gpu
+
+    def slots(self, has: Mapping[str, float]) -> int:
+        """How many trials fit at once where there is so much by Ray's names, pieces of it left over on no machine."""
+        return min(int(has.get(name, 0) / amount + 1e-9) for name, amount in self.asked.items()) // self.workers
+
     def told(self) -> str:
         """For people: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
-        return ", ".join(told(name, amount) for name, amount in self.asked.items())
+        each = ", ".join(told(name, amount) for name, amount in self.asked.items())
+        return each if self.workers == 1 else f"{self.workers} workers of {each}"
 
 
 def parse_bytes(written: Any) -> int:

@@ -36,9 +36,11 @@ from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.progress import Display
 from orchestrator.quiet import noise_to_log
 from orchestrator.recorder import Recorder, Tracker, with_facts
+from orchestrator.resources import Resources
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
 from orchestrator.stop import Stop
 from orchestrator.summary import Summary
+from orchestrator.team import TeamTraining
 from orchestrator.trial import Train, TrialResult, TrialSpec
 from orchestrator.worker import STDERR_FILE, WorkerSettings, work
 
@@ -112,7 +114,7 @@ class _Run:
     ) -> None:
         self.plan, self.options, self.folder, self.storage, self.train = plan, options, folder, storage, train
         self.display = display
-        self.watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpu)
+        self.watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpus)
         # First the proposer: one that learns adds to the plan what it proposed before.
         self.proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
@@ -219,7 +221,7 @@ class _Run:
                 self.stop.listen()  # Ray has put its own handler there
                 self._at_once = self._slots = self._slots_of(self._cluster)
                 tuner = tune.Tuner(
-                    tune.with_resources(_trainable(self._worker_settings()), share(sweep.resources)),
+                    tune.with_resources(_trainable(self._worker_settings(), sweep.resources), share(sweep.resources)),
                     param_space={},
                     tune_config=tune.TuneConfig(
                         search_alg=self._source(only),
@@ -379,7 +381,10 @@ class _Stopper(tune.Stopper):
         return {}
 
 
-def _trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
+def _trainable(settings: WorkerSettings, resources: Resources) -> Callable[[dict[str, Any]], None]:
+    if resources.workers > 1:
+        settings = replace(settings, train=settings.train or TeamTraining(resources.asked, settings))
+
     def trial(config: dict[str, Any]) -> None:
         def report(metrics: dict[str, Any], folder: Path | None) -> None:
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)

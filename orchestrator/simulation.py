@@ -130,7 +130,7 @@ class _Simulation:
         self._proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan)
         self._rule = RULES[plan.sweep.scheduler.name](plan.sweep.scheduler)
         self._now, self._order = 0.0, 0
-        self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpu, lambda: self._now)
+        self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpus, lambda: self._now)
         self._queue: deque[_Running] = deque()
         self._events: list[tuple[float, int, _Running, bool]] = []
         self._open: dict[str, list[TrialSpec]] = {}

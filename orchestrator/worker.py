@@ -68,8 +68,8 @@ def work(key: str, trial: str, settings: WorkerSettings, report: Report) -> None
     if spec.key != key:
         report({"result": _foreign(key, f"it calls this trial {spec.key}").to_json()}, None)
         return
-    with _scratch(settings, spec.key) as scratch, _stderr_to(scratch / STDERR_FILE) as stderr, _memory_limit(settings):
-        _free(settings.threads)
+    with _scratch(settings, spec.key) as scratch, _stderr_to(scratch / STDERR_FILE) as stderr, memory_limit(settings):
+        free_memory(settings.threads)
         heartbeat = _Heartbeat(settings.heartbeat_seconds, stderr)
         try:
             _run(spec, settings, report, scratch, heartbeat)
@@ -190,7 +190,8 @@ def _stderr_to(path: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _memory_limit(settings: WorkerSettings) -> Iterator[None]:
+def memory_limit(settings: WorkerSettings) -> Iterator[None]:
+    """Inside, this process runs out of memory when it allocates more than its share."""
     if settings.memory_bytes is None:
         yield
         return
@@ -211,7 +212,7 @@ def _mapped_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
 
 
-def _free(threads: int) -> None:
+def free_memory(threads: int) -> None:
     """Gives back what the trial before left lying, and uses the cores that this one was given."""
     import torch
 

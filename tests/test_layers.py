@@ -17,7 +17,7 @@ FORBIDDEN = {
     "dashboards": {"torch", "ray", "transformers", "peft"},
 }
 OWNERS = {
-    "ray": {"orchestrator/runner.py", "orchestrator/nodes.py", "orchestrator/search.py"},
+    "ray": {"orchestrator/runner.py", "orchestrator/nodes.py", "orchestrator/search.py", "orchestrator/team.py"},
     "mlflow": {
         "orchestrator/mlflow_writer.py",
         "orchestrator/mlflow_probe.py",
