@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from craft.disk import replacing
 
 MANIFEST_FILE = "manifest.json"
 
@@ -34,20 +34,10 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
         fill: called with an empty folder beside it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    try:
+    with replacing(folder) as aside:
+        aside.mkdir()
         fill(aside)
         (aside / MANIFEST_FILE).write_text(json.dumps(_contents(aside), indent=1))
-        for file in aside.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    _sync(folder.parent)
     return folder
 
 
@@ -92,11 +82,3 @@ def _contents(folder: Path) -> dict[str, dict[str, int | str]]:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,12 +7,8 @@ a machine share its pages, and checks that hash: far less work than hashing the 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import socket
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -23,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from craft.disk import replacing
 from craft.tucker import ALGORITHM, TuckerFactors
 
 SUFFIX = ".safetensors"
@@ -65,19 +62,11 @@ def write_factors(path: Path, factors: TuckerFactors, origin: FactorOrigin) -> N
     tensors = _tensors(factors)
     facts = {"origin": json.dumps(asdict(origin), sort_keys=True), "squared_norm": repr(factors.squared_norm)}
     facts["sha256"] = _checksum(tensors, facts)
-    aside = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
+    with replacing(path) as aside:
         try:
             save_file(tensors, aside, metadata=facts)
         except SafetensorError as error:  # a full disk comes as this
             raise OSError(f"cannot write {aside}: {error}") from error
-        _flush(aside)
-        aside.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # some file systems refuse to flush a folder; the rename itself has happened
-        _flush(path.parent)
 
 
 def unfinished(folder: Path, key: str = "*") -> list[Path]:
@@ -155,11 +144,3 @@ def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
 def _origin(facts: Mapping[str, str]) -> FactorOrigin:
     fields = json.loads(facts["origin"])
     return FactorOrigin(**{**fields, "shape": tuple(fields["shape"])})
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from craft.disk import flush
+
 Event = dict[str, Any]
 
 
@@ -32,7 +34,7 @@ class Journal:
         try:
             self._lock()
             self._size = _repair(self._file)
-            _sync_folder(path.parent)
+            flush(path.parent)
         except BaseException:
             os.close(self._file)
             raise
@@ -145,11 +147,3 @@ def _last_line(file: int, end: int) -> tuple[int, bytes]:
         block = os.pread(file, step, start) + block
     cut = block.rfind(b"\n", 0, len(block) - 1) + 1
     return start + cut, block[cut:]
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import random
 import threading
 import time
 from pathlib import Path
 
+from craft.disk import replacing
 from orchestrator.journal import Event, Journal, read
 from orchestrator.mlflow_writer import MlflowWriter, is_lost, is_missing, is_refusal
 from orchestrator.tracking_uri import redact
@@ -157,12 +157,8 @@ class Shipper(threading.Thread):
                 log.info("still refused: %s", redact(str(error)))
                 left.append(event)
                 self._writer.reconnect()
-        target = self._folder / REFUSED
-        fresh = target.with_suffix(".tmp")
-        fresh.unlink(missing_ok=True)
-        with Journal(fresh) as refused:
+        with replacing(self._folder / REFUSED) as aside, Journal(aside) as refused:
             refused.extend(left)
-        fresh.replace(target)
         with self._change:
             self._refused, self._retry_refused = left, False
             self._change.notify_all()
@@ -197,13 +193,9 @@ class Shipper(threading.Thread):
             known = json.loads(path.read_text()) if path.exists() else {}
         except ValueError:
             known = {}
-        fresh = path.with_suffix(".tmp")
         try:
-            with fresh.open("w") as stream:
-                json.dump({**known, redact(self._uri): self._offset, "saved": int(time.time())}, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            fresh.replace(path)
+            with replacing(path) as aside:
+                aside.write_text(json.dumps({**known, redact(self._uri): self._offset, "saved": int(time.time())}))
         except OSError as error:
             # Without a new cursor the next start repeats this batch, which is harmless.
             log.warning("the tracking cursor cannot be saved: %s", error)

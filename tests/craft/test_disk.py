@@ -1,0 +1,49 @@
+"""What a crash in the middle of writing leaves: the old content, whole, and nothing beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from craft.disk import replacing
+
+
+def test_a_file_and_a_folder_are_replaced_whole(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file.json", tmp_path / "folder"
+    for content in ("old", "new"):
+        with replacing(file) as aside:
+            aside.write_text(content)
+        with replacing(folder) as aside:
+            (aside / "deep").mkdir(parents=True)
+            (aside / "deep" / content).write_text(content)
+    assert file.read_text() == "new"
+    assert [path.name for path in (folder / "deep").iterdir()] == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file.json", "folder"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_goes_wrong_while_writing_changes_nothing(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    path.write_text("old") if kind == "file" else path.mkdir()
+
+    def fail() -> None:
+        with replacing(path) as aside:
+            aside.write_text("half") if kind == "file" else aside.mkdir()
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        fail()
+    assert [one.name for one in tmp_path.iterdir()] == [kind]
+    assert path.is_dir() or path.read_text() == "old"
+
+
+def test_a_writer_killed_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    code = "import os, sys, pathlib; from craft.disk import replacing\n"
+    code += "with replacing(pathlib.Path(sys.argv[1])) as aside: aside.write_text('half'); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")], check=False)
+    assert (tmp_path / "file").read_text() == "old"
+    assert len(list(tmp_path.glob(".file.*.tmp"))) == 1
