@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,59 @@ def test_the_rayjob_resumes_on_storage_that_every_pod_mounts() -> None:
         (source,) = [mounted[path] for path in mounted if storage.startswith(f"{path}/")]
         assert volumes[source]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"], name
         assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+# Fields of KubeRay's ray.io/v1 (v1.5), as far as such a file may want them: its own schema is a megabyte and in no package.
+KUBERAY = {
+    "spec": {
+        "activeDeadlineSeconds", "backoffLimit", "clusterSelector", "deletionStrategy", "entrypoint", "entrypointNumCpus",
+        "entrypointNumGpus", "entrypointResources", "jobId", "managedBy", "metadata", "rayClusterSpec", "runtimeEnvYAML",
+        "shutdownAfterJobFinishes", "submissionMode", "submitterConfig", "submitterPodTemplate", "suspend",
+        "ttlSecondsAfterFinished",
+    },
+    "rayClusterSpec": {
+        "authOptions", "autoscalerOptions", "enableInTreeAutoscaling", "gcsFaultToleranceOptions", "headGroupSpec",
+        "headServiceAnnotations", "managedBy", "rayVersion", "suspend", "upgradeStrategy", "workerGroupSpecs",
+    },
+    "authOptions": {"mode"},
+    "autoscalerOptions": {
+        "env", "envFrom", "idleTimeoutSeconds", "image", "imagePullPolicy", "resources", "securityContext", "upscalingMode",
+        "version", "volumeMounts",
+    },
+    "headGroupSpec": {
+        "enableIngress", "headService", "labels", "rayStartParams", "resources", "serviceType", "template"
+    },
+    "workerGroupSpecs": {
+        "groupName", "idleTimeoutSeconds", "labels", "maxReplicas", "minReplicas", "numOfHosts", "rayStartParams", "replicas",
+        "resources", "scaleStrategy", "suspend", "template",
+    },
+}  # fmt: skip
+
+
+def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    claim, job = documents("kuberay.yaml")
+    known = kubernetes.latest_version()
+    kubernetes.validate(claim, known, strict=True)
+    spec = job["spec"]
+    cluster = spec["rayClusterSpec"]
+    for name, found in [
+        ("spec", spec),
+        ("rayClusterSpec", cluster),
+        ("authOptions", cluster["authOptions"]),
+        ("autoscalerOptions", cluster["autoscalerOptions"]),
+        ("headGroupSpec", cluster["headGroupSpec"]),
+        *(("workerGroupSpecs", group) for group in cluster["workerGroupSpecs"]),
+    ]:
+        assert set(found) <= KUBERAY[name], name
+    assert spec["submissionMode"] in ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
+    # Pods submit the job by the head's dashboard, so it may not listen on loopback alone; the token is its lock.
+    assert cluster["authOptions"] == {"mode": "token"}
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert "dashboard-host" not in group["rayStartParams"]
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+        kubernetes.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {}, **group["template"]}, known, strict=True)
+    assert set(yaml.safe_load(spec["runtimeEnvYAML"])) <= {"env_vars", "working_dir", "pip", "py_modules"}
 
 
 def test_the_rayjob_has_gpu_workers_on_spot_machines_and_no_trial_on_its_head() -> None:
@@ -125,9 +179,12 @@ def test_mlflows_server_takes_the_flags_of_the_compose_file() -> None:
     assert {word for word in words if word.startswith("--")} <= options, known
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(SHELLCHECK is None, reason="needs shellcheck")
 def test_shellcheck_has_nothing_to_say() -> None:
-    done = subprocess.run(["shellcheck", SLURM], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(SHELLCHECK), SLURM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
