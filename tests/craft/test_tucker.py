@@ -10,7 +10,7 @@ import tensorly
 import torch
 from tensorly.decomposition import tucker as tensorly_tucker
 
-from craft import tucker
+from craft import eigen, tucker
 from craft.tucker import TuckerFactors, hosvd, resolve_ranks, sketch_difference
 
 SHAPES = [(4, 24, 30), (6, 40, 17), (3, 15, 90), (1, 20, 20), (2, 50, 9)]
@@ -116,11 +116,12 @@ def test_any_chunking_gives_the_same_factors(monkeypatch, block):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
-def test_the_memory_saving_eigensolver_gives_the_same_factors(monkeypatch):
+@pytest.mark.parametrize("ranks", [(4, 12, 15), (4, 1, 1), (4, 45, 80)], ids=["few", "one", "most"])
+def test_the_memory_saving_eigensolver_gives_the_same_factors(monkeypatch, ranks):
     stack = _stack((4, 60, 80))
-    usual = hosvd(stack, (4, 12, 15), dtype=torch.float64)
-    monkeypatch.setattr(tucker, "_LARGE", 16)
-    saving = hosvd(stack, (4, 12, 15), dtype=torch.float64)
+    usual = hosvd(stack, ranks, dtype=torch.float64)
+    monkeypatch.setattr(eigen, "LARGE", 16)
+    saving = hosvd(stack, ranks, dtype=torch.float64)
     for one, other in zip(_parts(usual), _parts(saving), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 

@@ -1,0 +1,88 @@
+"""Eigenvectors of large Gram matrices in little memory: what the HOSVD of wide models spends its time and memory on.
+
+Small matrices and GPUs take `torch.linalg.eigh`. On the CPU that needs three more matrices of the same size; here, where few
+vectors are wanted, none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LARGE = 1024
+"""From this many rows on memory counts."""
+
+
+def leading_eigh(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """All eigenvalues, rising, and at least the last `rank` eigenvectors as columns.
+
+    Args:
+        gram: (n, n) float64 of which the lower triangle is read; overwritten.
+        rank: of how many vectors there is need.
+
+    Raises:
+        ValueError: LAPACK did not succeed.
+    """
+    if gram.device.type == "cpu" and len(gram) > LARGE:
+        try:
+            import scipy.linalg
+        except ImportError:  # where adapters are only loaded scipy may be absent; torch does the same with more memory
+            eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
+            return eigenvalues, vectors
+        # LAPACK's MRRR driver overwrites the matrix and needs no workspace of its size (divide and conquer, torch's, takes
+        # two more); vectors are orthogonal to about 1e-12 instead of 1e-14. scipy wants columns: the transpose is a view.
+        if 2 * rank > len(gram):
+            found = scipy.linalg.eigh(gram.numpy().T, lower=False, driver="evr", overwrite_a=True, check_finite=False)
+        else:
+            _mirror(gram)
+            found = _by_tridiagonal(gram.numpy().T, rank)
+        eigenvalues, vectors = (torch.from_numpy(part) for part in found)
+        return eigenvalues, vectors
+    eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
+    return eigenvalues, vectors
+
+
+def _mirror(gram: Tensor) -> None:
+    """Writes the lower triangle into the upper one, a panel at a time."""
+    size = len(gram)
+    for start in range(0, size, LARGE):
+        stop = min(start + LARGE, size)
+        corner = gram[start:stop, start:stop]
+        corner.copy_(corner.tril() + corner.tril(-1).T)
+        gram[start:stop, stop:] = gram[stop:, start:stop].T
+
+
+def _by_tridiagonal(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """As LAPACK's dsyevr, but all eigenvalues with the last `rank` vectors alone: no second matrix of the full size.
+
+    A = Q T Qᵀ with T tridiagonal (dsytrd, in place), T's vectors by MRRR (dstemr), then Q's reflectors on them (dormqr).
+
+    Args:
+        matrix: (n, n), symmetric, in column order; destroyed.
+    """
+    from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal, lapack
+
+    size = len(matrix)
+    work, info = lapack.dsytrd_lwork(size, lower=1)
+    reduced, diagonal, beside, tau, info = lapack.dsytrd(matrix, lower=1, lwork=int(work), overwrite_a=1)
+    _check_lapack("dsytrd", info)
+    values = eigvalsh_tridiagonal(diagonal, beside, check_finite=False)
+    chosen = (size - rank, size - 1)
+    small = eigh_tridiagonal(diagonal, beside, select="i", select_range=chosen, check_finite=False, lapack_driver="stemr")[1]
+    # Reflector i acts on the rows below i, one lower than dormqr's: its matrix starts one entry later in memory. Read from
+    # there, each column ends with an entry of the first row, which the reduction does not use: a row of zeros.
+    reduced[0, 1:] = 0.0
+    reflectors = reduced.reshape(-1, order="F")[1 : 1 + size * (size - 1)].reshape(size, size - 1, order="F")
+    below = np.zeros((size, rank), order="F")
+    below[:-1] = small[1:]
+    work = lapack.dormqr("L", "N", reflectors, tau, below, -1)[1][0]
+    below, _, info = lapack.dormqr("L", "N", reflectors, tau, below, int(work), overwrite_c=1)
+    _check_lapack("dormqr", info)
+    small[1:] = below[:-1]
+    return values, small
+
+
+def _check_lapack(routine: str, info: int) -> None:
+    if info:
+        raise ValueError(f"LAPACK's {routine} failed with status {info} on a Gram matrix of the weights")
