@@ -7,15 +7,16 @@ which takes a tenth of the memory of Python lists and costs nothing to share. Ba
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from craft.tasks import Kind, Task
+from craft.tasks.prompts import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from craft.tasks.splits import Splits
 
 Example = dict[str, Any]
+T = TypeVar("T")
 _KEPT = 16
 _PIECE = 2048
 
@@ -62,7 +64,10 @@ class EncodedSplits:
 
 @dataclass(frozen=True)
 class Collator:
-    """Examples to a batch of tensors (b, longest), padded on the right; `attention_mask` tells tokens from padding."""
+    """Examples to a batch of tensors (b, longest), padded on the right; `attention_mask` tells tokens from padding.
+
+    Labels are (b,), or (b, longest) where every token has one, padded with what the loss leaves out.
+    """
 
     pad_token_id: int
 
@@ -71,10 +76,11 @@ class Collator:
         shape = (len(examples), max(lengths))
         batch: dict[str, torch.Tensor] = {}
         for name in examples[0]:
-            if name == "labels":
+            if name == "labels" and np.ndim(examples[0][name]) == 0:
                 batch[name] = torch.from_numpy(np.stack([example[name] for example in examples]))
                 continue
-            padded = np.full(shape, self.pad_token_id if name == "input_ids" else 0, dtype=np.int64)
+            padding = {"input_ids": self.pad_token_id, "labels": IGNORED}.get(name, 0)
+            padded = np.full(shape, padding, dtype=np.int64)
             for row, example in enumerate(examples):
                 padded[row, : lengths[row]] = example[name]
             batch[name] = torch.from_numpy(padded)
@@ -88,7 +94,17 @@ def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, config: P
     return min(max_length, tokenizer.model_max_length, positions)
 
 
-_encoded: OrderedDict[tuple[object, ...], EncodedSplits] = OrderedDict()
+_encoded: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+
+
+def remembered(key: tuple[object, ...], make: Callable[[], T]) -> T:
+    """What `make` made for `key` the last time in this process, or makes now; the last few are kept."""
+    if key not in _encoded:
+        _encoded[key] = make()
+        while len(_encoded) > _KEPT:
+            _encoded.popitem(last=False)
+    _encoded.move_to_end(key)
+    return _encoded[key]
 
 
 def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, *, key: object) -> EncodedSplits:
@@ -101,17 +117,15 @@ def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_l
         max_length: tokens an input is cut to, the longer text of a pair first.
         key: what else decides the tokens: the tokenizer's name and revision, and how the splits were cut.
     """
-    known = (task.name, splits.fingerprint, max_length, key)
-    if known not in _encoded:
-        _encoded[known] = EncodedSplits(
+
+    def make() -> EncodedSplits:
+        return EncodedSplits(
             encode_split(splits.train, task.kind, tokenizer, max_length),
             encode_split(splits.search, task.kind, tokenizer, max_length),
             {suffix: encode_split(split, task.kind, tokenizer, max_length) for suffix, split in splits.reported.items()},
         )
-        while len(_encoded) > _KEPT:
-            _encoded.popitem(last=False)
-    _encoded.move_to_end(known)
-    return _encoded[known]
+
+    return remembered((task.name, splits.fingerprint, max_length, key), make)
 
 
 def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedSplit:

@@ -1,10 +1,10 @@
-"""Scoring: the outputs of the model that was trained, for every example of a split, and what they are worth.
+"""A task head's answers: the outputs of the model that was trained, for every example of a split, and what they are worth.
 
 The model is scored as it trained, through its adapter's own forward pass: merging into 16-bit weights would lose part of a
 small update, so it is left to people who export. Examples are batched by length, which saves most of the padding; outputs
 come back in the split's order. No random number is drawn, so how often a run is evaluated does not change how it trains.
 
-`LOSSES` has a row for each kind of task that a head is trained for.
+`LOSSES` has a row for each kind of task; tasks that are answered in words are scored by `craft.answers`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 from craft.encoding import Collator, EncodedSplit
 from craft.tasks import Kind, Task
 from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
+from craft.texts import token_loss
 
 
 def predict(model: nn.Module, split: EncodedSplit, collator: Collator, batch_size: int) -> np.ndarray:
@@ -58,11 +59,12 @@ def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(outputs.float().squeeze(-1), labels.float(), reduction="sum")
 
 
-# Summed over the examples: the caller divides by how many make one optimizer step, which keeps the step the same however
-# it is cut into micro-batches.
+# Summed over the examples (a language model's: over the tokens): the caller divides by how many make one optimizer step, which
+# keeps the step the same however it is cut into micro-batches.
 LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "classification": _cross_entropy,
     "regression": _squared_error,
+    "generation": token_loss,
 }
 
 

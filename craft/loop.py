@@ -2,8 +2,8 @@
 
 `RunTrainer` keeps Trainer's loop, data order, schedule and resume, and replaces what costs time or hides trouble:
 
-- the loss is summed over the examples of a whole optimizer step and divided by their number, so that a step does not depend
-  on how it is cut into micro-batches;
+- the loss is summed over the examples (or the tokens that a language model learns) of a whole optimizer step and divided by
+  their number, so that a step does not depend on how it is cut into micro-batches;
 - a loss that is not finite ends the run at its step (Trainer would log a made-up average and go on);
 - checkpoints hold the parameters that train, by name, whatever the method; Trainer's own files hold the rest.
 """
@@ -11,18 +11,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.utils.data import Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
 from craft.adapters import TRAINABLE_FILE, restore_trainable, trainable_state
-from craft.encoding import Collator, EncodedSplit
+from craft.encoding import Collator
 from craft.evaluation import LOSSES
 from craft.measure import Meter
 from craft.models import head_names, is_head
@@ -30,6 +32,7 @@ from craft.parallel import Team
 from craft.results import RunFailed
 from craft.spec import TrainingSettings
 from craft.tasks import Kind
+from craft.tasks.prompts import IGNORED
 
 _POINTS = 100
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
@@ -53,12 +56,15 @@ def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
 
 
 class RunTrainer(Trainer):
-    """See the module. `points` collects `train_loss` and `learning_rate` between two evaluations."""
+    """See the module. `points` collects `train_loss` and `learning_rate` between two evaluations.
+
+    `split` is a dataset of tokens with a length, and with the `lengths` of its examples.
+    """
 
     def __init__(
         self,
         model: nn.Module,
-        split: EncodedSplit,
+        split: Any,
         collator: Collator,
         *,
         kind: Kind,
@@ -75,6 +81,7 @@ class RunTrainer(Trainer):
         self.team = team
         self.points: list[dict[str, float]] = []
         self._tokens = 0
+        self._lengths = split.lengths
         self._micro_batches = 0
         super().__init__(
             model=model,
@@ -130,6 +137,11 @@ class RunTrainer(Trainer):
             self.team.sum_gradients(list(model.parameters()))
         return self.team.total(loss)
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if not self.training.group_by_length:
+            return super()._get_train_sampler(train_dataset)
+        return LengthGrouped(self._lengths, self.training.batch_size * self.training.gradient_accumulation, self.args.seed)
+
     def _trained(self, given: nn.Module | None = None) -> nn.Module:
         model = given if given is not None else self.model
         assert model is not None
@@ -166,6 +178,39 @@ class RunTrainer(Trainer):
         restore_trainable(self._trained(model), load_file(Path(resume_from_checkpoint) / TRAINABLE_FILE))
 
 
+class LengthGrouped(Sampler[int]):
+    """Every example once an epoch, in optimizer steps of examples of about equal length; another order every epoch.
+
+    Windows of fifty steps are drawn at random and sorted by length, and their steps shuffled, the longest of all first: a step
+    that is too large for memory fails at once.
+    """
+
+    def __init__(self, lengths: np.ndarray, step: int, seed: int) -> None:
+        self._lengths, self._step, self._seed, self._epoch = lengths, step, seed, 0
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        draw = np.random.default_rng([self._seed, self._epoch])
+        order, window = draw.permutation(len(self)), 50 * self._step
+        steps = []
+        for begin in range(0, len(order), window):
+            part = order[begin : begin + window]
+            part = part[np.argsort(-self._lengths[part], kind="stable")]
+            steps += [part[at : at + self._step] for at in range(0, len(part), self._step)]
+        # The last step may be a smaller one, and stays the last: the others keep their size.
+        last = steps.pop() if len(steps[-1]) < self._step else None
+        steps = [steps[at] for at in draw.permutation(len(steps))]
+        if steps:
+            longest = max(range(len(steps)), key=lambda at: self._lengths[steps[at]].max())
+            steps[0], steps[longest] = steps[longest], steps[0]
+        return iter([int(at) for step in [*steps, *([] if last is None else [last])] for at in step])
+
+
 class _Loss:
     """Mean over all examples of the optimizer step, of which this micro-batch is a part."""
 
@@ -173,7 +218,8 @@ class _Loss:
         self.summed = LOSSES[kind]
 
     def __call__(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        return self.summed(outputs.logits, labels) / (len(labels) if num_items_in_batch is None else num_items_in_batch)
+        items = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+        return self.summed(outputs.logits, labels) / items
 
 
 class _EvaluateAt(TrainerCallback):

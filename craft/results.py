@@ -9,6 +9,7 @@ Names of metrics, everywhere from the trainer to the dashboard:
 `learning_rate`        the adapter's, at that step
 `score`                the task's primary metric x 100 on the reported split: the number a result stands for
 `<metric>`             every other metric on the reported split
+`accuracy_<test>`      answers in words: one test's accuracy x 100; `answered` is the share of outputs with an answer
 `energy_kept`          CRAFT: share of the stacked weights' squared norm that the ranks keep, over all projections
 =====================  ==========================================================================================
 """
@@ -18,6 +19,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+PREDICTIONS_FOLDER = "predictions"
+"""Beside a run's adapter, where its task is answered in words: what it said to every question, a JSONL file a test."""
 
 
 @dataclass(frozen=True)

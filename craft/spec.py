@@ -30,6 +30,7 @@ class TrainingSettings(Settings):
     `learning_rate` is the adapter's; `head_learning_rate` the task head's (the same where it is not given).
     `select` names the weights that are scored at the end: those of the evaluation with the best search score, or the last.
     `train_examples` and `eval_examples` cut the splits to a seeded sample, for small machines and for tests.
+    `group_by_length` makes batches of examples of about equal length: less padding, another order.
     """
 
     epochs: float = Field(3.0, gt=0)
@@ -50,6 +51,25 @@ class TrainingSettings(Settings):
     select: Literal["best", "last"] = "best"
     train_examples: int | None = Field(None, gt=0)
     eval_examples: int | None = Field(None, gt=0)
+    group_by_length: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """What names are made of. A setting younger than the first records counts only where it is used, so that those keep
+        their names."""
+        content = self.model_dump(mode="json")
+        if not self.group_by_length:
+            del content["group_by_length"]
+        return content
+
+
+class WarmStart(Settings):
+    """The finished run whose adapter a run starts from, the task head excepted: same model, method and parameters.
+
+    `run` is that run's key, and part of this one's; `adapter` is where the adapter lies here, and is not.
+    """
+
+    run: str = Field(pattern=r"^[0-9a-f]{16}$")
+    adapter: str | None = None
 
 
 class CustomTask(Settings):
@@ -114,6 +134,7 @@ class RunSpec(Settings):
     data: DataSettings = Field(default_factory=DataSettings)
     protocol: Protocol = "honest"
     seed: int = Field(0, ge=0, lt=2**32)
+    warm_start: WarmStart | None = None
 
     @model_validator(mode="after")
     def _method_knows_its_parameters(self) -> RunSpec:
@@ -130,7 +151,10 @@ class RunSpec(Settings):
 
         Left out is what has no part in this run's numbers: where the data folder lies, other tasks' files and settings.
         """
-        content = self.model_dump(mode="json")
+        content = self.model_dump(mode="json") | {"training": self.training.identity()}
+        del content["warm_start"]
+        if self.warm_start is not None:
+            content["warm_start"] = self.warm_start.run
         data = content["data"]
         del data["root"]
         data["custom"] = {name: one for name, one in data["custom"].items() if f"custom/{name}" == self.task}

@@ -32,6 +32,7 @@ examples:
   python -m craft.train --task toy/sentiment --ranks all 32 32
   python -m craft.train --task glue/mrpc --data-root DATA --ranks all 64 64 --projections q k v o --learning-rate 3e-3
   python -m craft.train --task glue/rte --method lora --rank 8 --set alpha=16 --set head_learning_rate=1e-3
+  python -m craft.train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'
   python -m craft.train --task custom/tickets --set 'data.custom.tickets={train: tickets.csv, text: [body], label: queue}'
 
 --set takes a parameter of the method, a training setting, or a path under data; the value is read as YAML.
@@ -120,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model", default="sentence-transformers/all-MiniLM-L6-v2", help="hub id or local folder (default: %(default)s)")
     add("--revision", help="the hub's revision of the model")
-    add("--task", required=True, help="such as toy/sentiment, glue/mrpc, custom/NAME")
+    add("--task", required=True, help="such as toy/sentiment, glue/mrpc, commonsense, custom/NAME")
     add("--method", default="craft", help=f"one of: {', '.join(METHODS)} (default: %(default)s)")
     add("--ranks", nargs=3, type=_rank, metavar=("R1", "R2", "R3"), help="CRAFT's ranks; all = every layer")
     add("--rank", type=int, help="the rank of methods that have one, such as lora")
@@ -131,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch-size", type=int)
     add("--seed", type=int, default=0)
     add("--protocol", choices=("honest", "customary"), default="honest", help="what selection may see (default: honest)")
-    add("--data-root", metavar="DIR", help="folder with glue/ in it; without it the hub is asked")
+    add("--data-root", metavar="DIR", help="folder with glue/ and commonsense/ in it; without it the hub is asked")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other parameter; may be repeated")
     add("--to", metavar="DIR", help="where adapter and checkpoints go (default: runs/craft/TASK-KEY)")
     add("--resume", action="store_true", help="go on from the newest whole checkpoint in that folder")
@@ -192,7 +193,7 @@ def _check_directory(directory: Path, spec: RunSpec) -> None:
 
 def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
     try:
-        find_task(spec.task, spec.data)
+        task = find_task(spec.task, spec.data)
     except ValueError as error:
         raise CallError(str(error)) from None
 
@@ -214,7 +215,9 @@ def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
         console.print(f"going on from {checkpoint}")
     try:
         with _Bar(console) as bar:
-            result = train_run(spec, directory, report=bar.report, resume_from=checkpoint, on_step=bar.on_step)
+            result = train_run(
+                spec, directory, report=bar.report, resume_from=checkpoint, on_step=bar.on_step, on_score=bar.on_score
+            )
     except RunFailed as error:
         if isinstance(error.__cause__, ValueError) and not bar.stepped:
             raise CallError(str(error)) from None
@@ -226,7 +229,7 @@ def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
     except KeyboardInterrupt:
         console.print("craft.train: interrupted; the same call with --resume goes on from the last evaluation", soft_wrap=True)
         return 130
-    _show(result, directory)
+    _show(result, directory, task.kind)
     return 0
 
 
@@ -251,16 +254,24 @@ class _Bar:
 
     def on_step(self, step: int, total: int) -> None:
         self.stepped = True
-        self.live.update(self.row, completed=step, total=total)
+        self.live.update(self.row, completed=step, total=total, description="")
+
+    def on_score(self, what: str, done: int, total: int) -> None:
+        self.live.update(self.row, description=f"scoring {what}: {done:,} of {total:,}")
 
     def report(self, progress: Progress) -> None:
         score, loss = progress.metrics["search_score"], progress.metrics["search_loss"]
         place = f"epoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}"
-        line = f"{place}  search score {score:.1f}  loss {loss:.4f}"
+        tests = [f"{name.removeprefix('accuracy_')} {value:.1f}" for name, value in progress.metrics.items() if _of_test(name)]
+        line = f"scored: {', '.join(tests)}" if tests else f"{place}  search score {score:.1f}  loss {loss:.4f}"
         self.live.print(line) if self.console.is_terminal else self.console.print(line)
 
 
-def _show(result: RunResult, directory: Path) -> None:
+def _of_test(metric: str) -> bool:
+    return metric.startswith("accuracy_")
+
+
+def _show(result: RunResult, directory: Path, kind: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -278,15 +289,24 @@ def _show(result: RunResult, directory: Path) -> None:
     console.print(
         f"\n{result.steps} steps in {result.seconds:.1f} s. The adapter is in {result.adapter}. To use it:\n", soft_wrap=True
     )
-    console.print(
-        "  from craft import load_adapter\n"
-        f"  model, tokenizer = load_adapter({str(result.adapter)!r})\n"
-        '  batch = tokenizer(["your text"], return_tensors="pt")\n'
-        "  outputs = model(**batch).logits\n"
-        "  print(outputs, model.config.id2label)",
-        markup=False,
-        soft_wrap=True,
-    )
+    use = _USE_WORDS if kind == "generation" else _USE_HEAD
+    console.print(use.format(folder=str(result.adapter)), markup=False, soft_wrap=True)
+    if (directory / "predictions").is_dir():
+        console.print(f"\nEvery prediction: {directory / 'predictions'}", soft_wrap=True)
+
+
+_USE_HEAD = """\
+  from craft import load_adapter
+  model, tokenizer = load_adapter({folder!r})
+  batch = tokenizer(["your text"], return_tensors="pt")
+  outputs = model(**batch).logits
+  print(outputs, model.config.id2label)"""
+_USE_WORDS = """\
+  from craft import load_adapter
+  model, tokenizer = load_adapter({folder!r})
+  batch = tokenizer(["your prompt"], return_tensors="pt")
+  outputs = model.generate(**batch, num_beams=4, max_new_tokens=32, do_sample=False)
+  print(tokenizer.batch_decode(outputs, skip_special_tokens=True))"""
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 from pyarrow import fs
 
 from craft.checkpoint import CheckpointCorrupt, verify
+from craft.results import PREDICTIONS_FOLDER
 
 RESULT_FILE = "result.json"
 ADAPTER_FOLDER = "adapter"
@@ -111,6 +112,24 @@ def check_writable(storage: str) -> None:
         raise ValueError(
             f"storage {storage} cannot be written: {error}. Give another by --storage, or its permissions."
         ) from error
+
+
+def local_adapter(storage: str, stored: str, home: Path) -> Path:
+    """A finished trial's adapter as a local folder, its answers (if it has any) beside it.
+
+    Args:
+        stored: the adapter's path on `storage`.
+        home: gets copies, unless storage is this machine's disk.
+    """
+    filesystem, root = open_storage(storage)
+    path = posixpath.join(root, stored)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return Path(path)
+    beside = posixpath.dirname(path)
+    for name in (ADAPTER_FOLDER, PREDICTIONS_FOLDER):
+        if filesystem.get_file_info(posixpath.join(beside, name)).type == fs.FileType.Directory:
+            fs.copy_files(posixpath.join(beside, name), str(home / name), source_filesystem=filesystem)
+    return home / ADAPTER_FOLDER
 
 
 def stored_result(checkpoint: Path) -> dict[str, Any] | None:

@@ -23,12 +23,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyarrow import fs
 from ray import tune
 
 from orchestrator import crash
 from orchestrator.budget import Watch
-from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, check_writable, open_storage
+from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, check_writable, local_adapter
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.nodes import Cluster, joined, share
 from orchestrator.objectives import search_values
@@ -351,14 +350,8 @@ class _Recording(tune.Callback):
         if result.status != "finished" or checkpoint is None:
             self._recorder.ended(result)
             return
-        filesystem, root = open_storage(self._run.storage)
         stored = posixpath.join(f"attempt-{self._attempt}", result.key, checkpoint, ADAPTER_FOLDER)
-        path = posixpath.join(root, stored)
-        if isinstance(filesystem, fs.LocalFileSystem):
-            adapter = Path(path)
-        else:
-            adapter = self._run.folder / "adapters" / result.key
-            fs.copy_files(path, str(adapter), source_filesystem=filesystem)
+        adapter = local_adapter(self._run.storage, stored, self._run.folder / "adapters" / result.key)
         self._recorder.ended(with_facts(result, adapter=posixpath.join(self._run.storage, stored)), adapter)
 
     def _why(self, trial: Any) -> str:

@@ -206,7 +206,7 @@ def _whole(sweep: Terms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
 def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) -> Path:
     """The adapter where the ledger says it is, or in the sweep's folder, which may have been moved since."""
     places = [Path(noted)] if noted and "://" not in noted else []
-    for place in [*places, folder / "adapters" / key]:
+    for place in [*places, folder / "adapters" / key / ADAPTER_FOLDER]:
         if place.is_dir():
             return place
     storages = [str(folder / "ray")] if (folder / "ray").is_dir() else []

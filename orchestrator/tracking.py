@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from craft.results import PREDICTIONS_FOLDER
 from orchestrator.journal import Event, Journal, JournalBusy, read
 from orchestrator.parameters import flat_parameters
 from orchestrator.shipping import Shipper
@@ -119,13 +120,19 @@ class Tracker:
         self._write({"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}, now)
 
     def trial_ended(self, result: TrialResult, adapter: Path | None = None) -> None:
-        """Close the trial's run: final metrics, counts, status and reason; the adapter's folder becomes its artifact."""
+        """Close the trial's run: final metrics, counts, status and reason; the adapter's folder becomes its artifact, and the
+        folder of answers beside it, where there is one."""
         self._open_trials.pop(result.key, None)
         row = self._new(result.key, {**result.counts, "seconds": result.seconds, **result.metrics, "step": result.steps})
         content = redacted(result.to_json()) | {"metrics": {}, "counts": {}}
         events = [{"kind": "trial_ended", "key": result.key, "row": row, "result": content}]
         if adapter is not None:
             events.append({"kind": "artifact", "key": result.key, "path": self._relative(adapter), "to": "adapter"})
+            answers = adapter.parent / PREDICTIONS_FOLDER
+            if answers.is_dir():
+                events.append(
+                    {"kind": "artifact", "key": result.key, "path": self._relative(answers), "to": PREDICTIONS_FOLDER}
+                )
         self._write_all(events)
 
     def configuration_ended(

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from craft.checkpoint import write_folder
-from craft.results import Progress
+from craft.results import PREDICTIONS_FOLDER, Progress
 from orchestrator.checkpoints import ADAPTER_FOLDER, PREDICTIONS_FILE, RESULT_FILE, newest_whole, stored_result
+from orchestrator.system_metrics import SystemMetrics
 from orchestrator.trial import Train, TrialResult, TrialSpec, run_trial
 
 STDERR_FILE = "stderr.log"
@@ -87,13 +88,16 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
         report({"result": ended}, checkpoint)
         return
 
+    machine = SystemMetrics()
+
     def on_progress(progress: Progress) -> None:
         heartbeat.stop()
-        report(_payload(progress), progress.checkpoint)
+        report(_payload(progress, machine.take(progress.step)), progress.checkpoint)
         heartbeat.beat()
 
     def on_step(step: int, total_steps: int) -> None:
         heartbeat.beat()
+        machine.step(step)
 
     result, adapter = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()
@@ -110,14 +114,15 @@ def _foreign(key: str, why: str) -> TrialResult:
     return TrialResult(key, "failed", error=error, retryable=True)
 
 
-def _payload(progress: Progress) -> dict[str, Any]:
-    """What the driver gets of an evaluation; metrics also stand at the top, where schedulers look."""
+def _payload(progress: Progress, machine: list[dict[str, float]]) -> dict[str, Any]:
+    """What the driver gets of an evaluation; metrics also stand at the top, where schedulers look. Samples of the machine
+    travel as points, which are drawn and never judged."""
     content = {
         "step": progress.step,
         "total_steps": progress.total_steps,
         "epoch": progress.epoch,
         "metrics": progress.metrics,
-        "points": progress.points,
+        "points": [*progress.points, *machine],
         "time": time.time(),
     }
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
@@ -132,6 +137,9 @@ def _final_checkpoint(scratch: Path, result: TrialResult, adapter: Path | None) 
         predictions = adapter.parent / PREDICTIONS_FILE
         if predictions.is_file():  # the outputs behind the score: what a served adapter must answer again
             shutil.copy(predictions, folder)
+        answers = adapter.parent / PREDICTIONS_FOLDER
+        if answers.is_dir():
+            shutil.copytree(answers, folder / PREDICTIONS_FOLDER)
         (folder / RESULT_FILE).write_text(json.dumps(result.to_json()))
 
     return write_folder(scratch / "final", fill)

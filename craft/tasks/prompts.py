@@ -8,6 +8,7 @@ run's settings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -67,38 +68,59 @@ PROMPTS: dict[str, Prompt] = {
 }
 
 
-def encode(
-    tokenizer: PreTrainedTokenizerBase, prompt: str, response: str, *, max_length: int, loss: Loss
-) -> dict[str, list[int]]:
-    """Tokens and labels of one training text: prompt, response, end of text.
+@dataclass(frozen=True)
+class TaughtText:
+    """Tokens of one text; the loss sees those from `start` on, which is 1 at least: nothing predicts the first."""
 
-    The text is tokenized as a whole, as a model meets it; a token belongs to the response if any of its characters does.
+    tokens: list[int]
+    start: int
+
+    @property
+    def teaches(self) -> bool:
+        """Whether any token is in the loss: a batch without one would have a loss of NaN."""
+        return self.start < len(self.tokens)
+
+    @property
+    def labels(self) -> list[int]:
+        """The tokens, those that are not in the loss replaced by -100."""
+        start = min(self.start, len(self.tokens))
+        return [IGNORED] * start + self.tokens[start:]
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    responses: Sequence[str],
+    *,
+    max_length: int | None,
+    loss: Loss,
+) -> list[TaughtText]:
+    """Training texts as tokens: prompt, response, end of text.
+
+    A text is tokenized as a whole, as a model meets it; a token belongs to the response if any of its characters does.
     Longer texts are cut at the right, and the end-of-text token is only added where there is room, as the published trainer
-    does: a text whose response is cut away has no label left under `loss="response"` (see `teaches`).
+    does: a text whose response is cut away teaches nothing under `loss="response"`.
 
     Args:
         tokenizer: a fast tokenizer with an end-of-text token.
-        prompt: from `Prompt.for_training`.
-        response: what the model is to say.
-        max_length: the most tokens, the special ones included.
+        prompts: from `Prompt.for_training`.
+        responses: what the model is to say to each.
+        max_length: the most tokens, the special ones included; nothing is cut if None.
         loss: `response`, the paper's, or `text`, the published trainer's loss on the prompt as well.
-
-    Returns:
-        `input_ids`, `attention_mask` and `labels`, each of the text's number of tokens; labels left out of the loss are -100.
     """
-    found: Any = tokenizer(prompt + response, truncation=True, max_length=max_length, return_offsets_mapping=True)
-    tokens, offsets = list(found["input_ids"]), list(found["offset_mapping"])
-    in_response = [end > len(prompt) for _, end in offsets]
+    found: Any = tokenizer(
+        [prompt + response for prompt, response in zip(prompts, responses, strict=True)],
+        truncation=max_length is not None,
+        max_length=max_length,
+        return_offsets_mapping=True,
+    )
     end_of_text = tokenizer.eos_token_id
-    if end_of_text is not None and len(tokens) < max_length and (not tokens or tokens[-1] != end_of_text):
-        tokens.append(int(end_of_text))
-        in_response.append(True)
-    elif tokens and tokens[-1] == end_of_text:
-        in_response[-1] = True
-    labels = tokens if loss == "text" else [token if at else IGNORED for token, at in zip(tokens, in_response, strict=True)]
-    return {"input_ids": tokens, "attention_mask": [1] * len(tokens), "labels": list(labels)}
-
-
-def teaches(encoded: dict[str, list[int]]) -> bool:
-    """Whether any token of the text is in the loss: a batch without one would have a loss of NaN."""
-    return any(label != IGNORED for label in encoded["labels"][1:])
+    texts = []
+    for prompt, ids, offsets in zip(prompts, found["input_ids"], found["offset_mapping"], strict=True):
+        tokens = list(ids)
+        if end_of_text is not None and tokens[-1:] != [end_of_text] and (max_length is None or len(tokens) < max_length):
+            tokens.append(int(end_of_text))
+        in_response = (at for at, (_, end) in enumerate(offsets) if end > len(prompt))
+        first = next(in_response, len(ids) if len(tokens) > len(ids) else len(tokens))
+        texts.append(TaughtText(tokens, 1 if loss == "text" else max(1, first)))
+    return texts

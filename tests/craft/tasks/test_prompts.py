@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from craft.tasks.prompts import IGNORED, PROMPTS, encode, teaches
+from craft.tasks.prompts import IGNORED, PROMPTS, encode
 
 FIRST = "Below is an instruction that describes a task. Write a response that appropriately completes the request."
 PUBLISHED_TRAINING = """{first}{blanks}
@@ -57,36 +57,46 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=model, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
+def one(tokenizer, prompt, response, **settings):
+    (text,) = encode(tokenizer, [prompt], [response], **settings)
+    return text
+
+
 def test_loss_on_the_response_only(tokenizer):
-    encoded = encode(tokenizer, "what is it ? ### ", "the answer is true", max_length=64, loss="response")
-    assert encoded["input_ids"] == [1, 3, 4, 5, 6, 11, 7, 8, 4, 9, 2]
-    assert encoded["labels"] == [IGNORED] * 6 + [7, 8, 4, 9, 2]
-    assert encoded["attention_mask"] == [1] * 11
+    text = one(tokenizer, "what is it ? ### ", "the answer is true", max_length=64, loss="response")
+    assert text.tokens == [1, 3, 4, 5, 6, 11, 7, 8, 4, 9, 2]
+    assert text.labels == [IGNORED] * 6 + [7, 8, 4, 9, 2]
 
 
-def test_loss_on_the_whole_text(tokenizer):
-    encoded = encode(tokenizer, "what is it ? ### ", "true", max_length=64, loss="text")
-    assert encoded["labels"] == encoded["input_ids"] == [1, 3, 4, 5, 6, 11, 9, 2]
+def test_loss_on_the_whole_text_but_its_first_token(tokenizer):
+    text = one(tokenizer, "what is it ? ### ", "true", max_length=64, loss="text")
+    assert text.tokens == [1, 3, 4, 5, 6, 11, 9, 2]
+    assert text.labels == [IGNORED, *text.tokens[1:]]
 
 
 def test_a_long_text_is_cut_at_the_right_and_gets_no_end(tokenizer):
-    cut = encode(tokenizer, "what is it ? ### ", "the answer is true", max_length=8, loss="response")
-    assert cut["input_ids"] == [1, 3, 4, 5, 6, 11, 7, 8]
-    assert teaches(cut)
-    lost = encode(tokenizer, "what is it ? ### ", "the answer is true", max_length=6, loss="response")
-    assert lost["labels"] == [IGNORED] * 6
-    assert not teaches(lost)
+    cut = one(tokenizer, "what is it ? ### ", "the answer is true", max_length=8, loss="response")
+    assert cut.tokens == [1, 3, 4, 5, 6, 11, 7, 8]
+    assert cut.teaches
+    lost = one(tokenizer, "what is it ? ### ", "the answer is true", max_length=6, loss="response")
+    assert lost.labels == [IGNORED] * 6
+    assert not lost.teaches
+
+
+def test_several_texts_are_each_encoded_as_alone(tokenizer):
+    prompts, responses = ["what is it ? ### ", "is it ? ### ", "the ### "], ["the answer is true", "true", "it is"]
+    together = encode(tokenizer, prompts, responses, max_length=None, loss="response")
+    alone = [one(tokenizer, *pair, max_length=None, loss="response") for pair in zip(prompts, responses, strict=True)]
+    assert together == alone
 
 
 @pytest.mark.parametrize("name", PROMPTS)
 def test_a_real_tokenizer_gives_the_response_back_from_its_labels(name, real_data):
     tokenizer = AutoTokenizer.from_pretrained(real_data / "models" / "stories260K")
     prompt = PROMPTS[name].for_training("Please answer: is it so?\n\nAnswer format: true/false")
-    encoded = encode(tokenizer, prompt, "the correct answer is true", max_length=512, loss="response")
-    taught = [label for label in encoded["labels"] if label != IGNORED]
+    text = one(tokenizer, prompt, "the correct answer is true", max_length=512, loss="response")
+    taught = [label for label in text.labels if label != IGNORED]
     assert taught[-1] == tokenizer.eos_token_id
     assert tokenizer.decode(taught, skip_special_tokens=True).strip() == "the correct answer is true"
-    assert (
-        tokenizer.decode(encoded["input_ids"], skip_special_tokens=True).strip()
-        == (prompt + "the correct answer is true").strip()
-    )
+    whole = tokenizer.decode(text.tokens, skip_special_tokens=True).strip()
+    assert whole == (prompt + "the correct answer is true").strip()

@@ -1,0 +1,187 @@
+"""Scoring of tasks that are answered in words: every question put to the model, its answer read, every prediction kept.
+
+    predictions/boolq.jsonl     one line a question: prompt, output, answer (as extracted), label, right
+
+`score: generate` reads the answer from what the model writes (`craft.tasks.extraction`). `score: likelihood` takes, of the
+answers that a question allows, the one whose response the model finds likeliest; its lines also hold the log-likelihoods.
+A test's file is written whole when the test is done, and a run that was broken off takes the files that are there: scoring
+goes on with the next test.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from craft.disk import replacing
+from craft.encoding import Collator
+from craft.generation import encode_prompts, fitted, generate, log_likelihoods, positions
+from craft.results import PREDICTIONS_FOLDER
+from craft.scoring import Keep, Reported
+from craft.tasks import commonsense
+from craft.tasks.extraction import PATTERNS, extract, options, score
+from craft.tasks.metrics import compute_reported
+from craft.tasks.prompts import PROMPTS, TaughtText, encode
+from craft.texts import Tick, encode_texts, mean_token_loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from craft.spec import RunSpec
+    from craft.tasks import Task
+    from craft.tasks.splits import Splits
+
+Prediction = dict[str, Any]
+
+
+class AnswerScorer:
+    """`craft.scoring.Scorer` for a suite of question sets on which one model is trained."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        task: Task,
+        splits: Splits,
+        tokenizer: PreTrainedTokenizerBase,
+        config: Any,
+        length: int,
+        key: tuple[object, ...],
+        tick: Tick,
+    ) -> None:
+        """
+        Args:
+            config: the model's.
+            length: tokens a training text is cut to.
+            key: what decides the tokens of the splits, beside the data's fingerprint.
+            tick: told after every batch.
+        """
+        self._task, self._tokenizer, self._tick = task, tokenizer, tick
+        self._settings = settings = spec.data.generation
+        self._batch_size, self._positions = spec.training.eval_batch_size, positions(tokenizer, config)
+        self._search, self._reported = splits.search, splits.reported
+        train = encode_texts(splits.train, tokenizer, settings, length, key=("train", splits.fingerprint, key))
+        self._search_texts = encode_texts(splits.search, tokenizer, settings, length, key=("search", splits.fingerprint, key))
+        self.train: Dataset[Any] = train
+        self._collator = Collator(int(tokenizer.pad_token_id))
+        tests = {suffix.removeprefix("_"): len(split) for suffix, split in splits.reported.items()}
+        self.sizes = {
+            "train_examples": len(train),
+            "search_examples": len(splits.search),
+            "reported_examples": sum(tests.values()),
+        }
+        self.facts: dict[str, Any] = {"generation": settings.model_dump(mode="json"), "tests": tests}
+        self.notes = commonsense.notes(spec.data, tests)
+        if train.untaught:
+            total = train.untaught + len(train)
+            self.notes.append(f"{train.untaught} of {total} training texts left out: no response within {length} tokens")
+
+    def search(self, model: nn.Module) -> dict[str, float]:
+        loss = mean_token_loss(model, self._search_texts, self._collator, self._batch_size, self._tick)
+        if not math.isfinite(loss):
+            raise ValueError(f"the loss on the search split is {loss}")
+        found = self._answers(model, self._search, "search")
+        answers = [one["answer"] for one in found]
+        values = score(self._search["group"][:], answers, self._search["label"][:]) | {"loss": loss}
+        return {f"search_{name}": value for name, value in values.items()}
+
+    def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
+        outputs: dict[str, tuple[list[str], list[str]]] = {}
+        collapsed: list[str] = []
+        cut = 0
+        folder = directory / PREDICTIONS_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, split in self._reported.items():
+            test = suffix.removeprefix("_")
+            file = folder / f"{test}.jsonl"
+            found = _read(file, len(split))
+            if found is None:
+                found = self._answers(model, split, test)
+                _write(file, found)
+            answers = [one["answer"] for one in found]
+            outputs[suffix] = answers, split["label"][:]
+            cut += sum(one.get("cut", False) for one in found)
+            if len(split) > 1 and len(set(answers)) == 1:
+                collapsed.append(f"{test} ({answers[0] or 'none'})")
+            if len(outputs) < len(self._reported):
+                so_far = compute_reported(self._task, outputs)
+                keep({name: value for name, value in so_far.items() if name.startswith("accuracy_")})
+        notes = [f"collapsed to one answer to every question: {', '.join(collapsed)}"] if collapsed else []
+        if cut:
+            notes.append(f"{cut} prompts cut at the left to the model's {self._positions} positions")
+        return Reported(compute_reported(self._task, outputs), notes)
+
+    def _answers(self, model: nn.Module, split: Any, what: str) -> list[Prediction]:
+        """One prediction for every row of `split`, in its order."""
+        prompt = PROMPTS[self._settings.prompt]
+        rows = split[:]
+        prompts = [prompt.for_evaluation(*pair) for pair in zip(rows["text"], rows["input"], strict=True)]
+        answer = self._generated if self._settings.score == "generate" else self._likeliest
+        found = answer(model, prompts, rows, what)
+        for one, label in zip(found, rows["label"], strict=True):
+            one |= {"label": label, "right": one["answer"] == label}
+        return found
+
+    def _generated(self, model: nn.Module, prompts: list[str], rows: dict[str, list[str]], what: str) -> list[Prediction]:
+        room = self._positions - self._settings.max_new_tokens
+        whole = encode_prompts(self._tokenizer, prompts)
+        tokens = [fitted(one, room, self._tokenizer.bos_token_id) for one in whole]
+        written = generate(model, self._tokenizer, tokens, self._settings, self._batch_size, self._tick, what)
+        outputs = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [
+            {"prompt": prompt, "output": output, "answer": extract(output, family)} | _if_cut(len(one) > room)
+            for prompt, output, family, one in zip(prompts, outputs, rows["family"], whole, strict=True)
+        ]
+
+    def _likeliest(self, model: nn.Module, prompts: list[str], rows: dict[str, list[str]], what: str) -> list[Prediction]:
+        allowed = [
+            options(text, family) or tuple(PATTERNS[family].pattern.split("|"))
+            for text, family in zip(rows["text"], rows["family"], strict=True)
+        ]
+        responses = [commonsense.response(answer) for answers in allowed for answer in answers]
+        texts = encode(
+            self._tokenizer,
+            [prompt for prompt, answers in zip(prompts, allowed, strict=True) for _ in answers],
+            responses,
+            max_length=None,
+            loss="response",
+        )
+        fits = [self._fitted(text) for text in texts]
+        values = log_likelihoods(model, fits, int(self._tokenizer.pad_token_id), self._batch_size, self._tick, what).tolist()
+        if not all(map(math.isfinite, values)):
+            raise ValueError("likelihoods are not finite: training has diverged")
+        found: list[Prediction] = []
+        at = 0
+        for prompt, answers in zip(prompts, allowed, strict=True):
+            mine, cut = values[at : at + len(answers)], any(texts[at + n] is not fits[at + n] for n in range(len(answers)))
+            best = max(range(len(answers)), key=mine.__getitem__)
+            one = {"prompt": prompt, "output": responses[at + best], "answer": answers[best]}
+            found.append(one | {"log_likelihoods": dict(zip(answers, mine, strict=True))} | _if_cut(cut))
+            at += len(answers)
+        return found
+
+    def _fitted(self, text: TaughtText) -> TaughtText:
+        tokens = fitted(text.tokens, self._positions, self._tokenizer.bos_token_id)
+        return text if tokens is text.tokens else TaughtText(tokens, max(1, text.start - len(text.tokens) + len(tokens)))
+
+
+def _if_cut(cut: bool) -> dict[str, bool]:
+    return {"cut": True} if cut else {}
+
+
+def _write(file: Path, predictions: Sequence[Prediction]) -> None:
+    with replacing(file) as aside:
+        aside.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in predictions), encoding="utf-8")
+
+
+def _read(file: Path, expected: int) -> list[Prediction] | None:
+    """The predictions of a test that is done; None if it is not."""
+    if not file.is_file():
+        return None
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+    return found if len(found) == expected else None

@@ -1,0 +1,146 @@
+"""Answers of a language model in words: beam search in batches, and how likely it finds given responses.
+
+    prompts ──sorted by length, padded on the left──> batches ──generate──> new tokens, back in the prompts' order
+
+Padding is told from tokens by the attention mask, so that an answer does not depend on what shares its batch: in float32 a
+batch gives the tokens that one prompt at a time gives. (The published LLM-Adapters code passes no mask.) A prompt is cut only
+where the model has no position for it, from the left, its first special token kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from craft.spec import GenerationSettings
+from craft.tasks.prompts import TaughtText
+from craft.texts import Tick
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def positions(tokenizer: PreTrainedTokenizerBase, config: Any) -> int:
+    """The most tokens a text may have, by the tokenizer and the model."""
+    return int(min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9, 10**9))
+
+
+def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[list[int]]:
+    """Prompts as tokens, without an end-of-text token that a tokenizer may add."""
+    end = tokenizer.eos_token_id
+    return [ids[:-1] if ids and ids[-1] == end else list(ids) for ids in tokenizer(list(prompts))["input_ids"]]
+
+
+def fitted(tokens: list[int], room: int, first: int | None) -> list[int]:
+    """The last `room` tokens; the first of all stays if it is `first` (the token that begins a text)."""
+    if len(tokens) <= room:
+        return tokens
+    return [tokens[0], *tokens[len(tokens) - room + 1 :]] if tokens[0] == first else tokens[-room:]
+
+
+def generate(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[list[int]],
+    settings: GenerationSettings,
+    batch_size: int,
+    tick: Tick = lambda what, done, total: None,
+    what: str = "",
+) -> list[list[int]]:
+    """The tokens with which the model goes on after each prompt, by beam search without sampling, end of text left out.
+
+    The model is left in the mode, training or not, that it was in.
+    """
+    from transformers import GenerationConfig
+
+    base: Any = model
+    ends = base.generation_config.eos_token_id if base.generation_config.eos_token_id is not None else tokenizer.eos_token_id
+    # Every field that decides the search is given: a model's own generation settings (LLaMA2's sample) must not come in.
+    config = GenerationConfig(
+        do_sample=False,
+        num_beams=settings.beams,
+        num_return_sequences=1,
+        max_new_tokens=settings.max_new_tokens,
+        min_length=0,
+        length_penalty=1.0,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        early_stopping=False,
+        use_cache=True,
+        eos_token_id=ends,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    stops = set(ends if isinstance(ends, list) else [ends])
+    answers: list[list[int]] = [[] for _ in prompts]
+    with _answering(model) as device:
+        for rows, done in _by_length([len(prompt) for prompt in prompts], batch_size):
+            ids, mask = _left_padded([prompts[row] for row in rows], int(tokenizer.pad_token_id))
+            out = base.generate(input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config)
+            for row, tokens in zip(rows, out[:, ids.shape[1] :].tolist(), strict=True):
+                end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
+                answers[row] = tokens[:end]
+            tick(what, done, len(prompts))
+    return answers
+
+
+def log_likelihoods(
+    model: nn.Module,
+    texts: Sequence[TaughtText],
+    pad_token_id: int,
+    batch_size: int,
+    tick: Tick = lambda what, done, total: None,
+    what: str = "",
+) -> np.ndarray:
+    """log p(tokens from `start` on | those before) of each text, float64 (n,)."""
+    found = np.empty(len(texts), dtype=np.float64)
+    with _answering(model) as device:
+        for rows, done in _by_length([len(text.tokens) for text in texts], batch_size):
+            ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
+            answers = [len(texts[row].tokens) - texts[row].start for row in rows]
+            places = (mask.cumsum(dim=1) - 1).clamp(min=0)
+            # Responses end where the batch ends, so only the last few positions need logits over the whole vocabulary.
+            kept = max(answers) + 1
+            logits = model(
+                input_ids=ids.to(device),
+                attention_mask=mask.to(device),
+                position_ids=places.to(device),
+                logits_to_keep=kept,
+            ).logits
+            log_p = logits[:, -kept:-1].float().log_softmax(dim=-1).cpu()
+            chosen = log_p.gather(2, ids[:, ids.shape[1] - kept + 1 :, None]).squeeze(2).double()
+            for at, (row, length) in enumerate(zip(rows, answers, strict=True)):
+                found[row] = float(chosen[at, chosen.shape[1] - length :].sum())
+            tick(what, done, len(texts))
+    return found
+
+
+@contextmanager
+def _answering(model: nn.Module) -> Iterator[torch.device]:
+    training = model.training
+    model.eval()
+    try:
+        # no_grad and not inference_mode: a method may keep what it computed here for the next training step.
+        with torch.no_grad():
+            yield next(model.parameters()).device
+    finally:
+        model.train(training)
+
+
+def _by_length(lengths: Sequence[int], batch_size: int) -> Iterator[tuple[list[int], int]]:
+    """Row numbers in batches, longest first so that a batch too large for memory fails at once; and how many are done then."""
+    order = np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
+    for begin in range(0, len(order), batch_size):
+        rows = order[begin : begin + batch_size]
+        yield rows, begin + len(rows)
+
+
+def _left_padded(rows: Sequence[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(map(len, rows))
+    ids = torch.tensor([[pad_token_id] * (longest - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    return ids, mask

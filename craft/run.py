@@ -1,0 +1,222 @@
+"""A prepared run while it goes: its evaluations, its checkpoints, the weights that selection would take, and its end.
+
+    evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
+    end         ->  best weights   ->  reported splits, one test after the other  ->  adapter, result
+
+What a run needs before it goes is put together in `craft.training`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from craft.adapters import TRAINABLE_FILE, restore_trainable, save_adapter, trainable_state
+from craft.checkpoint import CheckpointCorrupt, verify, write_folder
+from craft.loop import RunTrainer
+from craft.measure import Meter, count, optimizer_bytes
+from craft.methods import find_method
+from craft.parallel import Team
+from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
+from craft.scoring import Scorer
+from craft.spec import RunSpec
+from craft.tasks import Task
+from craft.texts import Tick
+
+BEST_FILE = "best.safetensors"
+RUN_FILE = "run.json"
+_KEPT_CHECKPOINTS = 2
+
+
+@dataclass
+class Listener:
+    """Who hears of a run. `step` is the last optimizer step and how many there are."""
+
+    report: Callable[[Progress], None] = lambda _progress: None
+    on_step: Callable[[int, int], None] = lambda _step, _total: None
+    on_score: Tick = lambda _what, _done, _total: None
+    step: tuple[int, int] | None = None
+
+    def stepped(self, step: int, total: int) -> None:
+        self.step = step, total
+        self.on_step(step, total)
+
+    def scored(self, what: str, done: int, total: int) -> None:
+        """Some more of a test's answers are there; also a sign of life for who watches the steps."""
+        if self.step is not None:
+            self.on_step(*self.step)
+        self.on_score(what, done, total)
+
+
+@dataclass
+class Best:
+    """The evaluation that selection would take so far, with its trainable weights in CPU memory."""
+
+    score: float = float("-inf")
+    step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, torch.Tensor] | None = None
+
+
+@dataclass
+class Run:
+    """A prepared run: everything the evaluation, the checkpoints and the end of a run need."""
+
+    spec: RunSpec
+    task: Task
+    model: nn.Module
+    scorer: Scorer
+    directory: Path
+    meter: Meter
+    listener: Listener
+    facts: dict[str, Any]
+    notes: list[str]
+    team: Team | None = None
+    best: Best = field(default_factory=Best)
+    seconds_before: float = 0.0
+    resumed_at: list[int] = field(default_factory=list)
+    checkpoint: Path | None = None
+    trainer: RunTrainer = field(init=False)
+
+    def evaluate(self, trainer: RunTrainer) -> None:
+        """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports.
+
+        In a team rank 0 does, and the others wait for it.
+        """
+        if self.team is None or self.team.rank == 0:
+            self._evaluate(trainer)
+        if self.team is not None:
+            self.team.align(list(self.model.parameters()))
+
+    def _evaluate(self, trainer: RunTrainer) -> None:
+        step = trainer.state.global_step
+        try:
+            metrics = self.scorer.search(self.model)
+        except ValueError as error:
+            raise RunFailed(f"training diverged by step {step}: {error}") from error
+        if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
+            self.best = Best(metrics["search_score"], step, metrics, trainable_state(self.model))
+        self.checkpoint = write_folder(self.directory / f"checkpoint-{step}", lambda aside: self._fill(aside, trainer))
+        for old in _older_checkpoints(self.directory, step):
+            shutil.rmtree(old, ignore_errors=True)
+        points, trainer.points = trainer.points, []
+        self._report(metrics, points)
+
+    def _report(self, metrics: dict[str, float], points: list[dict[str, float]]) -> None:
+        state = self.trainer.state
+        epoch = float(state.epoch or 0.0)
+        self.listener.report(Progress(state.global_step, self.trainer.args.max_steps, epoch, metrics, points, self.checkpoint))
+
+    def _fill(self, aside: Path, trainer: RunTrainer) -> None:
+        trainer.save_state_to(aside)
+        best = self.best
+        if best.weights is not None and best.step != trainer.state.global_step:
+            save_file(best.weights, aside / BEST_FILE)
+        content = {
+            "spec": self.spec.model_dump(mode="json"),
+            "step": trainer.state.global_step,
+            "epoch": trainer.state.epoch,
+            "best": {"score": best.score, "step": best.step, "metrics": best.metrics},
+            "meter": self.meter.state(),
+            "seconds": self.seconds_before + time.perf_counter(),
+            "resumed_at": self.resumed_at,
+        }
+        (aside / RUN_FILE).write_text(json.dumps(content, indent=1))
+
+    def restore(self, checkpoint: Path, content: dict[str, Any]) -> None:
+        """Takes over what a checkpoint knows; Trainer restores its own part when it starts."""
+        restore_trainable(self.model, load_file(checkpoint / TRAINABLE_FILE))
+        best = content["best"]
+        file = BEST_FILE if best["step"] != content["step"] else TRAINABLE_FILE
+        self.best = Best(best["score"], best["step"], best["metrics"], load_file(checkpoint / file))
+        self.meter.restore(content["meter"])
+        self.seconds_before += content["seconds"]
+        self.resumed_at = [*content["resumed_at"], content["step"]]
+        self.trainer.state.global_step = content["step"]
+        self.trainer.state.epoch = content.get("epoch") or 0.0
+        self.listener.step = content["step"], self.trainer.args.max_steps
+        self.checkpoint = checkpoint
+        if (self.team is None or self.team.rank == 0) and (checkpoint / PREDICTIONS_FOLDER).is_dir():
+            shutil.copytree(checkpoint / PREDICTIONS_FOLDER, self.directory / PREDICTIONS_FOLDER)
+
+    def _keep(self, scores: dict[str, float]) -> None:
+        """Seals the predictions of the tests scored so far into the last checkpoint, and reports it."""
+        last, folder = self.checkpoint, self.directory / PREDICTIONS_FOLDER
+        assert last is not None, "a run is scored after its last evaluation"
+
+        def fill(aside: Path) -> None:
+            shutil.copytree(last, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(PREDICTIONS_FOLDER))
+            shutil.copytree(folder, aside / PREDICTIONS_FOLDER)
+
+        self.checkpoint = write_folder(self.directory / f"checkpoint-{self.trainer.state.global_step}", fill)
+        self._report(self.best.metrics | scores, [])
+
+    def finish(self) -> RunResult:
+        """Scores the reported splits with the selected weights, once, and saves them as the adapter."""
+        best, spec = self.best, self.spec
+        assert best.weights is not None, "a run ends with an evaluation"
+        steps = self.trainer.state.global_step
+        if best.step != steps:
+            restore_trainable(self.model, best.weights)
+        try:
+            reported = self.scorer.reported(self.model, self.directory, self._keep)
+        except ValueError as error:
+            raise RunFailed(f"training diverged: {error}") from error
+        metrics = best.metrics | reported.metrics
+        describe = find_method(spec.method).describe
+        if describe is not None:
+            metrics |= describe(self.model)
+        notes = [*self.notes, *reported.notes]
+        measured = dict(self.meter.costs())
+        if self.trainer.optimizer is not None:
+            measured["optimizer_bytes"] = optimizer_bytes(self.trainer.optimizer)
+        counts = replace(count(self.model), **measured)  # type: ignore[arg-type]
+        facts = self.facts | ({"resumed_at": self.resumed_at} if self.resumed_at else {})
+        record = {
+            "spec": spec.model_dump(mode="json"),
+            "kind": self.task.kind,
+            "labels": list(self.task.labels),
+            "metrics": metrics,
+            "counts": counts.known(),
+            "best_step": best.step,
+            "notes": notes,
+            "facts": facts,
+        }
+        adapter = save_adapter(self.model, self.directory / "adapter", record)
+        seconds = self.seconds_before + time.perf_counter()
+        return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts)
+
+
+def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:
+    """What a checkpoint says of its run. Raises CheckpointCorrupt, or RunFailed if it is another run's."""
+    verify(folder)
+    try:
+        content = json.loads((folder / RUN_FILE).read_text())
+        theirs = RunSpec.model_validate(content["spec"])
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointCorrupt(f"checkpoint {folder} has no readable {RUN_FILE}") from error
+    if _without_micro_batch(theirs) != _without_micro_batch(spec):
+        raise RunFailed(f"checkpoint {folder} belongs to another run (key {theirs.key}, not {spec.key})")
+    return content
+
+
+def _without_micro_batch(spec: RunSpec) -> dict[str, Any]:
+    content = spec.model_dump(mode="json")
+    training = content["training"]
+    training["effective_batch"] = training.pop("batch_size") * training.pop("gradient_accumulation")
+    del training["eval_batch_size"]
+    return content
+
+
+def _older_checkpoints(directory: Path, step: int) -> list[Path]:
+    steps = {int(path.name.removeprefix("checkpoint-")): path for path in directory.glob("checkpoint-*")}
+    return [steps[known] for known in sorted(steps)[:-_KEPT_CHECKPOINTS] if known != step]

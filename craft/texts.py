@@ -1,0 +1,133 @@
+"""Instructions as tokens: a split of texts encoded once a process, as flat arrays, and the loss a language model has on it.
+
+The counterpart of `craft.encoding` for tasks that are answered in words. An example's loss is on its tokens from a start on;
+the start is kept instead of a label for every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from craft.encoding import Collator, Example, remembered
+from craft.spec import GenerationSettings
+from craft.tasks.prompts import IGNORED, PROMPTS, encode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Tick = Callable[[str, int, int], None]
+"""Told while something long is under way: what, how many are done, how many there are."""
+
+_PIECE = 2048
+
+
+@dataclass(frozen=True)
+class EncodedTexts(Dataset[Example]):
+    """n texts: `tokens` flat, cut by `offsets` (n + 1,); the loss sees a text's tokens from its entry of `starts` (n,) on.
+
+    `untaught` counts texts that were left out because nothing of their response is within the length.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    starts: np.ndarray
+    untaught: int = 0
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> Example:
+        tokens = self.tokens[self.offsets[index] : self.offsets[index + 1]]
+        labels = tokens.astype(np.int64)
+        labels[: self.starts[index]] = IGNORED
+        return {"input_ids": tokens, "labels": labels}
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, (n,)."""
+        return np.diff(self.offsets)
+
+
+def encode_texts(
+    split: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_length: int, *, key: object
+) -> EncodedTexts:
+    """The training texts of a split, from this process's memory if it has seen them before.
+
+    Args:
+        split: with the columns of `craft.tasks.commonsense.COLUMNS`.
+        max_length: tokens a text is cut to.
+        key: what else decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
+    """
+
+    def make() -> EncodedTexts:
+        return _encoded(split, tokenizer, settings, max_length)
+
+    return remembered(("texts", settings.prompt, settings.loss, max_length, key), make)
+
+
+def _encoded(split: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_length: int) -> EncodedTexts:
+    prompt, loss = PROMPTS[settings.prompt], settings.loss
+    tokens: list[np.ndarray] = []
+    lengths: list[int] = []
+    starts: list[int] = []
+    untaught = 0
+    for begin in range(0, len(split), _PIECE):
+        rows = split[begin : begin + _PIECE]
+        prompts = [prompt.for_training(*pair) for pair in zip(rows["text"], rows["input"], strict=True)]
+        for text in encode(tokenizer, prompts, rows["response"], max_length=max_length, loss=loss):
+            if not text.teaches:
+                untaught += 1
+                continue
+            tokens.append(np.asarray(text.tokens, dtype=np.int32))
+            lengths.append(len(text.tokens))
+            starts.append(text.start)
+    if not starts:
+        raise ValueError(
+            f"none of {untaught} texts has any of its response within max_length {max_length}: there is nothing to learn. "
+            "Give a larger max_length"
+        )
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return EncodedTexts(np.concatenate(tokens), offsets, np.asarray(starts, dtype=np.int64), untaught)
+
+
+def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the next token, summed over the tokens that are in the loss.
+
+    Args:
+        logits: (b, tokens, vocabulary).
+        labels: (b, tokens); -100 where a token is not in the loss.
+    """
+    vocabulary = logits.shape[-1]
+    return nn.functional.cross_entropy(
+        logits[:, :-1].reshape(-1, vocabulary).float(),
+        labels[:, 1:].reshape(-1),
+        ignore_index=IGNORED,
+        reduction="sum",
+    )
+
+
+def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick) -> float:
+    """The training loss over a whole split, by token; the model is left in the mode that it was in."""
+    order = np.argsort(texts.lengths, kind="stable")[::-1]
+    device = next(model.parameters()).device
+    training, total, tokens = model.training, 0.0, 0
+    model.eval()
+    try:
+        with torch.no_grad():
+            for begin in range(0, len(order), batch_size):
+                batch = collator([texts[int(index)] for index in order[begin : begin + batch_size]])
+                labels = batch.pop("labels").to(device)
+                logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
+                total += float(token_loss(logits, labels))
+                tokens += int((labels != IGNORED).sum())
+                tick("loss", min(begin + batch_size, len(order)), len(order))
+    finally:
+        model.train(training)
+    return total / tokens

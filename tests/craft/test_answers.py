@@ -1,0 +1,230 @@
+"""A run that is answered in words, from the mixture to the predictions file; broken off between tests it goes on there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from craft.adapters import load_adapter
+from craft.encoding import Collator
+from craft.loop import LengthGrouped
+from craft.results import Progress, RunFailed, RunResult
+from craft.spec import GenerationSettings, RunSpec
+from craft.tasks.extraction import extract
+from craft.tasks.prompts import IGNORED
+from craft.texts import encode_texts, mean_token_loss, token_loss
+from craft.training import StopRun, newest_valid, train_run
+
+TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
+TESTS |= {"winogrande": ("winogrande", ("option1", "option2"))}
+
+
+def question(number: int, answers: tuple[str, ...]) -> dict[str, str]:
+    answer = answers[number % len(answers)]
+    return {
+        "instruction": f"Item {number * 7 % 41}?\n\nAnswer format: {'/'.join(answers)}",
+        "input": "",
+        "output": f"the correct answer is {answer}",
+        "answer": answer,
+    }
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in the published layout: 60 records to train on, 6 questions each of three tests."""
+    root = tmp_path_factory.mktemp("data")
+    folder = root / "commonsense"
+    folder.mkdir()
+    mixture = [question(number, answers) for number in range(20) for _, answers in TESTS.values()]
+    (folder / "commonsense_16k.json").write_text(json.dumps(mixture))
+    for name, answers in TESTS.values():
+        (folder / "dataset" / name).mkdir(parents=True)
+        rows = [question(number, answers) for number in range(6)]
+        (folder / "dataset" / name / "test.json").write_text(json.dumps(rows))
+    return root
+
+
+@pytest.fixture
+def words_spec(tiny_llama: str, root: Path) -> Callable[..., RunSpec]:
+    def make(**changes: Any) -> RunSpec:
+        generation = {"tests": list(TESTS), "beams": 2, "max_new_tokens": 6} | changes.pop("generation", {})
+        training = {
+            "max_steps": 4,
+            "batch_size": 4,
+            "eval_batch_size": 4,
+            "max_length": 256,
+            "learning_rate": 1e-2,
+            "train_examples": 16,
+            "eval_examples": 5,
+        } | changes.pop("training", {})
+        spec: dict[str, Any] = {"model": tiny_llama, "task": "commonsense", "method": "lora", "parameters": {"rank": 4}}
+        return RunSpec(**(spec | changes), training=training, data={"root": str(root), "generation": generation})
+
+    return make
+
+
+def lines(folder: Path, test: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "predictions" / f"{test}.jsonl").read_text().splitlines()]
+
+
+def same(one: RunResult, two: RunResult) -> bool:
+    left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in (one, two))
+    answers = [[(run.adapter.parent / "predictions" / f"{test}.jsonl").read_bytes() for test in TESTS] for run in (one, two)]
+    weights = left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    return weights and one.metrics == two.metrics and answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("score", ["generate", "likelihood"])
+def test_every_prediction_is_kept_with_what_it_was_scored_by(
+    words_spec: Callable[..., RunSpec], tmp_path: Path, score: str
+) -> None:
+    result = train_run(words_spec(generation={"score": score}), tmp_path)
+    accuracies = []
+    for test, (_, answers) in TESTS.items():
+        kept = lines(tmp_path, test)
+        assert len(kept) == 5
+        for one in kept:
+            assert one["prompt"].startswith("Below is an instruction")
+            assert one["prompt"].endswith("### Response:\n")
+            assert one["label"] in answers
+            assert one["right"] == (one["answer"] == one["label"])
+            family = {"boolq": "truth", "piqa": "solution", "winogrande": "option"}[test]
+            assert one["answer"] == extract(one["output"], family)
+            if score == "likelihood":
+                assert one["answer"] == max(one["log_likelihoods"], key=one["log_likelihoods"].get)
+                assert tuple(one["log_likelihoods"]) == answers
+        accuracies.append(100 * sum(one["right"] for one in kept) / 5)
+        assert result.metrics[f"accuracy_{test}"] == pytest.approx(accuracies[-1])
+    assert result.metrics["score"] == pytest.approx(np.mean(accuracies))
+    assert np.isfinite(result.metrics["search_loss"])
+    assert result.facts["generation"]["score"] == score
+    assert result.facts["tests"] == dict.fromkeys(TESTS, 5)
+    assert result.counts.head_parameters == 0
+    assert "mean of 3 of the 8 commonsense tests" in result.notes[0]
+
+
+def test_a_model_learns_what_its_prompts_teach(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+    """Two answers that follow from the words of the question: the likelihoods find them after some steps, and before do not."""
+    losses = []
+    spec = words_spec(
+        method="full",
+        parameters={},
+        protocol="customary",
+        generation={"score": "likelihood"},
+        training={"max_steps": 30, "learning_rate": 3e-3, "train_examples": None, "evaluate_every": 0.5},
+    )
+    train_run(spec, tmp_path, report=lambda progress: losses.append(progress.metrics["search_loss"]))
+    assert losses[-3] < 0.7 * losses[0]
+
+
+def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+    spec = words_spec()
+    seen: list[dict[str, float]] = []
+    whole = train_run(spec, tmp_path / "whole", report=lambda progress: seen.append(progress.metrics))
+    told = [[name for name in metrics if name.startswith("accuracy_")] for metrics in seen]
+    assert told[-2:] == [["accuracy_boolq"], ["accuracy_boolq", "accuracy_piqa"]]
+    assert not any(told[:-2])
+
+    def stop(progress: Progress) -> None:
+        if "accuracy_piqa" in progress.metrics:
+            raise StopRun
+
+    with pytest.raises(StopRun):
+        train_run(spec, tmp_path / "cut", report=stop)
+    checkpoint = newest_valid(tmp_path / "cut")
+    assert checkpoint is not None
+    assert sorted(file.name for file in (checkpoint / "predictions").iterdir()) == ["boolq.jsonl", "piqa.jsonl"]
+    asked: list[str] = []
+    again = train_run(spec, tmp_path / "again", resume_from=checkpoint, on_score=lambda what, done, total: asked.append(what))
+    assert set(asked) == {"winogrande"}, "nothing is scored twice"
+    assert same(whole, again)
+    # The same folder, started afresh: another run's answers are not taken for its own.
+    other = train_run(words_spec(seed=1), tmp_path / "again")
+    assert not same(whole, other)
+
+
+@pytest.mark.parametrize(("loss", "accumulation"), [("response", 1), ("text", 2)])
+def test_resumed_in_mid_epoch_with_lengths_grouped(
+    words_spec: Callable[..., RunSpec], tmp_path: Path, loss: str, accumulation: int
+) -> None:
+    spec = words_spec(
+        generation={"loss": loss, "tests": ["piqa"]},
+        training={"group_by_length": True, "gradient_accumulation": accumulation, "evaluate_every": 0.5, "batch_size": 2},
+        method="craft",
+        parameters={"ranks": ["all", 8, 8], "dropout": 0.2},
+    )
+    kept: list[Path] = []
+
+    def stop(progress: Progress) -> None:
+        kept.append(progress.checkpoint or tmp_path)
+        if len(kept) == 1:
+            raise StopRun
+
+    with pytest.raises(StopRun):
+        train_run(spec, tmp_path / "cut", report=stop)
+    again = train_run(spec, tmp_path / "again", resume_from=kept[0])
+    whole = train_run(spec, tmp_path / "whole")
+    one, two = (load_file(run.adapter / "adapter_model.safetensors") for run in (whole, again))
+    assert whole.metrics == again.metrics
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_an_adapter_of_words_loads_and_answers_as_it_did(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+    result = train_run(words_spec(), tmp_path)
+    loaded: Any = load_adapter(result.adapter)
+    model, tokenizer = loaded
+    first = lines(tmp_path, "boolq")[0]
+    batch = tokenizer(first["prompt"], return_tensors="pt")
+    out = model.generate(**batch, num_beams=2, max_new_tokens=6, do_sample=False)
+    text = tokenizer.decode(out[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert text == first["output"]
+
+
+def test_texts_without_a_response_in_them_are_left_out_and_all_of_them_is_an_error(
+    words_spec: Callable[..., RunSpec], tmp_path: Path
+) -> None:
+    with pytest.raises(RunFailed, match=r"none of 16 texts .* max_length 64"):
+        train_run(words_spec(training={"max_length": 64}), tmp_path)
+
+
+def test_the_loss_is_that_of_the_tokens_taught_alone(tiny_llama: str) -> None:
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
+    rows = Dataset.from_dict({"text": ["What?", "Who was it?"], "input": ["", ""], "response": ["this", "they were"]})
+    texts = encode_texts(rows, tokenizer, GenerationSettings(), 300, key="test")
+    batch = Collator(0)([texts[0], texts[1]])
+    assert (batch["labels"][:, 0] == IGNORED).all()
+    assert (batch["labels"] != IGNORED).sum() == len("this") + len("they were") + 2, "bytes, and an end for each"
+    logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    whole = token_loss(logits, batch["labels"])
+    theirs = model(batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"]).loss
+    torch.testing.assert_close(whole / (batch["labels"] != IGNORED).sum(), theirs)
+    mean = mean_token_loss(model, texts, Collator(0), 1, lambda what, done, total: None)
+    assert mean == pytest.approx(float(theirs.detach()), rel=1e-5)
+
+
+def test_grouped_by_length_is_every_example_once_and_little_padding() -> None:
+    lengths = np.random.default_rng(0).integers(10, 300, 1003)
+    sampler = LengthGrouped(lengths, 8, seed=3)
+    first = list(sampler)
+    assert sorted(first) == list(range(1003))
+    assert list(sampler) == first
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+    assert sorted(sampler) == list(range(1003))
+    steps = [lengths[first[at : at + 8]] for at in range(0, 1003, 8)]
+    padding = sum(len(step) * step.max() for step in steps) / lengths.sum()
+    assert padding < 1.1
+    assert steps[0].max() == lengths.max()
+    order = [step.mean() for step in steps]
+    assert abs(np.corrcoef(order, range(len(order)))[0, 1]) < 0.3, "steps are not sorted themselves"
