@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from craft.checkpoint import write_folder
-from craft.methods import BuildContext, find_method
+from craft.methods import BuildContext, find_method, refuse_elsewhere
 from craft.models import TASK_TYPES, load_model, load_tokenizer, quiet_libraries
 from craft.spec import RunSpec
 
@@ -65,7 +65,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         The model in evaluation mode, on the CPU, with label names in `config.id2label`; and the tokenizer.
 
     Raises:
-        ValueError: `folder` is no such folder, or its base model cannot be had.
+        ValueError: `folder` is no such folder, its base model cannot be had, or its method cannot run on this machine.
     """
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():
@@ -73,6 +73,10 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
     record = json.loads((folder / RUN_FILE).read_text())
     spec = RunSpec.model_validate(record["spec"])
     name = base or spec.model
+    row = find_method(spec.method)
+    parameters = row.parameters.model_validate(spec.parameters)
+    if row.quantization is not None:
+        refuse_elsewhere(row)
     tokenizer = load_tokenizer(name, revision=spec.revision)
     model: nn.Module = load_model(
         name,
@@ -82,14 +86,14 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         dtype=spec.training.dtype,
         seed=spec.seed,
         pad_token_id=tokenizer.pad_token_id,
+        quantization=row.quantization(parameters) if row.quantization else None,
     )
     with quiet_libraries():
         if (folder / "adapter_config.json").is_file():
             model = PeftModel.from_pretrained(model, str(folder))
         else:
-            row = find_method(spec.method)
             context = BuildContext(TASK_TYPES[record["kind"]], seed=spec.seed)
-            model = row.build(model, row.parameters.model_validate(spec.parameters), context)
+            model = row.build(model, parameters, context)
             restore_trainable(model, load_file(folder / TRAINABLE_FILE))
     return model.eval(), tokenizer
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import statistics
 import sys
 import time
@@ -48,7 +49,7 @@ def count(model: nn.Module) -> Counts:
     adapter = head = total = optimizer = 0
     for name, weight in model.named_parameters():
         if ".original_module." not in name:
-            total += weight.numel()
+            total += _entries(weight)
         if not weight.requires_grad:
             continue
         optimizer += 2 * 4 * weight.numel()
@@ -60,6 +61,12 @@ def count(model: nn.Module) -> Counts:
         tensor.numel() * tensor.element_size() for name, tensor in saved_state(model).items() if FINGERPRINT not in name
     )
     return Counts(adapter, head, total, saved, optimizer_bytes=optimizer)
+
+
+def _entries(weight: torch.Tensor) -> int:
+    """How many numbers a parameter stands for: one of bitsandbytes packs two of them in a byte."""
+    quantized = getattr(weight, "quant_state", None)
+    return weight.numel() if quantized is None else math.prod(quantized.shape)
 
 
 def saved_state(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -113,7 +120,7 @@ def _planned(model: str, revision: str | None, method: str, parameters: str, dty
 def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     """Bytes a training step of `spec` needs on its device, from `config.json` alone. An estimate to size resources by.
 
-    weights             total parameters x bytes of the base's dtype
+    weights             total parameters x bytes of the base's dtype, or of the method's quantized base
     trained             16 bytes a trained parameter: float32 value, gradient and AdamW's two moments
     activations         layers x micro-batch x length x (8 hidden + 3 intermediate) x bytes of the dtype; with gradient
                         checkpointing one hidden state a layer and one layer whole
@@ -132,7 +139,8 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     activations = layers * hidden * size * tokens + layer if training.gradient_checkpointing else layers * layer
     logits = tokens * int(config.vocab_size) * 8 if task.kind == "generation" else 0
     trained = 16 * (counts.trainable_parameters + counts.head_parameters)
-    return counts.total_parameters * size + trained + activations + logits
+    base = counts.total_parameters * (find_method(spec.method).base_bytes or size)
+    return int(base) + trained + activations + logits
 
 
 @lru_cache(maxsize=64)

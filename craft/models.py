@@ -16,7 +16,7 @@ import hashlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -173,6 +173,7 @@ def load_model(
     dtype: str = "float32",
     seed: int = 0,
     pad_token_id: int | None = None,
+    quantization: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
     """The pre-trained model with a new task head (none for generation), ready for a method to be put on it.
 
@@ -183,6 +184,8 @@ def load_model(
         dtype: of the base; the head is float32 always.
         seed: decides the new head's weights. Sets the global random state.
         pad_token_id: what the tokenizer pads with, for models that must know where a sequence ends.
+        quantization: arguments of transformers' `BitsAndBytesConfig`: the base's linear layers are quantized as they are
+            read, onto the GPU where there is one; products are computed in `dtype`.
 
     Raises:
         ModelUnavailable: nothing under that name here, no safetensors weights, or no such head for this kind of model.
@@ -190,6 +193,10 @@ def load_model(
     config = load_config(name, kind, labels, revision=revision)
     if pad_token_id is not None:
         config.pad_token_id = pad_token_id
+    quantized = {}
+    if quantization:
+        heads = head_names(meta_model(name, kind, labels, revision=revision))
+        quantized = _quantized(quantization, dtype, heads)
     transformers.set_seed(seed)
     with quiet_libraries(), _explained(name, "weights" if kind == "generation" else "weights or classification head"):
         model, report = _model_class(kind).from_pretrained(
@@ -200,6 +207,7 @@ def load_model(
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            **quantized,
         )
     model.name_or_path = model.config._name_or_path = name
     heads = head_names(model)
@@ -207,6 +215,15 @@ def load_model(
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
     _keep_head_in_float32(model)
     return model
+
+
+def _quantized(settings: Mapping[str, Any], dtype: str, heads: tuple[str, ...]) -> dict[str, Any]:
+    # A language model's output layer is left out by default; a new task head must be named.
+    config = transformers.BitsAndBytesConfig(
+        **settings, bnb_4bit_compute_dtype=DTYPES[dtype], llm_int8_skip_modules=list(heads) or None
+    )
+    place = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    return {"quantization_config": config, "device_map": {"": place}}
 
 
 def meta_model(

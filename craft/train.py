@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import AliasChoices, ValidationError
 
-from craft.methods import METHODS, find_method
+from craft.methods import METHODS, find_method, refuse_elsewhere
 from craft.spec import DataSettings, RunSpec, TrainingSettings
 from craft.tasks import find_task
 
@@ -194,6 +194,7 @@ def _check_directory(directory: Path, spec: RunSpec) -> None:
 def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
     try:
         task = find_task(spec.task, spec.data)
+        refuse_elsewhere(find_method(spec.method))
     except ValueError as error:
         raise CallError(str(error)) from None
 

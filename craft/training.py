@@ -28,7 +28,7 @@ from craft.checkpoint import CheckpointCorrupt, newest_valid
 from craft.encoding import Collator
 from craft.loop import RunTrainer, total_steps
 from craft.measure import Meter
-from craft.methods import BuildContext, find_method
+from craft.methods import BuildContext, find_method, refuse_elsewhere
 from craft.models import TASK_TYPES, load_model, load_tokenizer, quiet_libraries
 from craft.parallel import Team
 from craft.process import OutOfMemory, memory_errors_named, own_process_state
@@ -148,8 +148,8 @@ def _prepare(
     """Loads data and model and puts the method on. Raises ValueError for whatever the user must change."""
     task, training = find_task(spec.task, spec.data), spec.training
     method = find_method(spec.method)
-    if method.requires == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"method {spec.method} runs on a CUDA GPU only, and there is none here")
+    refuse_elsewhere(method)
+    parameters = method.parameters.model_validate(spec.parameters)
     splits = load_splits(
         task,
         spec.data,
@@ -166,6 +166,7 @@ def _prepare(
         dtype=training.dtype,
         seed=spec.seed,
         pad_token_id=tokenizer.pad_token_id,
+        quantization=method.quantization(parameters) if method.quantization else None,
     )
     scorer = make_scorer(spec, task, splits, tokenizer, base.config, listener.scored)
     missing = getattr(base, "craft_missing_weights", [])
@@ -178,7 +179,6 @@ def _prepare(
     context = BuildContext(
         TASK_TYPES[task.kind], seed=spec.seed, total_steps=total_steps(training, scorer.sizes["train_examples"])
     )
-    parameters = method.parameters.model_validate(spec.parameters)
     model = method.build(base, parameters, context)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from craft.methods import METHODS, BuildContext
+from craft.methods import METHODS, BuildContext, refuse_elsewhere
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from orchestrator.trial import TrialSpec
@@ -22,11 +22,13 @@ def prepare(trials: Sequence[TrialSpec]) -> dict[str, str]:
         The data's fingerprint by task.
 
     Raises:
-        ValueError: the model or the data cannot be had, or are wrong.
+        ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
     from craft.tasks.splits import load_splits
 
     runs = [trial.run for trial in trials]
+    for name in dict.fromkeys(run.method for run in runs):
+        refuse_elsewhere(METHODS[name])
     by_task = {run.task: run for run in runs}
     fingerprints = {
         name: load_splits(find_task(name, run.data), run.data, protocol=run.protocol).fingerprint
@@ -55,7 +57,7 @@ def _largest(runs: Sequence[RunSpec]) -> dict[str, dict[str, Any]]:
     """The CRAFT parameters that cover all of `runs`, by the base's dtype: every projection at the largest rank of each mode."""
     largest: dict[str, dict[str, Any]] = {}
     for run in runs:
-        if run.method != "craft":
+        if run.method not in ("craft", "craft_star"):
             continue
         cover = largest.setdefault(run.training.dtype, {"ranks": [1, 1, 1], "projections": []})
         cover["ranks"] = [_larger(one, other) for one, other in zip(cover["ranks"], run.parameters["ranks"], strict=True)]

@@ -31,7 +31,11 @@ class Method:
         build: `build(model, parameters, context)` puts the method on a transformers model and returns the model that
             trains. It works on the meta device too, so that parameters are counted without weights.
         label: a short text of the parameters that matter, for run names (`12·100·100 qv`).
-        requires: `"cuda"` where the method runs on a GPU only.
+        requires: `"cuda"` where the method runs on a GPU only; see `refuse_elsewhere`.
+        packages: what has to be installed beside this project's own requirements.
+        quantization: `quantization(parameters)` gives transformers' `BitsAndBytesConfig` its arguments, where the base is
+            loaded quantized; without it the base has the run's dtype.
+        base_bytes: bytes that a parameter of such a base takes, for estimates.
         resolve: `resolve(model, parameters)` gives plain data that are equal for parameters which mean the same on `model`
             (`all` and the number of layers); absent where equal parameters alone mean the same.
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
@@ -46,6 +50,9 @@ class Method:
     build: Callable[[nn.Module, Any, BuildContext], nn.Module]
     label: Callable[[Any], str]
     requires: str | None = None
+    packages: tuple[str, ...] = ()
+    quantization: Callable[[Any], dict[str, Any]] | None = None
+    base_bytes: float | None = None
     resolve: Callable[[nn.Module, Any], Any] | None = None
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
     describe: Callable[[nn.Module], dict[str, float]] | None = None
@@ -69,6 +76,26 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
+def refuse_elsewhere(method: Method) -> None:
+    """Returns where this machine can run `method`; a ValueError says what is missing otherwise, before anything is loaded."""
+    from importlib.util import find_spec
+
+    absent = [name for name in method.packages if find_spec(name) is None]
+    if method.requires == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"method {method.name} runs on a CUDA GPU only, and this machine has none that torch can use. "
+                "Run it on one that has, or take another method (lora has the same parameters, over a base of full precision)"
+            )
+    if absent:
+        raise ValueError(
+            f"method {method.name} needs {', '.join(absent)}, not installed here: pip install {' '.join(absent)} "
+            "(or this project's extra [gpu])"
+        )
+
+
 from craft.methods import (  # noqa: E402  (rows need Method, defined above)
     adalora,
     bottleneck,
@@ -80,6 +107,7 @@ from craft.methods import (  # noqa: E402  (rows need Method, defined above)
     lora,
     lora_xs,
     lotr,
+    qlora,
     superlora,
     vblora,
     vera,
@@ -93,6 +121,7 @@ METHODS: dict[str, Method] = {
         *whole.METHODS,
         galore.METHOD,
         *lora.METHODS,
+        qlora.METHOD,
         adalora.METHOD,
         lora_xs.METHOD,
         vera.METHOD,

@@ -1,0 +1,61 @@
+"""QLoRA: LoRA over a base whose weights are kept in 4 bits, by PEFT and bitsandbytes. Needs a CUDA GPU.
+
+    y = dequantized(Q) x + s B A x        Q: W in blocks of 64, each number one of 16 levels times the block's constant
+
+The levels are those of a normal distribution (NF4); the constants are quantized too (double quantization). Products are
+computed in the run's dtype, layer norms and what else is not quantized stay float32, as in the paper. What trains, and its
+count, is LoRA's. The paper adapts every linear layer; name them in `projections`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from craft.methods import BuildContext, Method
+from craft.methods.lora import LoraParameters, label, lora_settings
+from craft.methods.projected import attach, is_meta
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class QloraParameters(LoraParameters):
+    """LoRA's, and bitsandbytes' choice of levels."""
+
+    quant_type: Literal["nf4", "fp4"] = Field("nf4", description="the sixteen levels: normal quantiles, or 4-bit floats")
+    double_quant: bool = Field(True, description="the blocks' constants are quantized too")
+
+
+def quantization(parameters: QloraParameters) -> dict[str, Any]:
+    return {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": parameters.quant_type,
+        "bnb_4bit_use_double_quant": parameters.double_quant,
+    }
+
+
+def build(model: nn.Module, parameters: QloraParameters, context: BuildContext) -> nn.Module:
+    import peft
+
+    if not is_meta(model):
+        prepare: Any = peft.prepare_model_for_kbit_training
+        # Checkpointing is the run's own setting, and is on by now where it is wanted.
+        model = prepare(model, use_gradient_checkpointing=False)
+    return attach(model, context, "LoraConfig", parameters.projections, **lora_settings(parameters))
+
+
+METHOD: Method = Method(
+    name="qlora",
+    title="QLoRA",
+    reference="Dettmers et al. 2023, arXiv 2305.14314",
+    parameters=QloraParameters,
+    build=build,
+    label=label,
+    requires="cuda",
+    packages=("bitsandbytes",),
+    quantization=quantization,
+    # Half a byte, the blocks' constants, and embeddings that stay as they are.
+    base_bytes=0.6,
+)

@@ -1,0 +1,68 @@
+"""QLoRA: LoRA's count, planned anywhere; refused with its reason, before anything is read, where it cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from craft.adapters import load_adapter
+from craft.measure import estimated_memory, planned_counts
+from craft.methods import METHODS, refuse_elsewhere
+from craft.results import RunFailed
+from craft.spec import RunSpec
+from craft.train import main
+from craft.training import train_run
+
+
+def spec_of(model: str, method: str = "qlora", **changes: Any) -> RunSpec:
+    training = {"max_steps": 8, "batch_size": 8, "max_length": 32, "train_examples": 64, "eval_examples": 32}
+    training |= {"learning_rate": 5e-3} | changes.pop("training", {})
+    return RunSpec(model=model, task="toy/sentiment", method=method, parameters={"rank": 4}, training=training, **changes)
+
+
+def test_it_is_planned_without_a_gpu_and_counts_as_lora_does(tiny_bert: str) -> None:
+    ours, lora = (planned_counts(spec_of(tiny_bert, method)) for method in ("qlora", "lora"))
+    assert ours == lora
+    bases = [estimated_memory(spec_of(tiny_bert, method)) for method in ("qlora", "lora")]
+    assert bases[1] - bases[0] == pytest.approx((4 - 0.6) * lora.total_parameters, abs=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_elsewhere_it_is_refused_before_data_and_weights_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunFailed, match="qlora runs on a CUDA GPU only"):
+        train_run(spec_of("no/such-model"), tmp_path / "run")
+    assert main(["--task", "toy/sentiment", "--method", "qlora"]) == 2
+    assert "CUDA GPU only" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_named_with_what_to_install() -> None:
+    row = replace(METHODS["qlora"], requires=None, packages=("no_such_package",))
+    with pytest.raises(ValueError, match="pip install no_such_package"):
+        refuse_elsewhere(row)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_it_trains_over_four_bits_and_loads(tiny_bert: str, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    losses: list[float] = []
+    spec = spec_of(tiny_bert, training={"max_steps": 40})
+    result = train_run(spec, tmp_path, report=lambda p: losses.extend(point["train_loss"] for point in p.points))
+    assert min(losses[-5:]) < losses[0]
+    assert result.counts.total_parameters == planned_counts(spec).total_parameters
+    model, _ = load_adapter(result.adapter)
+    weights = {type(weight).__name__ for weight in model.parameters()}
+    assert "Params4bit" in weights
+    assert all(
+        weight.dtype == torch.float32 for name, weight in model.named_parameters() if "lora_" in name or "classifier" in name
+    )
+    assert load_file(tmp_path / "predictions.safetensors")["outputs"].isfinite().all()
