@@ -12,7 +12,7 @@ starts empty and grows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -80,9 +80,9 @@ class Dropped:
 class Plan:
     """All that will run. `duplicates` are labels of points merged into a configuration that was there before.
 
-    A plan of an adaptive algorithm starts without configurations and gets them by `add` while the sweep runs. Its `planner`
-    judges what the algorithm proposes; `probed` are points of its space that were tried out beforehand and may be trained, and
-    `examples` are their trials, for what is prepared before.
+    A plan of an adaptive algorithm starts without configurations and gets them by `add` while the sweep runs; any plan may get
+    more seeds by `replicate`. Its `planner` judges what an algorithm proposes; `probed` are points of its space that were tried
+    out beforehand and may be trained, and `examples` are their trials, for what is prepared before.
     """
 
     sweep: Sweep
@@ -96,12 +96,17 @@ class Plan:
 
     @property
     def adaptive(self) -> bool:
-        return self.planner is not None
+        return ALGORITHMS[self.sweep.search.algorithm].adaptive
+
+    @property
+    def grows(self) -> bool:
+        """Whether it may get configurations or trials while it runs."""
+        return self.adaptive or self.sweep.replication is not None
 
     @property
     def expected_trials(self) -> int:
         """How many trials there will be: known, or at most, where they are chosen while the sweep runs."""
-        if self.planner is None:
+        if not self.adaptive:
             return len(self.trials)
         return max(len(self.trials), self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
 
@@ -114,9 +119,17 @@ class Plan:
 
     def add(self, configuration: Configuration) -> None:
         """Takes in a configuration that was proposed, with its trials."""
-        assert self.planner is not None, "only an adaptive plan grows"
+        assert self.planner is not None, "a plan without a planner does not grow"
         self.configurations.append(configuration)
         self.trials.extend(self.planner.trials(configuration))
+
+    def replicate(self, configuration: Configuration, seeds: Iterable[int]) -> list[TrialSpec]:
+        """Gives a configuration of the plan further seeds; returns its new trials."""
+        assert self.planner is not None, "a plan without a planner does not grow"
+        known = {trial.key for trial in self.trials_of(configuration.id)}
+        new = [trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known]
+        self.trials.extend(new)
+        return new
 
     def trials_of(self, configuration: str) -> list[TrialSpec]:
         """The trials of a configuration that is in the plan."""
@@ -195,11 +208,12 @@ class Planner:
                 return f"{name} {value:,.0f} is below min {bounds.min:,.0f}"
         return None
 
-    def trials(self, configuration: Configuration) -> list[TrialSpec]:
-        """The configuration on every task with every seed; seeds outside, so that whole suites finish early."""
+    def trials(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[TrialSpec]:
+        """The configuration on every task with every seed, the sweep's unless others are given; seeds outside, so that whole
+        suites finish early."""
         return [
             TrialSpec(self.run_spec(configuration, task, seed), configuration.id, configuration.label)
-            for seed in self.sweep.seeds
+            for seed in (self.sweep.seeds if seeds is None else seeds)
             for task in self.sweep.task_names
         ]
 
@@ -289,6 +303,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         trials=[trial for configuration in configurations for trial in planner.trials(configuration)],
         dropped=list(dropped.values()),
         duplicates=duplicates,
+        planner=planner,
     )
     _refuse_nothing_or_too_much(plan)
     return plan

@@ -50,12 +50,20 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
         f"{len(plan.trials)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
         highlight=False,
     )
+    _print_replication(plan, console)
     console.print(
         "trainable: the adapter's parameters; head: the task head's, trained beside them; adapter: bytes saved for both; "
         "memory: estimated for a training step",
         style="dim",
         highlight=False,
     )
+
+
+def _print_replication(plan: Plan, console: Console) -> None:
+    rule = plan.sweep.replication
+    if rule is not None:
+        whom = "those that may be on the front" if rule.choose == "front" else "the best of each group"
+        console.print(f"then with the seeds {', '.join(map(str, rule.seeds))}: {whom}, by their search scores", highlight=False)
 
 
 def _print_bounds(plan: Plan, console: Console) -> None:
@@ -77,6 +85,7 @@ def _print_bounds(plan: Plan, console: Console) -> None:
             f"{plan.dropped[0].configuration.label}: {plan.dropped[0].reason}",
             highlight=False,
         )
+    _print_replication(plan, console)
 
 
 def size(number: float) -> str:

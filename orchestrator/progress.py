@@ -128,6 +128,10 @@ class Display:
         if self.tally.total:
             self._console.print(self.tally.sentence(), markup=False)
 
+    def expect(self, total: int) -> None:
+        """There are so many trials now."""
+        self.tally.total = total
+
     def started(self, spec: TrialSpec) -> None:
         self.tally.start(spec)
 

@@ -33,8 +33,10 @@ from orchestrator.nodes import Cluster, joined, share
 from orchestrator.objectives import search_values
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.progress import Display
+from orchestrator.proposers import Proposer
 from orchestrator.quiet import noise_to_log
 from orchestrator.recorder import Recorder, Tracker, with_facts
+from orchestrator.replication import Replicating
 from orchestrator.resources import Resources
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
 from orchestrator.stop import Stop
@@ -115,7 +117,7 @@ class _Run:
         self.display = display
         self.watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpus)
         # First the proposer: one that learns adds to the plan what it proposed before.
-        self.proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
+        self.proposer: Proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
         self._scheduler = SCHEDULERS[plan.sweep.scheduler.name].make(plan, folder)
         self.stop = Stop(display.say)
@@ -129,11 +131,13 @@ class _Run:
         if plan.adaptive:
             for configuration in list(plan.configurations):
                 self._trials(configuration)
+        if plan.sweep.replication is not None:
+            self.proposer = Replicating(self.proposer, plan, self.recorder, display.expect)
 
     @property
     def _left(self) -> bool:
         """Whether anything is to run: trials of the plan, or such as the proposer may still add to it."""
-        return bool(self.recorder.remaining) or (self.plan.adaptive and not self.proposer.exhausted)
+        return bool(self.recorder.remaining) or (self.plan.grows and not self.proposer.exhausted)
 
     @property
     def ending(self) -> bool:
@@ -255,7 +259,7 @@ class _Run:
         if only:
             waiting = [self.recorder.spec(key) for key in only]
             return TrialSource(Listed(()), self._trials, self.recorder.is_settled, waiting, max_concurrent=1)
-        waiting = [trial for configuration in self._suggested for trial in self._trials_of[configuration]]
+        waiting = [trial for configuration in dict.fromkeys(self._suggested) for trial in self._trials_of[configuration]]
         # Tune asks for trials before it can run them; what a proposer learns meanwhile would come too late for those.
         slots = self._at_once if self.plan.adaptive and not self.options.address else self.options.max_concurrent
         return TrialSource(self.proposer, self._trials, self.recorder.is_settled, waiting, slots)
@@ -266,6 +270,8 @@ class _Run:
         if configuration.id not in self._trials_of:
             self._trials_of[configuration.id] = self.plan.trials_of(configuration.id)
             self.recorder.add(self._trials_of[configuration.id])
+        elif self.plan.sweep.replication is not None:
+            self._trials_of[configuration.id] = self.plan.trials_of(configuration.id)
         trials = self._trials_of[configuration.id]
         if all(self.recorder.is_settled(trial.key) for trial in trials):
             self._tell(*self.recorder.summaries([configuration.id]))

@@ -74,7 +74,11 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
                 outcome = run_sweep(plan, options, tracker=tracker, last_words=last_words)
                 done, open_ = outcome.complete or outcome.spent, outcome.interrupted or outcome.missing
                 status = "finished" if done else "interrupted" if open_ else "failed"
-                summaries = mark_front(summarize(plan.trials, outcome.results, plan.counts), sweep.objectives)
+                deciding = sweep.replication.deciding if sweep.replication else ()
+                summaries = mark_front(summarize(plan.trials, outcome.results, plan.counts), sweep.objectives, deciding)
+                for one in summaries:
+                    if one.screened:  # it was on record as complete until others had more seeds
+                        tracker.configuration_ended(one.configuration, one.label, one.parameters, one.tracked())
                 files = _front_files(plan, summaries, console)
             except BaseException:
                 tracker.sweep_ended(status, {})

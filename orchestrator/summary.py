@@ -51,7 +51,8 @@ class Entry:
 class Summary:
     """One configuration. `metrics` are over tasks and seeds, `tasks` the score's mean of each task over its seeds.
 
-    `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures.
+    `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. `screened` is one
+    that only served to choose another: it ran with fewer seeds, so it is not held against those that ran with all.
     """
 
     configuration: str
@@ -72,6 +73,7 @@ class Summary:
     notes: tuple[str, ...] = ()
     on_front: bool = False
     may_be_on_front: bool = False
+    screened: bool = False
     keys: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -104,7 +106,8 @@ class Summary:
         content.update({f"score/{task}": value.mean for task, value in self.tasks.items()})
         content.update(self.counts)
         content.update({"trials_planned": self.planned, "trials_done": self.finished, "trials_failed": self.failed})
-        content.update({"trials_stopped": self.stopped, "seeds_done": self.seeds, "complete": self.complete})
+        content.update({"trials_stopped": self.stopped, "seeds_done": self.seeds})
+        content["complete"] = self.complete and not self.screened
         content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
         if self.reasons:
             content["error"] = "; ".join(self.reasons)
@@ -133,13 +136,23 @@ def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str
     return [_summary(group, planned.get(name, {})) for name, group in grouped.items()]
 
 
-def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
+def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: Iterable[int] = ()) -> list[Summary]:
     """The same summaries with `on_front` and `may_be_on_front` set, among the complete ones only.
+
+    Where some have finished all the seeds `deciding`, those that were not given them are `screened` and take no part.
 
     Objectives are metric or count names with their directions. The rules are `pareto.front`'s and `pareto.may_be_on_front`'s.
     """
     names, directions = list(objectives), list(objectives.values())
-    indices = [index for index, summary in enumerate(summaries) if summary.complete and _judged(summary, names)]
+    needed = set(deciding)
+    decided = [summary.complete and needed <= {seed for _, seed in summary.scores} for summary in summaries]
+    if needed and any(decided):
+        summaries = [replace(one, screened=one.complete and not sure) for one, sure in zip(summaries, decided, strict=True)]
+    indices = [
+        index
+        for index, summary in enumerate(summaries)
+        if summary.complete and not summary.screened and _judged(summary, names)
+    ]
     bounds = [[summaries[index].bounds(name) for name in names] for index in indices]
     shape = (len(indices), len(names))
     means, low, high = (

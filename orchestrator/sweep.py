@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_serializer, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from craft.results import Counts
 from craft.spec import DataSettings, Protocol, Settings, TrainingSettings
 from craft.tasks import TASKS, expand_tasks, find_task, suite_names
-from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.budget import Budget
 from orchestrator.mistakes import Mistake, SweepError, YamlPath, dotted, from_pydantic, nearest, shown, unknown
 from orchestrator.resources import Resources
+from orchestrator.search_settings import ReplicationSettings, SchedulerSettings, SearchSettings, check_search
 from orchestrator.space import Block, parse_block
 from orchestrator.yaml_source import Source, YamlProblem, read_yaml
 
@@ -48,54 +48,6 @@ class Bounds(Settings):
         if self.max is not None and self.min is not None and self.min > self.max:
             raise ValueError(f"min {self.min:g} is larger than max {self.max:g}")
         return self
-
-
-class SearchSettings(Settings):
-    """How configurations are chosen. `trials` counts configurations, each of which runs on every task with every seed."""
-
-    algorithm: str = "grid"
-    trials: int | None = Field(None, gt=0, le=100_000)
-    seed: int = Field(0, ge=0, lt=2**32)
-
-    @field_validator("algorithm")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in ALGORITHMS:
-            raise ValueError(unknown("algorithm", name, list(ALGORITHMS)))
-        return name
-
-
-class SchedulerSettings(Settings):
-    """Which trials are stopped early, and by what rule (`orchestrator.stopping`).
-
-    `grace` is in epochs: none is stopped before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
-    """
-
-    name: str = "none"
-    grace: float = Field(1.0, gt=0)
-    factor: float = Field(3.0, ge=2, le=16)
-    brackets: int = Field(3, ge=1, le=8)
-    rivals: int = Field(3, ge=1)
-
-    @model_validator(mode="after")
-    def _has_them(self) -> SchedulerSettings:
-        row = SCHEDULER_SETTINGS[self.name]
-        strange = sorted(self.model_fields_set - {"name", *row.settings})
-        if strange:
-            allowed = f"its settings: {', '.join(row.settings)}" if row.settings else "it has no settings"
-            raise ValueError(f"{self.name} does not take {', '.join(strange)}; {allowed}")
-        return self
-
-    @model_serializer(mode="plain")
-    def _only_its_own(self) -> dict[str, Any]:
-        return {"name": self.name} | {key: getattr(self, key) for key in SCHEDULER_SETTINGS[self.name].settings}
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in SCHEDULER_SETTINGS:
-            raise ValueError(unknown("scheduler", name, list(SCHEDULER_SETTINGS)))
-        return name
 
 
 class TrackingSettings(Settings):
@@ -128,6 +80,7 @@ class Sweep(Settings):
     search: SearchSettings = Field(default_factory=SearchSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     constraints: dict[str, Bounds] = Field(default_factory=dict)
+    replication: ReplicationSettings | None = None
     budget: Budget = Field(default_factory=Budget)
     resources: Resources = Field(default_factory=Resources)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
@@ -251,8 +204,7 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
         block, wrong = parse_block(written, index)
         mistakes += wrong
         blocks += [block] if block else []
-    mistakes += _check_search(content, blocks)
-    mistakes += [*_check_stopping(sweep), *_check_budget(sweep)] if sweep else []
+    mistakes += check_search(content, blocks, sweep)
     mistakes += _check_names(content)
     mistakes += _check_tasks(content)
     return sweep, mistakes
@@ -290,62 +242,6 @@ def metric_names() -> list[str]:
 def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
     section = content.get(key)
     return section if isinstance(section, dict) else {}
-
-
-def _check_search(content: dict[str, Any], blocks: list[Block]) -> list[Mistake]:
-    search = _section(content, "search")
-    algorithm = search.get("algorithm", "grid")
-    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        return []
-    if ALGORITHMS[algorithm].samples:
-        if search.get("trials") is None:
-            return [Mistake(("search",), f"{algorithm} needs trials: how many configurations to draw, as in trials: 64")]
-        if ALGORITHMS[algorithm].one_block and len(blocks) > 1:
-            return [
-                Mistake(
-                    ("search", "algorithm"),
-                    f"{algorithm} searches one method block and the space has {len(blocks)}; tpe and sobol search several",
-                )
-            ]
-        return []
-    mistakes = [
-        Mistake(
-            (*block.path, name),
-            f"a range has no end of values, so {algorithm} cannot run it; give values, or search.algorithm: random",
-        )
-        for block in blocks
-        for name in block.ranges
-    ]
-    if search.get("trials") is not None:
-        mistakes.append(
-            Mistake(("search", "trials"), f"{algorithm} runs every combination; drop trials, or use algorithm: random")
-        )
-    return mistakes
-
-
-def _check_stopping(sweep: Sweep) -> list[Mistake]:
-    scheduler, training = sweep.scheduler, sweep.training
-    if scheduler.name == "none":
-        return []
-    if sweep.objectives.get("score") != "maximize":
-        return [Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")]
-    epochs = [training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())]
-    searched = any("epochs" in block.dimensions for block in sweep.blocks)
-    if training.max_steps is None and not searched and scheduler.grace >= max(epochs):
-        message = f"grace is {scheduler.grace:g} epochs and training has {max(epochs):g}, so nothing would ever be stopped"
-        return [Mistake(("scheduler", "grace"), message)]
-    return []
-
-
-def _check_budget(sweep: Sweep) -> list[Mistake]:
-    mistakes = [
-        Mistake(("budget", "target", name), unknown("objective", name, list(sweep.objectives)))
-        for name in sweep.budget.target
-        if name not in sweep.objectives
-    ]
-    if sweep.budget.gpu_hours is not None and not sweep.resources.gpu:
-        mistakes.append(Mistake(("budget", "gpu_hours"), "trials take no GPU (resources.gpu is 0); give wall_clock instead"))
-    return mistakes
 
 
 def _check_names(content: dict[str, Any]) -> list[Mistake]:

@@ -49,6 +49,8 @@ class Terms:
     objectives: Mapping[str, Direction]
     generation: Mapping[str, Any]
     uri: str
+    further_seeds: tuple[int, ...] = ()
+    deciding: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class SweepRecord:
     @cached_property
     def summaries(self) -> list[Summary]:
         """Its configurations, those on the front marked."""
-        return mark_front(summarize_entries(self.entries), self.sweep.objectives)
+        return mark_front(summarize_entries(self.entries), self.sweep.objectives, self.sweep.deciding)
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
         """A configuration's trials, on all tasks or one."""
@@ -158,6 +160,8 @@ def read_terms(file: Path) -> Terms:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         own = (content.get("data") or {}).get("custom") or {}
+        replication = content.get("replication") or {}
+        further = tuple(replication.get("seeds", ()))
         tasks: list[str] = []
         for name in content["tasks"]:
             tasks += [f"custom/{one}" for one in own] if name == "custom" else SUITES.get(name, (name,))
@@ -171,6 +175,8 @@ def read_terms(file: Path) -> Terms:
             objectives=content.get("objectives", DEFAULT_OBJECTIVES),
             generation=(content.get("data") or {}).get("generation") or {},
             uri=(content.get("tracking") or {}).get("uri", DEFAULT_URI),
+            further_seeds=further,
+            deciding=further if replication.get("choose") == "best" else (),
         )
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is no effective sweep file: {' '.join(str(error).split())}") from error
@@ -196,8 +202,10 @@ def _whole(sweep: Terms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     whole = []
     for there in by_configuration.values():
         like = next(iter(there.values()))
+        given = {seed for _, seed in there}
+        seeds = [*sweep.seeds, *(seed for seed in sweep.further_seeds if seed in given)]
         for task in sweep.task_names:
-            for seed in sweep.seeds:
+            for seed in seeds:
                 missing = replace(like, key="", task=task, seed=seed, result=None)
                 whole.append(there.get((task, seed), missing))
     return tuple(whole)

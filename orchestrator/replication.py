@@ -1,0 +1,136 @@
+"""More seeds where they are worth something: adaptive replication, after every configuration has run with the sweep's `seeds`.
+
+    proposer ... exhausted, all its trials ended --> chosen configurations --> their trials with a further seed --> chosen again
+
+- `choose: front` gives one further seed after another, each time to those that may be on the front: a configuration is left
+  out when another one beats it by more than two margins, a margin being `margin` points for one seed, less by the square root
+  of how many there are.
+- `choose: best` decides once: of configurations that differ in nothing but the dimensions `tuned`, the best gets all the seeds.
+  The others have served for the choice; they are listed, and not on the front.
+
+Chosen is by the search score, never by the reported one. What was chosen is not stored: it follows from the results of the
+seeds before, so that a resumed sweep chooses as it had chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from craft.spec import content_hash
+from orchestrator import pareto
+from orchestrator.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Configuration, Plan
+    from orchestrator.proposers import ConfigurationStatus, Proposer
+    from orchestrator.recorder import Recorder
+    from orchestrator.search_settings import ReplicationSettings
+
+SEARCH_SCORE = "search_score"
+
+
+def chosen(plan: Plan, summaries: Mapping[str, Summary], rule: ReplicationSettings) -> list[Configuration]:
+    """Which configurations of the plan the rule gives more seeds, by their summaries so far; incomplete ones never."""
+    whole = [one for one in plan.configurations if one.id in summaries and _judged(plan, summaries[one.id])]
+    if rule.choose == "front":
+        marked = _may_be_on_front(plan, [summaries[one.id] for one in whole], rule.margin)
+        return [one for one, mark in zip(whole, marked, strict=True) if mark]
+    best: dict[str, Configuration] = {}
+    for one in whole:
+        group = content_hash([one.method, _without(one.parameters, rule.tuned), _without(one.training, rule.tuned)], 16)
+        if group not in best or _score(summaries[one.id]) > _score(summaries[best[group].id]):
+            best[group] = one
+    return list(best.values())
+
+
+class Replicating:
+    """A proposer around another one: when that has no more and all has ended, it suggests the chosen ones again, with more
+    trials. Making one takes up what is on record."""
+
+    def __init__(
+        self, proposer: Proposer, plan: Plan, recorder: Recorder, grown: Callable[[int], None] = lambda trials: None
+    ) -> None:
+        """
+        Args:
+            grown: hears how many trials there are now.
+        """
+        assert plan.sweep.replication is not None
+        self._proposer, self._plan, self._recorder, self._rule = proposer, plan, recorder, plan.sweep.replication
+        self._grown = grown
+        self._rounds: list[tuple[int, ...]] = (
+            [self._rule.seeds] if self._rule.choose == "best" else [(seed,) for seed in self._rule.seeds]
+        )
+        self._waiting: list[Configuration] = []
+        self._advance()
+
+    @property
+    def exhausted(self) -> bool:
+        self._advance()
+        return self._first_over and not self._waiting and not self._rounds
+
+    @property
+    def _first_over(self) -> bool:
+        """Whether every configuration has run with the sweep's seeds, or has begun to. A listed plan has them all at once."""
+        return not self._plan.adaptive or self._proposer.exhausted
+
+    def suggest(self) -> Configuration | None:
+        if not self._proposer.exhausted:
+            found = self._proposer.suggest()
+            if found is not None:
+                return found
+        self._advance()
+        return self._waiting.pop(0) if self._waiting else None
+
+    def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
+        self._proposer.tell(configuration, values, status)
+
+    def _advance(self) -> None:
+        """Goes on to the next round, and the next, as far as all that came before is on record."""
+        while self._rounds and self._first_over and not self._waiting and not self._recorder.remaining:
+            seeds = self._rounds.pop(0)
+            summaries = {
+                one.configuration: one for one in summarize(self._plan.trials, self._recorder.results, self._plan.counts)
+            }
+            for configuration in chosen(self._plan, summaries, self._rule):
+                if not self._affordable(len(seeds)):
+                    self._rounds.clear()
+                    break
+                self._recorder.add(self._plan.replicate(configuration, seeds))
+                self._waiting.append(configuration)
+            self._grown(len(self._plan.trials))
+            settled = self._recorder.is_settled
+            self._waiting = [
+                one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))
+            ]
+
+    def _affordable(self, seeds: int) -> bool:
+        allowed = self._plan.sweep.budget.trials
+        return allowed is None or len(self._plan.trials) + seeds * len(self._plan.sweep.task_names) <= allowed
+
+
+def _judged(plan: Plan, summary: Summary) -> bool:
+    return summary.complete and all(math.isfinite(_value(summary, name)) for name in plan.sweep.objectives)
+
+
+def _may_be_on_front(plan: Plan, summaries: list[Summary], margin: float) -> Iterable[bool]:
+    directions = list(plan.sweep.objectives.values())
+    low, high = [], []
+    for summary in summaries:
+        off = {"score": margin / math.sqrt(max(1, summary.seeds))}
+        low.append([_value(summary, name) - off.get(name, 0.0) for name in plan.sweep.objectives])
+        high.append([_value(summary, name) + off.get(name, 0.0) for name in plan.sweep.objectives])
+    return [bool(mark) for mark in pareto.may_be_on_front(low, high, directions)]
+
+
+def _value(summary: Summary, objective: str) -> float:
+    return summary.value(SEARCH_SCORE if objective == "score" else objective)
+
+
+def _score(summary: Summary) -> float:
+    return summary.value(SEARCH_SCORE)
+
+
+def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}

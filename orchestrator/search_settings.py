@@ -1,0 +1,184 @@
+"""What a sweep file says about searching: `search`, `scheduler` and `replication`, and what of it must fit together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator, model_serializer, model_validator
+
+from craft.spec import Settings
+from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
+from orchestrator.mistakes import Mistake, unknown
+from orchestrator.space import Block
+
+if TYPE_CHECKING:
+    from orchestrator.sweep import Sweep
+
+
+class SearchSettings(Settings):
+    """How configurations are chosen. `trials` counts configurations, each of which runs on every task with every seed."""
+
+    algorithm: str = "grid"
+    trials: int | None = Field(None, gt=0, le=100_000)
+    seed: int = Field(0, ge=0, lt=2**32)
+
+    @field_validator("algorithm")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in ALGORITHMS:
+            raise ValueError(unknown("algorithm", name, list(ALGORITHMS)))
+        return name
+
+
+class SchedulerSettings(Settings):
+    """Which trials are stopped early, and by what rule (`orchestrator.stopping`).
+
+    `grace` is in epochs: none is stopped before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
+    """
+
+    name: str = "none"
+    grace: float = Field(1.0, gt=0)
+    factor: float = Field(3.0, ge=2, le=16)
+    brackets: int = Field(3, ge=1, le=8)
+    rivals: int = Field(3, ge=1)
+
+    @model_validator(mode="after")
+    def _has_them(self) -> SchedulerSettings:
+        row = SCHEDULER_SETTINGS[self.name]
+        strange = sorted(self.model_fields_set - {"name", *row.settings})
+        if strange:
+            allowed = f"its settings: {', '.join(row.settings)}" if row.settings else "it has no settings"
+            raise ValueError(f"{self.name} does not take {', '.join(strange)}; {allowed}")
+        return self
+
+    @model_serializer(mode="plain")
+    def _only_its_own(self) -> dict[str, Any]:
+        return {"name": self.name} | {key: getattr(self, key) for key in SCHEDULER_SETTINGS[self.name].settings}
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in SCHEDULER_SETTINGS:
+            raise ValueError(unknown("scheduler", name, list(SCHEDULER_SETTINGS)))
+        return name
+
+
+class ReplicationSettings(Settings):
+    """Which configurations get more seeds than the sweep's, and which seeds (`orchestrator.replication`)."""
+
+    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000)
+    choose: Literal["front", "best"] = "front"
+    margin: float = Field(1.0, gt=0, description="points that the score of one seed may be off, with front")
+    tuned: tuple[str, ...] = Field((), description="dimensions that were tried out to choose the best value, with best")
+
+    @field_validator("seeds")
+    @classmethod
+    def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) != len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
+            raise ValueError(f"got {list(seeds)}; whole numbers from 0 to 4294967295, each once")
+        return seeds
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> ReplicationSettings:
+        if self.tuned and self.choose == "front":
+            raise ValueError("tuned goes with choose: best; the front needs no groups")
+        return self
+
+    @property
+    def deciding(self) -> tuple[int, ...]:
+        """The seeds without which a configuration is not on the front, where others have them."""
+        return self.seeds if self.choose == "best" else ()
+
+
+def check_search(content: dict[str, Any], blocks: list[Block], sweep: Sweep | None) -> list[Mistake]:
+    """What is wrong with how a file's configurations are chosen, stopped, replicated and paid for.
+
+    Args:
+        content: the file, as it was read.
+        blocks: its method blocks, those that could be read.
+        sweep: the whole file's meaning; None where something else in it is wrong.
+    """
+    mistakes = _check_algorithm(content, blocks)
+    if sweep is not None:
+        mistakes += [*_check_stopping(sweep), *_check_replication(sweep), *_check_budget(sweep)]
+    return mistakes
+
+
+def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
+    section = content.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mistake]:
+    search = _section(content, "search")
+    algorithm = search.get("algorithm", "grid")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        return []
+    if ALGORITHMS[algorithm].samples:
+        if search.get("trials") is None:
+            return [Mistake(("search",), f"{algorithm} needs trials: how many configurations to draw, as in trials: 64")]
+        if ALGORITHMS[algorithm].one_block and len(blocks) > 1:
+            return [
+                Mistake(
+                    ("search", "algorithm"),
+                    f"{algorithm} searches one method block and the space has {len(blocks)}; tpe and sobol search several",
+                )
+            ]
+        return []
+    mistakes = [
+        Mistake(
+            (*block.path, name),
+            f"a range has no end of values, so {algorithm} cannot run it; give values, or search.algorithm: random",
+        )
+        for block in blocks
+        for name in block.ranges
+    ]
+    if search.get("trials") is not None:
+        mistakes.append(
+            Mistake(("search", "trials"), f"{algorithm} runs every combination; drop trials, or use algorithm: random")
+        )
+    return mistakes
+
+
+def _check_stopping(sweep: Sweep) -> list[Mistake]:
+    scheduler, training = sweep.scheduler, sweep.training
+    if scheduler.name == "none":
+        return []
+    if sweep.objectives.get("score") != "maximize":
+        return [Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")]
+    epochs = [training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())]
+    searched = any("epochs" in block.dimensions for block in sweep.blocks)
+    if training.max_steps is None and not searched and scheduler.grace >= max(epochs):
+        message = f"grace is {scheduler.grace:g} epochs and training has {max(epochs):g}, so nothing would ever be stopped"
+        return [Mistake(("scheduler", "grace"), message)]
+    return []
+
+
+def _check_replication(sweep: Sweep) -> list[Mistake]:
+    rule = sweep.replication
+    if rule is None:
+        return []
+    mistakes = []
+    if sweep.objectives.get("score") != "maximize":
+        mistakes.append(Mistake(("replication",), "chooses by the score, so objectives must have score: maximize"))
+    twice = sorted(set(rule.seeds) & set(sweep.seeds))
+    if twice:
+        mistakes.append(Mistake(("replication", "seeds"), f"{twice} are among the sweep's seeds already; give further ones"))
+    names = sorted({name for block in sweep.blocks for name in block.dimensions})
+    mistakes += [
+        Mistake(("replication", "tuned", index), unknown("dimension", name, names))
+        for index, name in enumerate(rule.tuned)
+        if name not in names
+    ]
+    return mistakes
+
+
+def _check_budget(sweep: Sweep) -> list[Mistake]:
+    mistakes = [
+        Mistake(("budget", "target", name), unknown("objective", name, list(sweep.objectives)))
+        for name in sweep.budget.target
+        if name not in sweep.objectives
+    ]
+    if sweep.budget.gpu_hours is not None and not sweep.resources.gpu:
+        mistakes.append(Mistake(("budget", "gpu_hours"), "trials take no GPU (resources.gpu is 0); give wall_clock instead"))
+    return mistakes

@@ -1,0 +1,171 @@
+"""Further seeds go to those worth it: chosen by the search score, the same after a resume, and judged on the front as told."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ray.tune.search import Searcher
+
+from craft.results import Counts
+from craft.spec import RunSpec
+from orchestrator.ledger import Ledger
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.progress import Display
+from orchestrator.recorder import Recorder
+from orchestrator.replication import Replicating
+from orchestrator.search import SEARCHERS, TrialSource
+from orchestrator.summary import mark_front, summarize
+from orchestrator.sweep import SweepError, load_sweep
+from orchestrator.trial import TrialResult, TrialSpec
+
+Score = Callable[[int, float, int], float]
+GRID = "[{method: lora, rank: {values: [1, 2, 4]}, learning_rate: {values: [0.001, 0.01]}}]"
+
+
+def by_rank_and_rate(rank: int, rate: float, seed: int) -> float:
+    """0.01 is worse by two points; 2 is no better than 1, and a rank of 4 is far better."""
+    return {1: 70.0, 2: 70.0, 4: 90.0}[rank] - (2.0 if rate == 0.01 else 0.0) + 0.1 * seed
+
+
+def plan_of(folder: Path, replication: str, more: str = "search: {algorithm: grid}\n", space: str = GRID) -> Plan:
+    file = folder / "sweep.yaml"
+    file.write_text(
+        f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0]\nspace: {space}\n"
+        f"replication: {replication}\n{more}"
+    )
+    sweep = load_sweep(file)
+
+    def counted(run: RunSpec) -> Counts:
+        return Counts(100 * run.parameters["rank"], 2, 10_000, 400 * run.parameters["rank"])
+
+    return make_plan(sweep, Planner(sweep, counted))
+
+
+def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int = 1000) -> list[TrialSpec]:
+    """Runs what the plan still asks for, one trial at a time, without Ray; returns the trials that were run."""
+    ledger = Ledger(folder)
+    with Display(0, io.StringIO(), "quiet") as display:
+        recorder = Recorder(plan, ledger, display)
+        proposer = Replicating(SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder), plan, recorder)
+
+        def trials(configuration):
+            found = plan.trials_of(configuration.id)
+            recorder.add(found)
+            return found
+
+        source = TrialSource(proposer, trials, recorder.is_settled)
+        ran: list[TrialSpec] = []
+        while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
+            trial = TrialSpec.from_json(json.loads(config["trial"]))
+            value = score(trial.run.parameters["rank"], trial.run.training.learning_rate, trial.run.seed)
+            # The reported score says the opposite: nothing may be chosen by it.
+            metrics = {"search_score": value, "score": 100 - value}
+            counts = {"trainable_parameters": 100.0 * trial.run.parameters["rank"]}
+            recorder.started(trial.key)
+            recorder.ended(TrialResult(trial.key, "finished", metrics, counts))
+            ran.append(trial)
+            (summary,) = recorder.summaries([trial.configuration])
+            if summary.finished == summary.planned:
+                values = {"score": summary.value("search_score"), "trainable_parameters": counts["trainable_parameters"]}
+                proposer.tell(trial.configuration, values, "complete")
+    ledger.close()
+    return ran
+
+
+def seeds_of(trials: list[TrialSpec]) -> dict[tuple[int, float], set[int]]:
+    found: dict[tuple[int, float], set[int]] = {}
+    for trial in trials:
+        run = trial.run
+        found.setdefault((run.parameters["rank"], run.training.learning_rate), set()).add(run.seed)
+    return found
+
+
+def test_the_best_of_each_group_gets_all_the_seeds(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "{seeds: [1, 2], choose: best, tuned: [learning_rate]}")
+    ran = run(plan, tmp_path)
+    assert seeds_of(ran) == {(rank, rate): {0, 1, 2} if rate == 0.001 else {0} for rank in (1, 2, 4) for rate in (0.001, 0.01)}
+    assert len(ran) == len({trial.key for trial in ran}) == 2 * (6 + 3 * 2)
+    assert {trial.key for trial in plan.trials} == {trial.key for trial in ran}
+
+
+def test_those_that_only_served_the_choice_are_not_on_the_front(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate]}")
+    run(plan, tmp_path)
+    results = Ledger(tmp_path).results()
+    summaries = summarize(plan.trials, results, plan.counts)
+    assert plan.sweep.replication is not None
+    marked = mark_front(summaries, plan.sweep.objectives, plan.sweep.replication.deciding)
+    rates = {one.parameters["learning_rate"]: [] for one in marked}
+    for one in marked:
+        rates[one.parameters["learning_rate"]].append(one)
+    # By their reported scores the worse learning rates would have beaten the others.
+    assert all(one.screened and not one.on_front and not one.may_be_on_front for one in rates[0.01])
+    assert [one.on_front for one in rates[0.001]] == [True, False, False]
+    assert not any(one.tracked()["complete"] for one in rates[0.01])
+    # Before anyone has the further seeds, all are judged.
+    first = [trial for trial in plan.trials if trial.run.seed == 0]
+    assert not any(one.screened for one in mark_front(summarize(first, results), plan.sweep.objectives, (1,)))
+
+
+def test_without_tuned_dimensions_groups_are_equal_configurations_only(tmp_path: Path) -> None:
+    ran = run(plan_of(tmp_path, "{seeds: [1], choose: best}"), tmp_path)
+    assert set(map(frozenset, seeds_of(ran).values())) == {frozenset({0, 1})}
+
+
+def test_the_front_is_chosen_anew_before_every_seed(tmp_path: Path) -> None:
+    def score(rank: int, rate: float, seed: int) -> float:
+        # Rank 2 is 1.5 points behind the smaller rank 1: within two margins of one seed, beyond those of two.
+        return {1: 70.0, 2: 68.5, 4: 90.0}[rank] - (5.0 if rate == 0.01 else 0.0)
+
+    ran = run(plan_of(tmp_path, "{seeds: [1, 2], margin: 1.0}"), tmp_path, score)
+    seeds = seeds_of(ran)
+    assert seeds[1, 0.001] == seeds[4, 0.001] == {0, 1, 2}
+    assert seeds[2, 0.001] == {0, 1}
+    assert all(seeds[rank, 0.01] == {0} for rank in (1, 2, 4))
+
+
+@pytest.mark.parametrize("cut", [3, 12, 14, 17, 18])
+def test_a_sweep_cut_anywhere_goes_on_to_the_same_trials(tmp_path: Path, cut: int) -> None:
+    rule = "{seeds: [1, 2]}"
+    whole = {trial.key for trial in run(plan_of(tmp_path, rule), tmp_path / "whole")}
+    assert len(whole) > 12
+    first = run(plan_of(tmp_path, rule), tmp_path / "cut", at_most=cut)
+    second = run(plan_of(tmp_path, rule), tmp_path / "cut")
+    assert Counter(trial.key for trial in [*first, *second]) == Counter(whole)
+    third = plan_of(tmp_path, rule)
+    assert run(third, tmp_path / "cut") == []
+    assert {trial.key for trial in third.trials} == whole
+
+
+def test_it_goes_with_a_searcher_that_learns_and_keeps_to_the_budget(tmp_path: Path) -> None:
+    space = "[{method: lora, rank: {values: [1, 2, 4]}, learning_rate: {min: 1e-4, max: 1e-1, distribution: log_uniform}}]"
+    more = "search: {algorithm: tpe, trials: 5}\nbudget: {trials: 15}\n"
+
+    def score(rank: int, rate: float, seed: int) -> float:
+        return 10.0 * rank
+
+    plan = plan_of(tmp_path, "{seeds: [1, 2, 3, 4, 5]}", more, space)
+    ran = run(plan, tmp_path, score)
+    assert len({trial.configuration for trial in ran}) == 5
+    assert 10 < len(ran) <= 15
+    assert Counter(trial.run.seed for trial in ran)[0] == 10
+
+
+@pytest.mark.parametrize(
+    ("replication", "message"),
+    [
+        ("{seeds: [0, 1]}", r"replication.seeds: \[0\] are among the sweep's seeds"),
+        ("{seeds: [1], tuned: [learning_rate]}", "tuned goes with choose: best"),
+        ("{seeds: [1], choose: best, tuned: [learning_rat]}", "learning_rate"),
+        ("{seeds: [1, 1]}", "each once"),
+        ("{seeds: []}", "replication.seeds"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, replication: str, message: str) -> None:
+    with pytest.raises(SweepError, match=message):
+        plan_of(tmp_path, replication)
