@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from dashboards.content import safe_spec, state_of, view_of
 from dashboards.data import DashboardError, Feed, Store, SweepEntry
-from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_script
+from dashboards.page import LIVE_POLICY, STATIC, as_json, live_page, plotly_packed, plotly_script
 from dashboards.panels import PANELS, View
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def start(self) -> None:
+        """Begins to look, at the newest sweep first: it is the one that a page will ask for."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -98,7 +99,24 @@ class Watcher:
             self._specs[key] = known
         return known.split("\n", 1)[1]
 
+    def _prepare(self) -> None:
+        """Reads the newest sweep before anybody asks, and puts together what the page draws first."""
+        plotly_packed()
+        newest = self.entries()[:1]
+        if not newest:
+            return
+        feed = self.store.feed(newest[0].name)
+        feed.refresh()
+        revision, view = self.view([feed])
+        for name, panel in PANELS.items():
+            if panel.section == "front":
+                self.spec(name, revision, view)
+
     def _run(self) -> None:
+        try:
+            self._prepare()
+        except Exception as error:  # nobody has asked yet; whoever does will be told
+            log.debug("the newest sweep cannot be read: %s", self.store.hide(error))
         while not self._over.is_set():
             for name, asked in list(self._asked.items()):
                 if time.monotonic() - asked > FORGET_AFTER_S:
@@ -147,7 +165,11 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
 
     @app.get("/plotly.js")
     def plotly(request: Request) -> Response:
-        return _answer(request, _etag(str(len(plotly_script()))), plotly_script, "text/javascript")
+        # its address names its version, so a browser may keep it
+        headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(plotly_script(), media_type="text/javascript", headers=headers)
+        return Response(plotly_packed(), media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
 
     @app.get("/api/state")
     def state(request: Request, names: list[str] = SHOWN) -> Response:

@@ -6,9 +6,9 @@ ask only for what can have changed (runs that are going, that started or ended s
 everything, because a tracker that catches up after an outage writes runs with old times. What the store returns is reduced at
 once to plain `RunRow`s; `frames.py` makes tables of them.
 
-An SQLite store is read from its file (`store_file.py`), which is thirty times faster than MLflow's API and tells for nothing that
-nobody has written since; every other store through MLflow's client. `Store.mlflow_seconds` adds up the time spent inside MLflow,
-so that a benchmark can tell it apart.
+An SQLite store is read from its file (`store_file.py`), which is thirty times faster than MLflow's API and tells for nothing
+that nobody has written since; every other store through MLflow's client. `Store.mlflow_seconds` adds up the time spent inside
+MLflow, so that a benchmark can tell it apart.
 
 Metric histories are heavy and asked for by one panel only: `Store.curves` keeps those of runs that have ended.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dashboards.frames import Frames, RunRow, build_frames
+from dashboards.frames import NAN, Frames, RunRow, build_frames
 from dashboards.store_file import StoreFile, Wanted
 
 if TYPE_CHECKING:
@@ -81,13 +81,11 @@ class Feed:
             version = self.store.version()
             if version is not None and version == self._version and not full:
                 return False
-            self._version = version
             # a full look may never take more than a twentieth of the time
             least = FULL_EVERY_S if version is None else 0.0
             due = time.monotonic() - self._last_full > max(least, 20 * self._full_cost)
             if not (full or due) and self.complete:
-                # a full look that was not due may have been needed: the next one looks again whether anybody has written
-                self._version = None
+                self._version = None  # a full look is still to come, even if nobody writes any more
                 return self._take(self.store.search(self.experiment_id, self._changeable()))
             began = time.monotonic()
             before = self.revision
@@ -98,7 +96,7 @@ class Feed:
                     seen.update(row.run_id for row in page)
                     self._take(page)
             self._forget(seen)
-            self._last_full, self._full_cost = time.monotonic(), time.monotonic() - began
+            self._last_full, self._full_cost, self._version = time.monotonic(), time.monotonic() - began, version
             if not self.complete:
                 self.complete = True
                 self.revision += 1
@@ -299,7 +297,7 @@ def _row(run: Run) -> RunRow:
         ended=info.end_time,
         tags=dict(data.tags),
         params=dict(data.params),
-        metrics=dict(data.metrics),
+        metrics={key: NAN if value != value else value for key, value in data.metrics.items()},
     )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ MEANS = (
 )  # what a trial measures and its configuration has the mean of
 IDENTITY = ("sweep", "run_id", "label", "method", "protocol", "state", "reason", "started", "ended")
 TRIAL_STATES = ("finished", "failed", "stopped", "running", "interrupted")
+NAN = float("nan")  # one object for all readers: a row read again then equals itself
 STATES = {"FINISHED": "finished", "RUNNING": "running", "SCHEDULED": "running", "FAILED": "failed", "KILLED": "stopped"}
 
 
@@ -66,6 +68,7 @@ class Frames:
     trials: pd.DataFrame
 
 
+@lru_cache(maxsize=1 << 14)  # a sweep repeats few values in thousands of runs
 def typed(text: str) -> Any:
     """A parameter as the value it was: whole number, number, truth value, or the text itself.
 
@@ -163,12 +166,12 @@ def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: p
             **values,
         }
     if not trials.empty:
-        for key, group in trials.groupby("configuration", sort=False):
+        summed_up = [identity for identity, record in known.items() if record["state"] not in ("running", "partial")]
+        for key, group in trials[~trials["configuration"].isin(summed_up)].groupby("configuration", sort=False):
             identity = str(key)
             record = known.get(identity)
-            if record is None or record["state"] in ("running", "partial"):
-                summary = _so_far(identity, group, name, experiment_id)
-                known[identity] = {**summary, **(record or {}), **_scores_of(summary, record)}
+            summary = _so_far(identity, group, name, experiment_id)
+            known[identity] = {**summary, **(record or {}), **_scores_of(summary, record)}
     columns = [*IDENTITY, "id", "experiment_id", "trials", "finished", "failed", "stopped"]
     for record in known.values():
         planned = record.get("m.trials_planned", 0)

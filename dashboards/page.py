@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("figure.js", "table.js", "page.js")
+SCRIPTS = ("figure.js", "copy.js", "table.js", "page.js")
 STYLE_POLICY = "style-src 'unsafe-inline'"  # plotly writes style elements
 LIVE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -47,14 +47,27 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
+@cache
+def plotly_version() -> str:
+    """By which a browser that keeps the script knows that it is still this one."""
+    return hashlib.sha256(plotly_script().encode()).hexdigest()[:16]
+
+
+@cache
+def plotly_packed() -> bytes:
+    """The script as gzip: a third of its size, and packed once instead of at every visit."""
+    return gzip.compress(plotly_script().encode(), compresslevel=6, mtime=0)
+
+
 def live_page() -> str:
     """The page that a server serves beside `static/` and `plotly.js`."""
+    address = f'<link rel="preload" as="script" id="plotly-address" href="plotly.js?v={plotly_version()}">'
     scripts = "".join(f'<script src="static/{name}" defer></script>\n' for name in SCRIPTS)
     return _template() % {
         "csp": "",
         "title": "CRAFT sweeps",
-        "style": '<link rel="stylesheet" href="static/app.css">',
-        "scripts": f'<script src="plotly.js" defer></script>\n{scripts}',
+        "style": f'{address}\n<link rel="stylesheet" href="static/app.css">',
+        "scripts": scripts,
         "noscript": "<noscript>This page draws with JavaScript, which is off.</noscript>",
     }
 

@@ -17,6 +17,7 @@ from craft.results import Counts
 from orchestrator.identity import EFFECTIVE_FILE
 from orchestrator.mlflow_writer import quiet_mlflow
 from orchestrator.summary import Entry
+from orchestrator.system_metrics import PREFIX as SYSTEM
 from orchestrator.tracking_uri import TrackingError, redact, sqlite_file
 from orchestrator.trial import Status, TrialResult
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 COUNTS = {field.name for field in fields(Counts)}
 FACT = "craft.fact."
-OF_TRAINING = {"seconds", "epoch", "train_loss", "learning_rate"}
+OF_TRAINING = {"seconds", "epoch", "train_loss", "learning_rate", "best_search_score"}
 """Metrics of a run that are no result of it."""
 STATUSES = ("finished", "failed", "stopped", "interrupted")
 
@@ -138,6 +139,7 @@ class StoreReader:
             return None
         facts: dict[str, Any] = {name.removeprefix(FACT): value for name, value in tags.items() if name.startswith(FACT)}
         metrics = {name: value for name, value in run.data.metrics.items() if name not in COUNTS | OF_TRAINING}
+        metrics = {name: value for name, value in metrics.items() if not name.startswith(SYSTEM)}
         best, last = facts.get("best_step"), run.data.params.get("total_steps")
         if best is not None and best != last and "search_score" in metrics:
             # The run's last search score is not that of the weights that were taken.

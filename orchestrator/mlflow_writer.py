@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.artifacts import store_json, store_path
 from orchestrator.journal import Event
+from orchestrator.mlflow_text import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, named, stored_name, with_pictures
 from orchestrator.parameters import flatten, text
 from orchestrator.tracking_uri import sqlite_file
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PARAM_LIMIT, TAG_LIMIT, NAME_LIMIT = 6000, 8000, 250
 METRICS_A_BATCH, OTHERS_A_BATCH = 1000, 100
 RUN_STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "MALFORMED_REQUEST")
@@ -111,7 +111,7 @@ class MlflowWriter:
     def _on_trial_started(self, event: Event) -> None:
         shared = {f"craft.{name}": text(event[name]) for name in ("configuration", "method", "protocol", "label")}
         configuration = self._configuration(event["configuration"], event["label"], event["method"], event, shared)
-        label = _named(event["method"], event["label"])
+        label = named(event["method"], event["label"])
         name = f"{label} · {event['task']} · seed {event['seed']}"
         tags = shared | {"craft.task": text(event["task"]), "craft.seed": text(event["seed"])}
         run = self._ensure("trial", event["key"], name, event, parent=configuration.id, tags=tags)
@@ -182,7 +182,8 @@ class MlflowWriter:
         summary = dict(event["summary"])
         self._metrics(run, event["row"] | {"step": 0}, event["time"])
         if "description" in summary:
-            self._tags(run, {"mlflow.note.content": summary.pop("description")})
+            pictures = [one.path for one in self._client.list_artifacts(run.id) if one.path.endswith(".png")]
+            self._tags(run, {"mlflow.note.content": with_pictures(summary.pop("description"), run.id, pictures)})
         marks = {
             name: set(summary.pop(name)) for name in ("on_front", "may_be_on_front") if isinstance(summary.get(name), list)
         }
@@ -205,20 +206,20 @@ class MlflowWriter:
             return known
         parent = self._ensure("sweep", self._sweep, self._sweep, event, parent=None, tags={}, reopen=False).id
         full = {"craft.configuration": key, **tags}
-        return self._ensure("configuration", key, _named(method, label), event, parent=parent, tags=full)
+        return self._ensure("configuration", key, named(method, label), event, parent=parent, tags=full)
 
     def _ensure(
         self, kind: str, key: str, name: str, event: Event, *, parent: str | None, tags: Mapping[str, str], reopen: bool = True
     ) -> _Run:
         """The run of that kind and key: made if absent, set running again if it had ended."""
         run = self._runs.get((kind, key)) or (self._find(kind, key) if self._uncertain else None)
-        tags = {name: _cut(value, TAG_LIMIT) for name, value in tags.items()}
+        tags = {name: cut(value, TAG_LIMIT) for name, value in tags.items()}
         if parent:
             tags["mlflow.parentRunId"] = parent
         if run is None:
             tags |= {"craft.kind": kind, "craft.key": key, "craft.sweep": self._sweep, "craft.sweep_id": self._sweep_id}
             tags |= {"craft.status": "running"} | ({} if kind == "sweep" else {"craft.on_front": "false"})
-            made = self._client.create_run(self._experiment, event["time"], tags, run_name=_cut(name, NAME_LIMIT))
+            made = self._client.create_run(self._experiment, event["time"], tags, run_name=cut(name, NAME_LIMIT))
             run = _Run(made.info.run_id, artifact_uri=made.info.artifact_uri, tags=dict(tags))
         elif reopen:
             if run.status != "RUNNING":
@@ -232,7 +233,7 @@ class MlflowWriter:
         for name, value in params.items():
             if value is None:
                 continue
-            name, content = _metric_name(name), _cut(text(value), PARAM_LIMIT)
+            name, content = stored_name(name), cut(text(value), PARAM_LIMIT)
             known = run.params.get(name, run.new_params.get(name))
             if known is None:
                 run.new_params[name] = content
@@ -246,7 +247,7 @@ class MlflowWriter:
         for name, value in row.items():
             if name == "step":
                 continue
-            name = _metric_name(name)
+            name = stored_name(name)
             number = float(value)
             if math.isfinite(number):
                 run.metrics.append(Metric(name, number, time, int(row["step"])))
@@ -255,7 +256,7 @@ class MlflowWriter:
 
     def _tags(self, run: _Run, tags: Mapping[str, str]) -> None:
         for name, value in tags.items():
-            name, value = _metric_name(name), _cut(value, TAG_LIMIT)
+            name, value = stored_name(name), cut(value, TAG_LIMIT)
             if run.tags.get(name) != value:
                 run.new_tags[name] = value
             else:
@@ -268,8 +269,8 @@ class MlflowWriter:
             return
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        name = _cut(run.tags.get("craft.task", "data"), NAME_LIMIT)
-        dataset = Dataset(name, str(digest)[:36], source_type="code", source=f'{{"task": "{_metric_name(name)}"}}')
+        name = cut(run.tags.get("craft.task", "data"), NAME_LIMIT)
+        dataset = Dataset(name, str(digest)[:36], source_type="code", source=f'{{"task": "{stored_name(name)}"}}')
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])]
         self._client.log_inputs(run.id, inputs)
 
@@ -314,7 +315,9 @@ class MlflowWriter:
             location = None
             if artifact_root is not None:
                 location = (artifact_root.resolve() / (re.sub(r"[^\w\-]", "_", self._sweep) or "_")).as_uri()
-            return self._client.create_experiment(self._sweep, artifact_location=location)
+            # by which MLflow's page knows to show parameters and metrics, not traces
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            return self._client.create_experiment(self._sweep, artifact_location=location, tags=tags)
         if known.lifecycle_stage == "deleted":
             self._client.restore_experiment(known.experiment_id)
         return known.experiment_id
@@ -378,21 +381,3 @@ def quiet_mlflow() -> None:
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def _named(method: str, label: str) -> str:
-    return label if not method or label.lower().startswith(method.lower()) else f"{method} {label}"
-
-
-def _metric_name(name: str) -> str:
-    """A name MLflow takes: other characters become `_`, and no part of a path is empty, `.` or `..`."""
-    parts = [part for part in re.sub(r"[^\w.\- :/]", "_", name).split("/") if part.strip(". ")]
-    return "/".join(parts)[:NAME_LIMIT] or "_"
-
-
-def _cut(value: str, limit: int) -> str:
-    value = value.replace("\x00", "�")
-    if len(value) <= limit:
-        return value
-    note = f" … (cut, {len(value)} characters)"
-    return value[: limit - len(note)] + note

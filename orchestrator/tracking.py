@@ -123,7 +123,11 @@ class Tracker:
         """Close the trial's run: final metrics, counts, status and reason; the adapter's folder becomes its artifact, and the
         folder of answers beside it, where there is one."""
         self._open_trials.pop(result.key, None)
-        row = self._new(result.key, {**result.counts, "seconds": result.seconds, **result.metrics, "step": result.steps})
+        row = {**result.counts, "seconds": result.seconds, **result.metrics, "step": result.steps}
+        if "search_score" in result.metrics:
+            # That of the weights that were taken: MLflow shows of a metric by step only the last.
+            row["best_search_score"] = result.metrics["search_score"]
+        row = self._new(result.key, row)
         content = redacted(result.to_json()) | {"metrics": {}, "counts": {}}
         events = [{"kind": "trial_ended", "key": result.key, "row": row, "result": content}]
         if adapter is not None:

@@ -15,7 +15,7 @@ import pandas as pd
 from dashboards.panels.base import BLUE, Panel, Plain, View, choice, column, done, parameters_that_differ, scalar, text
 
 LEAST = 4  # configurations; below it every parameter explains everything
-FANOVA_UP_TO = 400  # configurations: the forest's cost grows with their number
+FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so of more it sees a sample
 EVALUATORS = {"ped_anova": "PED-ANOVA: what sets the best apart", "fanova": "fANOVA: share of the score's variance"}
 
 
@@ -29,20 +29,23 @@ def data(view: View) -> Plain:
             reason = f"only {len(frame)} finished configurations" if len(frame) < LEAST else "no parameter differs"
             why.append(f"{method}: {reason}")
             continue
-        found[str(method)] = _importances(frame, names)
+        distributions = {name: _distribution(frame[f"p.{name}"]) for name in names}
+        sample = frame if len(frame) <= FANOVA_UP_TO else frame.sample(FANOVA_UP_TO, random_state=0)
+        asked = {"ped_anova": _shares("ped_anova", frame, distributions), "fanova": _shares("fanova", sample, distributions)}
+        found[str(method)] = {name: shares for name, shares in asked.items() if shares is not None}
     if not found:
         listed = "; ".join(why) if why else "no configuration is finished"
         return {"empty": f"Importance needs at least {LEAST} finished configurations of one method that differ ({listed})."}
     return {"shares": found, "why": why}
 
 
-def _importances(frame: pd.DataFrame, names: list[str]) -> dict[str, dict[str, float]]:
+def _shares(evaluator: str, frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, float] | None:
+    """A parameter's share by one evaluator; None where it cannot judge these scores (all equal)."""
     import optuna
     from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
-    distributions = {name: _distribution(frame[f"p.{name}"]) for name in names}
     for row, score in zip(frame.to_dict("records"), column(frame, "m.score"), strict=True):
         params = {}
         for name, distribution in distributions.items():
@@ -50,21 +53,14 @@ def _importances(frame: pd.DataFrame, names: list[str]) -> dict[str, dict[str, f
             is_choice = isinstance(distribution, optuna.distributions.CategoricalDistribution)
             params[name] = str(value) if is_choice else value
         study.add_trial(optuna.trial.create_trial(params=params, distributions=dict(distributions), value=float(score)))
-    evaluators: dict[str, Any] = {"ped_anova": PedAnovaImportanceEvaluator()}
-    if len(frame) <= FANOVA_UP_TO:
-        evaluators["fanova"] = FanovaImportanceEvaluator(n_trees=32, seed=0)
-    shares = {}
-    for name, evaluator in evaluators.items():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # experimental notices, nothing about the data
-                shares[name] = {
-                    key: round(float(value), 4)
-                    for key, value in optuna.importance.get_param_importances(study, evaluator=evaluator).items()
-                }
-        except (ValueError, RuntimeError):
-            continue  # an evaluator that cannot judge these scores (all equal) says nothing; the other one may
-    return shares
+    made = PedAnovaImportanceEvaluator() if evaluator == "ped_anova" else FanovaImportanceEvaluator(n_trees=32, seed=0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # experimental notices, nothing about the data
+            shares = optuna.importance.get_param_importances(study, evaluator=made)
+    except (ValueError, RuntimeError):
+        return None
+    return {name: round(float(share), 4) for name, share in shares.items()}
 
 
 def _distribution(series: pd.Series[Any]) -> Any:

@@ -77,6 +77,7 @@ Craft.Figure = class {
     this.wide = wide;
     this.chosen = {};
     this.selected = null;
+    this.points = [];
     this.drawn = false;
   }
 
@@ -96,7 +97,6 @@ Craft.Figure = class {
     const data = figure.data.filter(trace => trace.showlegend !== undefined || this.worthLegend(trace));
     for (const trace of data) this.dress(trace, palette);
     this.data = data;
-    this.applySelection();
     const layout = Craft.layout(figure.layout || {}, palette, width, this.wide);
     // other axes mean another picture: a zoom of the old one would be nonsense there
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
@@ -106,10 +106,11 @@ Craft.Figure = class {
       modeBarButtons: [["zoom2d", "pan2d", "select2d", "lasso2d"], ["resetScale2d", "toImage"]],
       displayModeBar: width >= 520 ? "hover" : false,
     };
+    await Craft.plotly();
     await Plotly.react(this.holder, data, layout, config);
     if (!this.drawn) this.listen();
     this.drawn = true;
-    this.placeRing();
+    this.drew();
   }
 
   worthLegend(trace) {
@@ -123,18 +124,28 @@ Craft.Figure = class {
     if (trace.customdata && trace.type !== "heatmap") trace.hoverinfo = "none";
     if (trace.mode && trace.mode.includes("text") && this.holder.clientWidth < 520) trace.mode = "markers";
     if (trace.customdata && trace.mode === "markers") {
-      trace.selected = {marker: {opacity: 1}};
-      trace.unselected = {marker: {opacity: 0.12}};
+      // plotly's own dimming while one drags would stay behind: `dim` does it
+      const opacity = trace.marker && trace.marker.opacity !== undefined ? trace.marker.opacity : 1;
+      trace.selected = {marker: {opacity}};
+      trace.unselected = {marker: {opacity}};
     }
   }
 
-  applySelection() {
-    for (const trace of this.data) {
-      if (!trace.customdata || trace.type === "heatmap" || !trace.mode || trace.mode.includes("lines")) continue;
-      trace.selectedpoints = null;
-      if (this.selected) {
-        trace.selectedpoints = [];
-        trace.customdata.forEach((id, index) => { if (this.selected.has(id)) trace.selectedpoints.push(index); });
+  /* Shows which points are selected by a class on their elements. Plotly would draw all of them anew for it, which takes a fifth
+     of a second for a thousand. */
+  dim(ids) {
+    for (const [element, id] of this.points) element.classList.toggle("dim", Boolean(ids) && !ids.has(id));
+  }
+
+  /* The elements of the points that stand for a configuration. Plotly binds to each which one of its trace it is. */
+  findPoints() {
+    this.points = [];
+    for (const group of this.holder.querySelectorAll(".scatterlayer .trace")) {
+      const trace = group.__data__ && group.__data__[0] && group.__data__[0].trace;
+      if (!trace || trace.mode !== "markers" || !trace.customdata) continue;
+      for (const element of group.querySelectorAll(".points > path")) {
+        const id = element.__data__ && trace.customdata[element.__data__.i];
+        if (typeof id === "string") this.points.push([element, id]);
       }
     }
   }
@@ -142,13 +153,14 @@ Craft.Figure = class {
   select(ids) {
     this.selected = ids;
     if (!this.drawn) return;
-    this.applySelection();
-    const which = [], points = [];
-    this.data.forEach((trace, index) => {
-      if ("selectedpoints" in trace) { which.push(index); points.push(trace.selectedpoints); }
-    });
-    if (which.length) Plotly.restyle(this.holder, {selectedpoints: points}, which);
+    this.dim(ids);
     if (!ids && (this.holder.layout.selections || []).length) Plotly.relayout(this.holder, {selections: []});
+  }
+
+  drew() {
+    this.findPoints();
+    this.dim(this.selected);
+    this.placeRing();
   }
 
   listen() {
@@ -162,8 +174,9 @@ Craft.Figure = class {
       this.on.select(ids.size ? ids : null);
     });
     this.holder.on("plotly_deselect", () => this.on.select(null));
+    this.holder.on("plotly_selecting", event => { if (event && event.points) this.dim(new Set(event.points.map(point => point.customdata))); });
     this.holder.on("plotly_relayout", () => this.placeRing());
-    this.holder.on("plotly_afterplot", () => this.placeRing());
+    this.holder.on("plotly_afterplot", () => this.drew());
   }
 
   /* A ring around one configuration's point: an element over the plot, because redrawing thousands of points for it would be slow. */

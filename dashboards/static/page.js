@@ -299,7 +299,7 @@ Craft.Page = class {
   }
 
   lines(lines) {
-    return Craft.element("dl", {}, ...lines.flatMap(([name, value]) => [Craft.element("dt", {}, name), Craft.element("dd", {}, typeof value === "number" ? value.toLocaleString("en-US") : value)]));
+    return Craft.element("dl", {}, ...lines.flatMap(([name, value]) => [Craft.element("dt", {}, name), Craft.element("dd", {}, typeof value === "number" ? Craft.thousands.format(value) : value)]));
   }
 
   hover(id, event) {
@@ -330,7 +330,7 @@ Craft.Page = class {
     this.pinned = id;
     this.card(id);
     this.ring(id);
-    if (this.table) { this.table.pinned = id; this.table.render(); }
+    if (this.table) this.table.pin(id);
     const table = this.table && this.table.data;
     const row = table ? this.table.index.get(id) : undefined;
     // with a mouse a click opens the run; a finger that only wants to see what the point is must not be sent away
@@ -362,14 +362,28 @@ Craft.inflate = async function (encoded) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 };
 
+/* Plotly, as soon as it is there: it is by far the largest script, so all else begins without it. */
+Craft.plotly = function () {
+  Craft.plotlyComes = Craft.plotlyComes || new Promise((here, failed) => {
+    const script = document.createElement("script");
+    const packed = document.getElementById("plotly");
+    script.addEventListener("load", here);
+    script.addEventListener("error", () => failed(new Error("The script that draws could not be loaded. Reload the page.")));
+    if (packed) {
+      Craft.inflate(packed.textContent).then(text => { script.textContent = text; document.head.append(script); here(); }, failed);
+    } else {
+      script.src = document.getElementById("plotly-address").href;
+      document.head.append(script);
+    }
+  });
+  return Craft.plotlyComes;
+};
+
 Craft.begin = async function () {
   const packed = document.getElementById("content");
   let source;
   if (packed) {
     try {
-      const script = document.createElement("script");
-      script.textContent = await Craft.inflate(document.getElementById("plotly").textContent);
-      document.head.append(script);
       source = new Craft.FileSource(JSON.parse(await Craft.inflate(packed.textContent)));
     } catch (error) {
       document.getElementById("waiting").textContent = `This page could not be opened (${error.message}); it needs a browser from 2023 or later.`;
@@ -378,6 +392,7 @@ Craft.begin = async function () {
   } else {
     source = new Craft.LiveSource();
   }
+  Craft.plotly().catch(() => {});  // whoever draws hears of it
   Craft.page = new Craft.Page(source);
   await Craft.page.start();
 };

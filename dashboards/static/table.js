@@ -1,98 +1,8 @@
-/* The linked table: sort, filter, select, copy. It holds all rows as columns and puts only some of them into the page at a time. */
+/* The linked table: sort, filter, select, copy. It holds all rows as columns and puts those into the page that are in sight. */
 "use strict";
 
-Craft.STEP = 100;  // rows added to the page at a time
-
-Craft.millions = function (count) {
-  if (count === null || count === undefined) return "";
-  if (count < 1000) return String(count);
-  if (count < 1e6) return (count / 1e6).toFixed(3) + "M";
-  return String(Number((count / 1e6).toPrecision(3))) + "M";
-};
-
-Craft.shown = function (column, value) {
-  if (value === null || value === undefined) return "";
-  if (column.kind === "score") return value.toFixed(1);
-  if (column.kind === "count") return value.toLocaleString("en-US");
-  if (column.kind === "number" && typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
-  return String(value);
-};
-
-/* The best value of each column among some rows, for columns in which one way is better. */
-Craft.best = function (columns, rows) {
-  return columns.map(column => {
-    if (!column.better || rows.length < 2) return null;
-    const values = rows.map(row => column.values[row]).filter(value => value !== null);
-    if (!values.length) return null;
-    return values.reduce((a, b) => column.better === "maximize" ? Math.max(a, b) : Math.min(a, b));
-  });
-};
-
-Craft.copies = {
-  CSV(table, rows) {
-    // a text that a spreadsheet would take for a formula is quoted as text
-    const cell = value => {
-      let text = value === null || value === undefined ? "" : String(value);
-      if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = "'" + text;
-      return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
-    };
-    const ends = table.low && table.low.some(value => value !== null) ? [["score_low", table.low], ["score_high", table.high]] : [];
-    const names = [...table.columns.map(column => column.key.replace(/^[pm]\./, "")), ...ends.map(end => end[0])];
-    const lines = rows.map(row => [...table.columns.map(column => column.values[row]), ...ends.map(end => end[1][row])].map(cell).join(","));
-    return [names.map(cell).join(","), ...lines].join("\n") + "\n";
-  },
-
-  Markdown(table, rows) {
-    const best = Craft.best(table.columns, rows);
-    const escape = text => text.replace(/([\\|`*_<>\[\]])/g, "\\$1").replace(/\s+/g, " ");
-    const lines = rows.map(row => table.columns.map((column, index) => {
-      const text = escape(Craft.cell(table, column, row));
-      return best[index] !== null && column.values[row] === best[index] ? `**${text}**` : text;
-    }));
-    const rule = table.columns.map(column => column.kind === "text" ? "---" : "---:");
-    return [table.columns.map(column => escape(column.label)), rule, ...lines].map(cells => `| ${cells.join(" | ")} |`).join("\n") + "\n";
-  },
-
-  /* As the paper sets its tables: booktabs, parameters in millions, scores with one digit, the best of each column bold. */
-  LaTeX(table, rows) {
-    const special = {"\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "$": "\\$", "&": "\\&", "#": "\\#", "%": "\\%", "_": "\\_", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}", ">": "\\textgreater{}", "·": "$\\cdot$"};
-    const escape = text => text.replace(/[\\{}$&#%_~^<>·]/g, sign => special[sign]).replace(/\s+/g, " ");
-    const best = Craft.best(table.columns, rows);
-    const lines = rows.map(row => table.columns.map((column, index) => {
-      const value = column.values[row];
-      if (value === null || value === undefined) return "--";
-      const text = column.key === "m.trainable_parameters" ? Craft.millions(value) : escape(Craft.cell(table, column, row, true));
-      return best[index] !== null && value === best[index] ? `\\textbf{${text}}` : text;
-    }).join(" & ") + " \\\\");
-    const align = table.columns.map(column => column.kind === "text" ? "l" : column.kind === "score" ? "c" : "r").join(" ");
-    const heads = table.columns.map(column => `\\textbf{${escape(column.label)}}`).join(" & ");
-    return ["\\begin{tabular}{@{}" + align + "@{}}", "\\toprule", heads + " \\\\", "\\midrule", ...lines, "\\bottomrule", "\\end{tabular}"].join("\n") + "\n";
-  },
-};
-
-/* A cell's text; a score with an interval says how wide it is. */
-Craft.cell = function (table, column, row, tex) {
-  const value = column.values[row];
-  const text = Craft.shown(column, value);
-  if (column.key !== "m.score" || !table.low || table.low[row] === null || value === null) return text;
-  const half = Math.max(table.high[row] - value, value - table.low[row]).toFixed(1);
-  return tex ? text : `${text} ± ${half}`;
-};
-
-Craft.copyText = async function (text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // frames and old browsers without a clipboard: the selection of a hidden field is copied instead
-    const field = Craft.element("textarea", {class: "visually-hidden", "aria-hidden": "true"});
-    field.value = text;
-    document.body.append(field);
-    field.select();
-    const copied = document.execCommand("copy");
-    field.remove();
-    if (!copied) throw new Error("the browser does not allow copying");
-  }
-};
+Craft.SPARE = 12;  // rows above and below those in sight, so that a little scrolling draws nothing
+Craft.SIGHT = 560;  // the table's height in pixels at most, as the style has it
 
 /* `on` has pin(id), ring(id or null), choose(ids or null). */
 Craft.Table = class {
@@ -103,24 +13,30 @@ Craft.Table = class {
     this.sort = null;
     this.selected = null;
     this.only = false;
-    this.limit = Craft.STEP;
+    this.shown = [];
+    this.top = 0;
+    this.height = 29;
     this.build();
   }
 
   build() {
     const make = Craft.element;
     this.shared = make("details", {class: "shared", hidden: true}, make("summary", {}), make("dl", {}));
-    this.search = make("input", {type: "search", placeholder: "Filter: words, or learning_rate>0.001", "aria-label": "Filter the table", oninput: () => { this.query = this.search.value; this.limit = Craft.STEP; this.render(); }});
+    this.search = make("input", {type: "search", placeholder: "Filter: words, or learning_rate>0.001", "aria-label": "Filter the table", oninput: () => { this.query = this.search.value; this.toTop(); this.render(); }});
     this.chip = make("button", {type: "button", class: "chip", hidden: true, onclick: () => this.on.choose(null)});
     this.said = make("span", {class: "said", role: "status"});
     const copies = Object.keys(Craft.copies).map(kind => make("button", {type: "button", class: "quiet", onclick: () => this.copy(kind)}, "Copy " + kind));
     this.tools = make("div", {class: "tools"}, this.search, this.chip, ...copies, this.said);
-    this.head = make("tr", {});
-    this.body = make("tbody", {});
+    this.head = make("tr", {"aria-rowindex": "1"});
+    this.body = make("tbody", {
+      onmouseover: event => this.on.ring(this.idOf(event.target)), onmouseleave: () => this.on.ring(null), onkeydown: event => this.walk(event),
+      onfocusin: event => this.on.ring(this.idOf(event.target)), onfocusout: () => this.on.ring(null),
+      onclick: event => { if (event.target.closest(".name")) this.on.pin(this.idOf(event.target)); },
+    });
     this.table = make("table", {}, make("thead", {}, this.head), this.body);
-    this.more = make("button", {type: "button", class: "quiet", hidden: true, onclick: () => { this.limit += 5 * Craft.STEP; this.render(); }});
+    this.scroll = make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Table", onscroll: () => this.scrolled()}, this.table);
     this.count = make("p", {class: "note", role: "status"});
-    this.holder.append(this.shared, this.tools, make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Table"}, this.table), this.count, this.more);
+    this.holder.append(this.shared, this.tools, this.scroll, this.count);
   }
 
   update(table) {
@@ -128,7 +44,9 @@ Craft.Table = class {
     this.index = new Map(table.id.map((id, row) => [id, row]));
     this.front = new Set(table.front || []);
     // words to filter by are put together once, not at every key
+    this.texts = table.columns.map(column => table.id.map((_, row) => Craft.cell(table, column, row)));
     this.words = table.id.map((_, row) => table.columns.map(column => String(column.values[row] ?? "")).join("\u0001").toLowerCase());
+    this.widths = this.texts.map((texts, index) => texts.reduce((most, text) => Math.max(most, text.length), table.columns[index].label.length + 2) * (table.columns[index].kind === "text" ? 0.9 : 1));
     this.tools.hidden = Boolean(table.plain);
     this.shared.hidden = !(table.shared && table.shared.length);
     if (!this.shared.hidden) {
@@ -141,8 +59,13 @@ Craft.Table = class {
   setSelection(ids, only) {
     this.selected = ids;
     this.only = Boolean(ids) && only;
-    this.limit = Craft.STEP;
+    this.toTop();
     this.render();
+  }
+
+  pin(id) {
+    this.pinned = id;
+    for (const line of this.body.rows) line.classList.toggle("pinned", line.craftId === id);
   }
 
   /* Rows that are shown, in order. A word must occur somewhere; name>number compares a column. */
@@ -175,53 +98,109 @@ Craft.Table = class {
   render() {
     const table = this.data;
     if (!table) return;
-    const rows = this.rows();
-    const best = Craft.best(table.columns, rows);
-    const active = document.activeElement && this.holder.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-    this.head.replaceChildren(...table.columns.map(column => this.heading(column)));
-    this.body.replaceChildren(...rows.slice(0, this.limit).map(row => this.row(row, best)));
-    const left = rows.length - this.limit;
-    this.more.hidden = left <= 0;
-    this.more.textContent = `Show ${Math.min(left, 5 * Craft.STEP)} more of ${left}`;
-    this.count.textContent = table.plain ? "" : `${Math.min(rows.length, this.limit)} of ${rows.length} configurations shown${rows.length < table.id.length ? `, ${table.id.length} in all` : ""}. ★ is on the front; ± half of the 95 % interval over seeds.`;
+    this.shown = this.rows();
+    this.best = Craft.best(table.columns, this.shown);
+    this.table.setAttribute("aria-rowcount", this.shown.length + 1);
+    this.keepFocus(() => this.head.replaceChildren(...table.columns.map((column, index) => this.heading(column, index))));
+    this.draw();
+    const all = table.id.length, shown = this.shown.length;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front; ± half of the 95 % interval over seeds.`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
-    if (active) { const again = [...this.holder.querySelectorAll("[data-focus]")].find(one => one.dataset.focus === active); if (again) again.focus({preventScroll: true}); }
   }
 
-  heading(column) {
+  /* Puts the rows in sight into the page; margins stand for the others, so that the scroll bar is that of the whole table. */
+  draw() {
+    const rows = this.shown;
+    const first = this.data.plain ? 0 : Math.max(0, Math.min(Math.floor(this.top / this.height), rows.length - 1) - Craft.SPARE);
+    const last = this.data.plain ? rows.length : Math.min(rows.length, Math.ceil((this.top + Craft.SIGHT) / this.height) + Craft.SPARE);
+    this.first = first;
+    this.last = last;
+    this.table.style.marginTop = first * this.height + "px";
+    this.table.style.marginBottom = (rows.length - last) * this.height + "px";
+    this.keepFocus(() => this.body.replaceChildren(...rows.slice(first, last).map((row, index) => this.row(row, first + index))));
+  }
+
+  scrolled() {
+    this.top = this.scroll.scrollTop;
+    if (this.data.plain || !this.body.rows.length) return;
+    this.height = this.body.rows[0].getBoundingClientRect().height || this.height;
+    const above = Math.floor(this.top / this.height), below = Math.ceil((this.top + Craft.SIGHT) / this.height);
+    if (above - Craft.SPARE / 3 < this.first && this.first > 0 || below + Craft.SPARE / 3 > this.last && this.last < this.shown.length) this.draw();
+  }
+
+  toTop() {
+    if (this.top) this.scroll.scrollTop = this.top = 0;
+  }
+
+  /* Up and down go from name to name, also to those that are not in the page yet. */
+  walk(event) {
+    const step = {ArrowDown: 1, ArrowUp: -1}[event.key];
+    const line = event.target.closest("tr");
+    if (!step || !line || !event.target.classList.contains("name")) return;
+    event.preventDefault();
+    const place = Math.max(0, Math.min(this.shown.length - 1, line.craftPlace + step));
+    const above = place * this.height, below = above + 2 * this.height;  // two: the heading covers one
+    if (above < this.top) this.scroll.scrollTop = this.top = above;
+    else if (below > this.top + this.scroll.clientHeight) this.scroll.scrollTop = this.top = below - this.scroll.clientHeight;
+    if (place < this.first || place >= this.last) this.draw();
+    const name = this.body.rows[place - this.first].querySelector(".name");
+    if (name) name.focus({preventScroll: true});
+  }
+
+  idOf(element) {
+    const line = element.closest("tr");
+    return line && !this.data.plain ? line.craftId : null;
+  }
+
+  /* Elements are made anew; the keyboard's place among them stays. */
+  keepFocus(change) {
+    const active = document.activeElement && this.scroll.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    change();
+    if (!active || document.activeElement.dataset.focus === active) return;
+    const again = [...this.scroll.querySelectorAll("[data-focus]")].find(one => one.dataset.focus === active);
+    if (again) again.focus({preventScroll: true});
+  }
+
+  heading(column, index) {
     const sorted = this.sort && this.sort.key === column.key ? (this.sort.down ? "descending" : "ascending") : "none";
     const sign = {descending: " ↓", ascending: " ↑", none: ""}[sorted];
     const button = Craft.element("button", {type: "button", title: column.label, "data-focus": "head " + column.key, onclick: () => {
       const numeric = column.kind !== "text";
       this.sort = sorted === "none" ? {key: column.key, down: numeric && column.better !== "minimize"} : {key: column.key, down: !this.sort.down};
+      this.toTop();
       this.render();
     }}, column.label + sign);
-    return Craft.element("th", {scope: "col", "aria-sort": sorted, class: column.kind === "text" ? "" : "num"}, button);
+    const head = Craft.element("th", {scope: "col", "aria-sort": sorted, class: column.kind === "text" ? "" : "num"}, button);
+    // as wide as its longest text, in the page or not: a column must not change its width while one scrolls
+    if (!this.data.plain) head.style.minWidth = `min(${this.widths[index]}ch + 20px, var(--widest))`;
+    return head;
   }
 
-  row(row, best) {
-    const table = this.data;
+  row(row, place) {
+    const table = this.data, make = name => document.createElement(name);
     const id = table.id[row];
-    const chosen = Boolean(this.selected && this.selected.has(id));
-    const cells = table.columns.map((column, index) => {
-      const text = Craft.cell(table, column, row);
-      const kind = column.kind === "text" ? (table.plain ? "wrap" : "") : "num";
-      const cell = Craft.element("td", {class: kind + (best[index] !== null && column.values[row] === best[index] ? " best" : "")});
+    const line = make("tr");
+    line.craftId = id;
+    line.craftPlace = place;
+    line.setAttribute("aria-rowindex", place + 2);
+    if (this.selected && !this.only && this.selected.has(id)) line.classList.add("chosen");
+    if (this.pinned === id) line.classList.add("pinned");
+    table.columns.forEach((column, index) => {
+      const text = this.texts[index][row], cell = make("td");
+      if (column.kind !== "text") cell.classList.add("num");
+      else if (table.plain) cell.classList.add("wrap");
+      if (this.best[index] !== null && column.values[row] === this.best[index]) cell.classList.add("best");
       if (column.key === "label") {
-        cell.append(Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id, onclick: () => this.on.pin(id), onfocus: () => this.on.ring(id), onblur: () => this.on.ring(null)}, text));
+        const name = Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id}, text);
+        cell.append(name);
         if (this.front.has(id)) cell.append(Craft.element("span", {class: "star", title: "on the front", role: "img", "aria-label": "on the front"}, "★"));
       } else {
         cell.textContent = text;
         if (text.length > 30) cell.title = text;
       }
-      return cell;
+      line.append(cell);
     });
-    const line = Craft.element("tr", {class: (chosen && !this.only ? "chosen" : "") + (this.pinned === id ? " pinned" : "")}, ...cells);
-    if (!table.plain) {
-      line.addEventListener("mouseenter", () => this.on.ring(id));
-      line.addEventListener("mouseleave", () => this.on.ring(null));
-    }
     return line;
   }
 
