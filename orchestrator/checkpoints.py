@@ -81,12 +81,33 @@ def attempts(storage: str) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
+def within(storage: str, *parts: str) -> str:
+    """A place inside a storage folder or URI; what a URI says of its server (`?endpoint_override=…`) stays at its end."""
+    place, mark, server = _cut(storage)
+    return posixpath.join(place, *parts) + mark + server
+
+
+def storage_of(adapter: str) -> str:
+    """The storage folder or URI that an adapter's place (`STORAGE/attempt-3/KEY/checkpoint_000002/adapter`) is in."""
+    place, mark, server = _cut(adapter)
+    return place.rsplit("/", 4)[0] + mark + server
+
+
+def _cut(storage: str) -> tuple[str, str, str]:
+    return storage.partition("?") if "://" in storage else (storage, "", "")
+
+
 def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
     """The file system of a storage folder or URI, and the path there.
 
     Raises:
-        ValueError: no such kind of storage.
+        ValueError: no such kind of storage; or one with a password in it, which logs and results would show.
     """
+    if "@" in storage.partition("://")[2].partition("/")[0]:
+        raise ValueError(
+            "storage: keys do not belong into its address; give them by the environment (AWS_ACCESS_KEY_ID, "
+            "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS) of every machine, and s3://bucket/path here"
+        )
     try:
         return fs.FileSystem.from_uri(storage)
     except (ValueError, OSError) as error:

@@ -6,11 +6,12 @@ itself is pointed at the log while a sweep runs, and what people should read goe
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +19,26 @@ LOG_FILE = "sweep.log"
 
 
 _screens: list[IO[str]] = []
+
+
+class _Log(io.TextIOBase):
+    """Appends to a file, unbuffered; what a full disk does not take is lost, and whoever wrote it goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def fileno(self) -> int:
+        return self._file
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            os.write(self._file, text.encode(errors="replace"))
+        return len(text)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._file)
+        super().close()
 
 
 @contextmanager
@@ -33,7 +54,7 @@ def noise_to_log(folder: Path) -> Iterator[IO[str]]:
     sys.stderr.flush()
     saved = os.dup(2)
     root = logging.getLogger()
-    with (folder / LOG_FILE).open("a", buffering=1) as log, os.fdopen(os.dup(saved), "w", buffering=1) as screen:
+    with closing(_Log(folder / LOG_FILE)) as log, os.fdopen(os.dup(saved), "w", buffering=1) as screen:
         handler = logging.StreamHandler(log)
         handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
         os.dup2(log.fileno(), 2)
@@ -45,7 +66,8 @@ def noise_to_log(folder: Path) -> Iterator[IO[str]]:
         finally:
             _screens.pop()
             root.removeHandler(handler)
-            sys.stderr.flush()
+            with suppress(OSError):
+                sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ADAPTERS_FOLDER = "adapters"
+"""Where the driver keeps copies of adapters that it cannot read where they are stored."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -214,7 +217,10 @@ class Recorder:
         settled = {key: self.results[key] for key in self._ended}
         if self._tracker is None or not settled:
             return
-        adapters = {key: Path(result.facts["adapter"]) for key, result in settled.items() if "adapter" in result.facts}
+        # Storage by URI: the driver's own copy, if it came to make one.
+        copies = self._ledger.path.parent / ADAPTERS_FOLDER
+        noted = {key: str(result.facts["adapter"]) for key, result in settled.items() if "adapter" in result.facts}
+        adapters = {key: copies / key if "://" in adapter else Path(adapter) for key, adapter in noted.items()}
         self._track("settle", settled, {key: path for key, path in adapters.items() if path.is_dir()})
         for configuration in self._tracker.open_configurations:
             if configuration in self._trials_of:

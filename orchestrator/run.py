@@ -143,12 +143,13 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
 
 
 def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console, again: str) -> int:
+    from orchestrator.checkpoints import within
     from orchestrator.options import RunOptions
     from orchestrator.session import run_session
 
     options = RunOptions(
         folder=folder,
-        storage=f"{given.storage.rstrip('/')}/{plan.sweep.name}" if _is_uri(given.storage) else None,
+        storage=within(given.storage, plan.sweep.name) if _is_uri(given.storage) else None,
         address=given.address,
         resume=resume,
         max_concurrent=given.max_concurrent,

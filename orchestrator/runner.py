@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import logging
 import os
-import posixpath
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ray import tune
 
 from orchestrator import crash
 from orchestrator.budget import Watch
-from orchestrator.checkpoints import ADAPTER_FOLDER, attempts, check_writable, local_adapter
+from orchestrator.checkpoints import attempts, check_writable
+from orchestrator.hooks import Recording, Stopper, key_of, trainable
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.nodes import Cluster, joined, share
 from orchestrator.objectives import search_values
@@ -35,15 +35,13 @@ from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.progress import Display
 from orchestrator.proposers import Proposer
 from orchestrator.quiet import noise_to_log
-from orchestrator.recorder import Recorder, Tracker, with_facts
+from orchestrator.recorder import Recorder, Tracker
 from orchestrator.replication import Replicating
-from orchestrator.resources import Resources
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
 from orchestrator.stop import Stop
 from orchestrator.summary import Summary
-from orchestrator.team import TeamTraining
 from orchestrator.trial import Train, TrialResult, TrialSpec
-from orchestrator.worker import STDERR_FILE, WorkerSettings, work
+from orchestrator.worker import WorkerSettings
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
@@ -78,11 +76,12 @@ def run_sweep(
     Raises:
         FolderInUse: another driver runs this sweep.
         ValueError: the folder holds results and `options.resume` is not set; storage cannot be written; no machine can hold a
-            trial; a cluster does not answer.
+            trial; a trial has more workers than examples in a micro-batch; a cluster does not answer.
     """
     folder = options.folder.absolute()
     storage = options.storage or str(folder / "ray")
     storage = storage if "://" in storage else str(Path(storage).absolute())
+    _check_workers(plan)
     with one_driver(folder):
         ledger = Ledger(folder)
         if not options.resume and (ledger.results() or attempts(storage)):
@@ -97,6 +96,16 @@ def run_sweep(
             ledger.close()
             shutil.rmtree(folder / "scratch", ignore_errors=True)
     return run.outcome(trouble)
+
+
+def _check_workers(plan: Plan) -> None:
+    workers = plan.sweep.resources.workers
+    smallest = min((trial.run.training.batch_size for trial in plan.trials), default=workers)
+    if workers > smallest:
+        raise ValueError(
+            f"resources.workers: got {workers}, which share micro-batches of {smallest} examples, so that some would have "
+            f"nothing to do; at most {smallest}, or a larger training.batch_size"
+        )
 
 
 class _Run:
@@ -224,21 +233,21 @@ class _Run:
                 self.stop.listen()  # Ray has put its own handler there
                 self._at_once = self._slots = self._slots_of(self._cluster)
                 tuner = tune.Tuner(
-                    tune.with_resources(_trainable(self._worker_settings(), sweep.resources), share(sweep.resources)),
+                    tune.with_resources(trainable(self._worker_settings(), sweep.resources), share(sweep.resources)),
                     param_space={},
                     tune_config=tune.TuneConfig(
                         search_alg=self._source(only),
                         scheduler=self._scheduler,
                         num_samples=-1,
                         reuse_actors=True,
-                        trial_name_creator=_key_of,
-                        trial_dirname_creator=_key_of,
+                        trial_name_creator=key_of,
+                        trial_dirname_creator=key_of,
                     ),
                     run_config=tune.RunConfig(
                         name=f"attempt-{number}",
                         storage_path=self.storage,
-                        stop=_Stopper(self),
-                        callbacks=[_Recording(self, number)],
+                        stop=Stopper(self),
+                        callbacks=[Recording(self, number)],
                         failure_config=tune.FailureConfig(max_failures=self.options.max_failures),
                         # Two, so that a damaged one has one before it.
                         checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
@@ -305,94 +314,3 @@ class _Run:
             memory_bytes=resources.memory,
             train=self.train,
         )
-
-
-class _Recording(tune.Callback):
-    """Passes what Tune sees of the trials of an attempt to the recorder."""
-
-    def __init__(self, run: _Run, attempt: int) -> None:
-        self._run, self._recorder, self._attempt = run, run.recorder, attempt
-        self._next_tick = 0.0
-
-    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        self._recorder.started(trial.config["key"])
-
-    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        key = trial.config["key"]
-        if "result" in result:
-            self._end(TrialResult.from_json(result["result"]), result.get("checkpoint_dir_name"))
-        elif "progress" in result and not self._recorder.is_settled(key):
-            self._recorder.progressed(key, result["progress"])
-
-    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        # One with a result is on record already; one without was stopped by the scheduler.
-        if not self._run.stop.asked and not self._recorder.is_settled(trial.config["key"]):
-            self._recorder.stopped(trial.config["key"])
-
-    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        if not self._run.stop.asked:
-            self._recorder.retried(trial.config["key"], self._why(trial))
-
-    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        if self._run.stop.asked:
-            return  # what stops the sweep may have ended the trial's process too: it stays one that was running
-        key, tries = trial.config["key"], self._run.options.max_failures + 1
-        times = f" ({tries} times)" if tries > 1 else ""
-        self._recorder.ended(TrialResult(key, "failed", error=f"{self._why(trial)}{times}", retryable=True))
-
-    def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
-        now = time.monotonic()
-        if now >= self._next_tick:
-            self._next_tick = now + 0.25
-            self._recorder.flush()
-            self._run.look()
-            self._run.display.tick()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
-        return {}
-
-    def _end(self, result: TrialResult, checkpoint: str | None) -> None:
-        if result.status != "finished" or checkpoint is None:
-            self._recorder.ended(result)
-            return
-        stored = posixpath.join(f"attempt-{self._attempt}", result.key, checkpoint, ADAPTER_FOLDER)
-        adapter = local_adapter(self._run.storage, stored, self._run.folder / "adapters" / result.key)
-        self._recorder.ended(with_facts(result, adapter=posixpath.join(self._run.storage, stored)), adapter)
-
-    def _why(self, trial: Any) -> str:
-        return crash.describe(trial.get_pickled_error(), self._run.folder / "scratch" / trial.config["key"] / STDERR_FILE)
-
-
-class _Stopper(tune.Stopper):
-    """Ends an attempt when somebody asked for it, or the budget is used up."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return self._run.ending
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-
-def _trainable(settings: WorkerSettings, resources: Resources) -> Callable[[dict[str, Any]], None]:
-    if resources.workers > 1:
-        settings = replace(settings, train=settings.train or TeamTraining(resources.asked, settings))
-
-    def trial(config: dict[str, Any]) -> None:
-        def report(metrics: dict[str, Any], folder: Path | None) -> None:
-            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
-
-        logging.getLogger("ray").setLevel(logging.WARNING)
-        work(config["key"], config["trial"], settings, report)
-
-    return trial
-
-
-def _key_of(trial: Any) -> str:
-    return trial.config["key"]

@@ -19,6 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
+from craft.disk import replacing
 from orchestrator.front import caption, knee, mark_front, markdown, summarize, terminal_table, write_front
 from orchestrator.identity import EFFECTIVE_FILE, check_data
 from orchestrator.ledger import Ledger, one_driver
@@ -85,9 +86,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
                 raise
             tracker.sweep_ended(status, _ended(plan, summaries, outcome), files)
             if outcome.signal is None:
-                patience = SHIP_SECONDS
                 # The page reads the store, so the store must have everything first; then it is an artifact there itself.
-                tracker.flush(patience)
+                patience = SHIP_STOPPED_SECONDS if tracker.flush(SHIP_SECONDS) else SHIP_SECONDS
                 for page in _page(folder, uri):
                     tracker.add_file(page)
                     files.append(page)
@@ -114,10 +114,8 @@ def _prepare(plan: Plan, options: RunOptions, console: Console) -> dict[str, str
 def _write_effective(plan: Plan, uri: str) -> None:
     tracking = plan.sweep.tracking.model_copy(update={"uri": redact(uri)})
     text = plan.sweep.model_copy(update={"tracking": tracking}).to_yaml()
-    path = plan.sweep.folder / EFFECTIVE_FILE
-    aside = path.with_suffix(".tmp")
-    aside.write_text(f"# The effective sweep file: what {plan.sweep.name} runs with, defaults written out.\n{text}")
-    aside.replace(path)
+    with replacing(plan.sweep.folder / EFFECTIVE_FILE) as aside:
+        aside.write_text(f"# The effective sweep file: what {plan.sweep.name} runs with, defaults written out.\n{text}")
 
 
 def _info(plan: Plan, fingerprints: dict[str, str]) -> dict[str, Any]:

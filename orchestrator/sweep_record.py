@@ -18,7 +18,7 @@ import yaml
 
 from craft.checkpoint import CheckpointCorrupt, verify
 from craft.tasks import SUITES
-from orchestrator.checkpoints import ADAPTER_FOLDER, newest_whole
+from orchestrator.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
 from orchestrator.identity import EFFECTIVE_FILE
 from orchestrator.journal import read
 from orchestrator.ledger import Ledger
@@ -219,7 +219,7 @@ def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) ->
             return place
     storages = [str(folder / "ray")] if (folder / "ray").is_dir() else []
     if noted and "://" in noted:
-        storages.insert(0, noted.rsplit("/", 4)[0])
+        storages.insert(0, storage_of(noted))
     for storage in storages:
         checkpoint, _ = newest_whole(storage, key, scratch)
         if checkpoint is not None and (checkpoint / ADAPTER_FOLDER).is_dir():

@@ -17,7 +17,7 @@ FORBIDDEN = {
     "dashboards": {"torch", "ray", "transformers", "peft"},
 }
 OWNERS = {
-    "ray": {"orchestrator/runner.py", "orchestrator/nodes.py", "orchestrator/search.py", "orchestrator/team.py"},
+    "ray": {f"orchestrator/{name}.py" for name in ("runner", "hooks", "nodes", "search", "team")},
     "mlflow": {
         "orchestrator/mlflow_writer.py",
         "orchestrator/mlflow_probe.py",

@@ -14,7 +14,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,15 +120,20 @@ def start_driver(
     behaviour: dict[tuple[int, int], str] | None = None,
     resources: str = "{cpu: 1}",
     session: bool = False,
+    storage: str | None = None,
+    address: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> subprocess.Popen[str]:
     """A driver in a process group of its own.
 
     Args:
         session: run all that the command line runs after reading its file, with a tracking store, not `run_sweep` alone.
+        storage: where such a one keeps its checkpoints, if not beside all else.
+        address: the cluster that such a one joins.
         options: of `RunOptions`.
     """
     told = {"ranks": list(ranks), "seeds": list(seeds), "seconds": seconds, "resources": resources, "session": session}
+    told |= {"storage": storage, "address": address}
     told |= {"behaviour": [[*key, how] for key, how in (behaviour or {}).items()], "options": options or {}}
     (folder / "driver.json").write_text(json.dumps(told))
     command = [sys.executable, "-m", "tests.orchestrator.stand_in", str(folder)]
@@ -142,8 +147,10 @@ def drive(folder: Path) -> int:
     plan = plan_of(folder, json.dumps(told["seeds"]), json.dumps(told["ranks"]), told["resources"], str(folder))
     behaviour = {(rank, seed): how for rank, seed, how in told["behaviour"]}
     train = stand_in(str(folder / "log"), behaviour, told["seconds"])
+    with (folder / "log").open("a") as log:
+        log.write("driver\n")
     if told["session"]:
-        return _drive_session(folder, plan, train)
+        return _drive_session(folder, plan, train, told)
     from orchestrator.runner import run_sweep
 
     options = RunOptions(**{"folder": folder / "test", "cpus": 2, "resume": True, "verbosity": "quiet", **told["options"]})
@@ -152,14 +159,20 @@ def drive(folder: Path) -> int:
     return 0
 
 
-def _drive_session(folder: Path, plan: Plan, train: Train) -> int:
+def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any]) -> int:
     from orchestrator import run, session
 
     session._prepare = lambda *_: {}
     session.run_sweep = functools.partial(session.run_sweep, train=train)
-    arguments = [str(folder / "sweep.yaml"), "--cpus", "2", "--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
+    arguments = [str(folder / "sweep.yaml"), "--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
+    arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
+    arguments += ["--storage", told["storage"]] if told["storage"] else []
     given = run.parser().parse_args(arguments)
-    return run._run(given, plan, folder / "test", True, Console(file=sys.stdout, highlight=False), run._again(arguments))
+    try:
+        return run._run(given, plan, folder / "test", True, Console(file=sys.stdout, highlight=False), run._again(arguments))
+    except (ValueError, OSError) as error:  # as `run.main` does
+        print(error, file=sys.stderr)
+        return run.WRONG
 
 
 def undisturbed(plan: Plan) -> dict[str, dict[str, float]]:
@@ -167,40 +180,66 @@ def undisturbed(plan: Plan) -> dict[str, dict[str, float]]:
     return {trial.key: {"score": 60.0 + trial.run.parameters["rank"] + trial.run.seed} for trial in plan.trials}
 
 
-def kill_at_random(folder: Path, times: int, draw: random.Random) -> list[str]:
+def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bool = True) -> Iterator[str]:
     """Kills the driver of a 12-trial sweep with -9 at random moments, resuming each time, and then lets it end.
 
-    Asserts that no result ever disappears, nothing that finished starts again, and the scores are those of a quiet run. Returns
-    a line for each kill.
+    Asserts that no result ever disappears, nothing that finished starts again, scores are those of a quiet run, and the
+    tracking store has one run for each trial. Yields a line for each kill.
+
+    Args:
+        to_the_end: False to kill only; a later call in the same folder goes on.
     """
-    told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": 0.3}
-    ledger, log, lines = Ledger(folder / "test"), folder / "log", []
+    # Steps so long that there is work left at the last kill.
+    told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": 0.15 * times, "session": True}
+    ledger, log = Ledger(folder / "test"), folder / "log"
     known: dict[str, Any] = {}
     for kill in range(times):
         process = start_driver(folder, **told)
+        moment = draw.uniform(3.0, 33.0)
         try:
-            moment = draw.uniform(2.0, 25.0)
             process.wait(moment)
+            how = "had ended"
         except subprocess.TimeoutExpired:
             process.kill()
+            how = "killed"
         process.communicate()
         now = ledger.finished()
         assert known.items() <= now.items(), "a result is gone or has changed"
         known = now
-        lines.append(f"kill {kill + 1} after {moment:.1f} s: {len(now)} of 12 trials done")
+        yield f"{kill + 1}: {how} after {moment:.1f} s, {len(now)} of 12 trials done"
+    if not to_the_end:
+        return
     process = start_driver(folder, **told)
     said, screen = process.communicate(timeout=400)
-    assert said.split()[:4] == ["12", "0", "0", "0"], said + screen
+    assert process.returncode == 0, said + screen
     plan = plan_of(folder, str(told["seeds"]), str(told["ranks"]))
     results = ledger.results()
     assert {key: result.metrics for key, result in results.items()} == undisturbed(plan)
-    ended = [
-        json.loads(line)["key"] for line in ledger.path.read_text().splitlines() if json.loads(line)["status"] == "finished"
-    ]
+    lines = [json.loads(line) for line in ledger.path.read_text().splitlines()]
+    ended = [line["key"] for line in lines if line["status"] == "finished"]
     assert len(ended) == len(set(ended)) == 12, "a trial finished twice"
-    # The last step of a trial is done again only where the driver died before it heard of the result.
-    assert len(starts(log)) <= 12 + 2 * times
-    return lines
+    # A trial that the driver knew to be done never started again: the last step is repeated only where it had not heard of it.
+    assert len(starts(log)) <= 12 + 2 * len([line for line in log.read_text().splitlines() if line.startswith("driver")])
+    check_runs(f"sqlite:///{folder}/mlflow.db", set(ended))
+    repeated = sum(n - 1 for n in steps(log).values())
+    yield f"12 of 12 trials done, each once and with one run; {len(starts(log))} starts, {repeated} of 36 steps done again"
+
+
+def check_runs(uri: str, keys: set[str]) -> None:
+    """One run for each trial, finished, with each evaluation once; one for each configuration; one for the sweep."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    (experiment,) = [one for one in client.search_experiments() if one.name == "test"]
+    runs = list(client.search_runs([experiment.experiment_id], max_results=1000))
+    kinds = Counter(run.data.tags["craft.kind"] for run in runs)
+    assert kinds == {"sweep": 1, "configuration": 4, "trial": len(keys)}, kinds
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    trials = [run for run in runs if run.data.tags["craft.kind"] == "trial"]
+    assert {run.data.tags["craft.key"] for run in trials} == keys
+    for run in trials:
+        points = client.get_metric_history(run.info.run_id, "search_score")
+        assert [(point.step, point.value) for point in points] == [(step, 50.0 + step) for step in range(1, STEPS + 1)]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
 
 
 def test_killed_at_random_moments_nothing_is_lost_and_nothing_finished_runs_again(tmp_path: Path) -> None:
-    kill_at_random(tmp_path, times=3, draw=random.Random(0))
+    assert len(list(kill_at_random(tmp_path, times=3, draw=random.Random(0)))) == 4
 
 
 def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,34 +176,55 @@ def test_a_hanging_trial_and_one_that_always_dies_end_the_sweep_with_status_1(
     assert "failed:" in out
 
 
-def test_storage_that_fills_up_ends_the_sweep_and_resumes_when_there_is_room(
-    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
-) -> None:
-    """A file system of its own, made full in mid-sweep; needs the right to mount one."""
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", small], capture_output=True, check=False).returncode:
+@pytest.fixture
+def own_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB; needs the right to mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False).returncode:
         pytest.skip("no right to mount a file system here")
-    try:
-        process = driver(small, ranks=[1, 2], seconds=2.0)
-        wait_for(lambda: stored(small) >= 1, process)
-        with (small / "ballast").open("wb") as ballast:
-            try:
-                while True:
-                    ballast.write(b"0" * 65536)
-                    ballast.flush()
-            except OSError:
-                pass
-        out, screen = process.communicate(timeout=300)
-        assert process.returncode == 0, out + screen
-        finished = int(out.split()[0])
-        assert finished < 2
-        (small / "ballast").unlink()
-        process = driver(small, ranks=[1, 2])
-        out, screen = process.communicate(timeout=240)
-        assert out.split()[:4] == ["2", "0", "0", "0"], out + screen
-    finally:
-        subprocess.run(["umount", "-l", small], check=False)
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=False)
+
+
+def test_a_disk_that_fills_up_ends_the_sweep_which_goes_on_when_there_is_room(
+    own_disk: Path, driver: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Ledger, journal, log, tracking store and checkpoints all lie on it."""
+    process = driver(own_disk, ranks=[1, 2], seconds=2.0, session=True)
+    wait_for(lambda: stored(own_disk) >= 1, process)
+    with (own_disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+        while True:
+            ballast.write(b"0" * 4096)
+    out, screen = process.communicate(timeout=400)
+    assert process.returncode == 1, out + screen
+    assert "cannot be written" in screen
+    assert "Traceback" not in out + screen
+    (own_disk / "ballast").unlink()
+    check_it_goes_on(own_disk, driver(own_disk, ranks=[1, 2], session=True))
+
+
+def test_storage_that_becomes_read_only_ends_the_sweep_which_goes_on_when_it_is_mended(
+    tmp_path: Path, own_disk: Path, driver: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Checkpoints alone lie there, by a URI."""
+    storage = f"file://{own_disk}"
+    process = driver(tmp_path, ranks=[1, 2], seconds=2.0, session=True, storage=storage)
+    wait_for(lambda: bool(list(own_disk.glob("test/attempt-*/*/checkpoint_*/manifest.json"))), process)
+    # Refused while a file is open for writing there.
+    wait_for(lambda: not subprocess.run(["mount", "-o", "remount,ro", own_disk], capture_output=True).returncode, process)
+    out, screen = process.communicate(timeout=400)
+    assert process.returncode == 1, out + screen
+    assert "Read-only file system" in out + screen
+    assert "Traceback" not in out + screen
+    subprocess.run(["mount", "-o", "remount,rw", own_disk], check=True)
+    check_it_goes_on(tmp_path, driver(tmp_path, ranks=[1, 2], session=True, storage=storage))
+
+
+def check_it_goes_on(folder: Path, process: subprocess.Popen[str]) -> None:
+    out, screen = process.communicate(timeout=240)
+    assert process.returncode == 0, out + screen
+    assert sorted(result.metrics["score"] for result in Ledger(folder / "test").finished().values()) == [61.0, 62.0]
 
 
 def test_the_longer_part_can_be_called() -> None:

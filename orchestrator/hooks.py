@@ -1,0 +1,152 @@
+"""What Tune calls in one attempt of a sweep: the trial itself on its worker, and on the driver whoever hears of it.
+
+    worker   trainable  -->  work(key, trial, report)  -->  tune.report(metrics, checkpoint)
+    driver   Recording  <--  results, deaths, ends          Stopper  <--  may the attempt go on?
+
+All decisions lie with the recorder and the run; here is only the translation from Tune's words into theirs.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import ray
+from ray import tune
+
+from orchestrator import crash
+from orchestrator.checkpoints import ADAPTER_FOLDER, local_adapter, within
+from orchestrator.options import RunOptions
+from orchestrator.recorder import ADAPTERS_FOLDER, Recorder, with_facts
+from orchestrator.resources import Resources
+from orchestrator.team import TeamTraining
+from orchestrator.trial import TrialResult
+from orchestrator.worker import STDERR_FILE, WorkerSettings, work
+
+if TYPE_CHECKING:
+    from orchestrator.progress import Display
+    from orchestrator.stop import Stop
+
+
+class Run(Protocol):
+    """What is asked of the run that an attempt belongs to."""
+
+    recorder: Recorder
+    display: Display
+    stop: Stop
+    options: RunOptions
+    folder: Path
+    storage: str
+
+    @property
+    def ending(self) -> bool: ...
+    def look(self) -> None: ...
+
+
+class Recording(tune.Callback):
+    """Passes what Tune sees of the trials of an attempt to the recorder."""
+
+    def __init__(self, run: Run, attempt: int) -> None:
+        self._run, self._recorder, self._attempt = run, run.recorder, attempt
+        self._next_tick = 0.0
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._recorder.started(trial.config["key"])
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        key = trial.config["key"]
+        if "result" in result:
+            self._end(TrialResult.from_json(result["result"]), result.get("checkpoint_dir_name"))
+        elif "progress" in result and not self._recorder.is_settled(key):
+            self._recorder.progressed(key, result["progress"])
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        # One with a result is on record already; one without was stopped by the scheduler.
+        if not self._run.stop.asked and not self._recorder.is_settled(trial.config["key"]):
+            self._recorder.stopped(trial.config["key"])
+
+    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        if not self._run.stop.asked:
+            self._recorder.retried(trial.config["key"], self._why(trial))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        if self._run.stop.asked:
+            return  # what stops the sweep may have ended the trial's process too: it stays one that was running
+        key, tries = trial.config["key"], self._run.options.max_failures + 1
+        times = f" ({tries} times)" if tries > 1 else ""
+        self._recorder.ended(TrialResult(key, "failed", error=f"{self._why(trial)}{times}", retryable=True))
+
+    def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + 0.25
+            self._recorder.flush()
+            self._run.look()
+            self._run.display.tick()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
+        return {}
+
+    def _end(self, result: TrialResult, checkpoint: str | None) -> None:
+        if result.status != "finished" or checkpoint is None:
+            self._recorder.ended(result)
+            return
+        parts = (f"attempt-{self._attempt}", result.key, checkpoint, ADAPTER_FOLDER)
+        adapter = local_adapter(self._run.storage, posixpath.join(*parts), self._run.folder / ADAPTERS_FOLDER / result.key)
+        self._recorder.ended(with_facts(result, adapter=within(self._run.storage, *parts)), adapter)
+
+    def _why(self, trial: Any) -> str:
+        return crash.describe(_error_of(trial), self._run.folder / "scratch" / trial.config["key"] / STDERR_FILE)
+
+
+class Stopper(tune.Stopper):
+    """Ends an attempt when somebody asked for it, or the budget is used up."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._run.ending
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+def _error_of(trial: Any) -> BaseException | None:
+    """What Tune noted of a trial's failure a moment ago.
+
+    From the file it made on this machine: `Trial.get_pickled_error` asks the sweep's storage, which may be what failed, gets
+    the file late, and may be written by others.
+    """
+    try:
+        with Path(trial.pickled_error_file).open("rb") as file:
+            return ray.cloudpickle.load(file)
+    except Exception:  # no file, or an error of a kind that does not come back out of one
+        return None
+
+
+def trainable(settings: WorkerSettings, resources: Resources) -> Callable[[dict[str, Any]], None]:
+    if resources.workers > 1:
+        settings = replace(settings, train=settings.train or TeamTraining(resources.asked, settings))
+
+    def trial(config: dict[str, Any]) -> None:
+        def report(metrics: dict[str, Any], folder: Path | None) -> None:
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
+
+        logging.getLogger("ray").setLevel(logging.WARNING)
+        work(config["key"], config["trial"], settings, report)
+
+    return trial
+
+
+def key_of(trial: Any) -> str:
+    return trial.config["key"]
