@@ -1,0 +1,70 @@
+"""`--address`: a sweep on a Ray cluster that somebody else started, with a token, on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.ledger import Ledger
+from tests.orchestrator.stand_in import start_driver
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a cluster by `ray start`, whose token the environment names."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    # Short, since sockets lie in it.
+    home = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    (home / "token").write_text("0123456789abcdef" * 2)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "token"))
+    ray = [str(Path(sys.executable).parent / "ray")]
+    start = [*ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={address.split(':')[1]}"]
+    start += ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={home}", "--object-store-memory=100000000"]
+    process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until = time.monotonic() + 120
+        status = [*ray, "status", f"--address={address}"]
+        while subprocess.run(status, capture_output=True, check=False).returncode:
+            assert process.poll() is None
+            assert time.monotonic() < until
+        yield address
+    finally:
+        # Not `ray stop`, which ends every cluster of the machine.
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def test_a_sweep_joins_a_running_cluster_and_leaves_it_running(
+    tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ranks in ([1, 2], [1, 2, 4]):
+        process = start_driver(tmp_path, ranks=ranks, seconds=0.1, session=True, address=cluster)
+        out, screen = process.communicate(timeout=240)
+        assert process.returncode == 0, out + screen
+        results = Ledger(tmp_path / "test").finished().values()
+        assert sorted(result.metrics["score"] for result in results) == [60.0 + rank for rank in ranks]
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "fedcba9876543210" * 2)
+    process = start_driver(tmp_path, ranks=[1, 2, 4, 8], session=True, address=cluster)
+    out, screen = process.communicate(timeout=240)
+    assert process.returncode != 0
+    assert f"no Ray cluster answers at {cluster}" in screen

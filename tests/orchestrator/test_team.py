@@ -1,0 +1,107 @@
+"""Two workers for each trial, on real Ray: the scores of one worker, even if one of the two is killed on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+
+from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.plan import Plan, make_plan
+from orchestrator.sweep import load_sweep
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT without dropout, whose masks would depend on who draws them."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from craft.models import MINILM, load_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    BertModel(BertConfig(**sizes, **dropout, initializer_range=0.2)).save_pretrained(folder)
+    load_tokenizer(MINILM).save_pretrained(folder)
+    return folder
+
+
+def plan_of(folder: Path, model: Path, resources: str) -> Plan:
+    folder.mkdir()
+    file = folder / "sweep.yaml"
+    file.write_text(
+        f"name: test\nmodel: {model}\ntasks: [toy/sentiment]\nseeds: [0, 1]\nresources: {resources}\n"
+        "training: {epochs: 8, batch_size: 8, train_examples: 81, eval_examples: 40, max_length: 32, learning_rate: 3e-3}\n"
+        "space: [{method: craft, ranks: [all, 8, 8]}, {method: lora, rank: 2}]\n"
+    )
+    return make_plan(load_sweep(file))
+
+
+def run(plan: Plan, folder: Path) -> SweepOutcome:
+    from orchestrator.runner import run_sweep
+
+    return run_sweep(plan, RunOptions(folder / "test", cpus=2, verbosity="quiet"))
+
+
+def test_more_workers_than_examples_in_a_micro_batch_are_refused(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(ValueError, match="got 9, which share micro-batches of 8 examples"):
+        run(plan_of(tmp_path / "nine", model, "{cpu: 0.1, workers: 9}"), tmp_path / "nine")
+
+
+class Killer(threading.Thread):
+    """Kills the second worker of a trial once that trial has stored a checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.killed = folder, False
+
+    def run(self) -> None:
+        until = time.monotonic() + 240
+        while not self.killed and time.monotonic() < until:
+            if any(self.folder.glob("test/ray/attempt-*/*/checkpoint_*/manifest.json")):
+                for process in psutil.Process().children(recursive=True):
+                    self._look(process)
+            time.sleep(0.01)
+
+    def _look(self, process: psutil.Process) -> None:
+        try:
+            if not self.killed and process.cmdline()[:1] == ["ray::Member.join"]:
+                process.kill()
+                self.killed = True
+        except psutil.Error:
+            return
+
+
+def test_two_workers_end_where_one_does_though_one_of_them_is_killed(tmp_path: Path, model: Path) -> None:
+    alone = run(plan_of(tmp_path / "alone", model, "{cpu: 1}"), tmp_path / "alone")
+    killer = Killer(tmp_path / "together")
+    killer.start()
+    plan = plan_of(tmp_path / "together", model, "{cpu: 1, workers: 2}")
+    together = run(plan, tmp_path / "together")
+    assert killer.killed
+    assert len(alone.finished) == len(together.finished) == 4, [one.error for one in together.results.values()]
+    retried = [one for one in together.results.values() if one.facts.get("resumed_at")]
+    assert len(retried) == 1
+    for key, result in together.results.items():
+        assert result.facts["workers"] == 2
+        other = alone.results[key]
+        assert result.steps == other.steps == 88
+        for name in ("score", "search_score", "search_loss"):
+            assert result.metrics[name] == pytest.approx(other.metrics[name], rel=1e-3), name
+        left, right = (weights(one.facts["adapter"]) for one in (result, other))
+        assert left.keys() == right.keys()
+        for name in left:
+            assert (left[name].double() - right[name].double()).norm() < 1e-3 * right[name].double().norm() + 1e-4, name
+
+
+def weights(adapter: str) -> dict[str, Any]:
+    return load_file(Path(adapter) / "adapter_model.safetensors")
