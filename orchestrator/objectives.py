@@ -2,26 +2,52 @@
 
 It is told the score on the split that selection may see, never the reported one: choosing among many configurations by the
 reported score would make the best of them look better than it is. A trial that a scheduler stopped counts with its last search
-score, so that what it cost to learn is not lost. A configuration with a failed trial has no score: the searcher hears that it
-failed.
+score, so that what it cost to learn is not lost. One that was spared, because another trial of its configuration was stopped,
+counts as the average of all others on its task with its seed: it says nothing of the configuration. A configuration
+with a failed trial has no score: the searcher hears that it failed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
 from orchestrator.summary import Summary
-from orchestrator.trial import TrialResult
+from orchestrator.trial import TrialResult, TrialSpec
 
 
-def search_values(summary: Summary, results: Mapping[str, TrialResult], objectives: Mapping[str, Any]) -> dict[str, float]:
-    """The configuration's value on every objective it has a value for; for `score` the mean search score of all its trials."""
-    values = {name: summary.value(name) for name in objectives}
-    if "score" in values and summary.finished + summary.stopped == summary.planned:
-        searched = [results[key].metrics.get("search_score", math.nan) for key in summary.keys]
-        if all(map(math.isfinite, searched)):
-            values["score"] = fmean(searched)
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+class SearchValues:
+    """Configurations' values for a searcher. It remembers what the trials of those before scored."""
+
+    def __init__(self, objectives: Mapping[str, Any]) -> None:
+        self._objectives = objectives
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._totals: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def of(self, summary: Summary, results: Mapping[str, TrialResult], spec: Callable[[str], TrialSpec]) -> dict[str, float]:
+        """The configuration's value on every objective it has a value for; for `score` the mean search score of its trials.
+
+        Args:
+            summary: of a configuration whose trials have all ended.
+            results: by trial key.
+            spec: the trial of a key.
+        """
+        values = {name: summary.value(name) for name in self._objectives}
+        if "score" in values and summary.finished + summary.stopped == summary.planned:
+            searched = [self._score(key, results[key], spec) for key in summary.keys]
+            if all(map(math.isfinite, searched)):
+                values["score"] = fmean(searched)
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    def _score(self, key: str, result: TrialResult, spec: Callable[[str], TrialSpec]) -> float:
+        score = result.metrics.get("search_score")
+        run = spec(key).run
+        total, count = self._totals.get((run.task, run.seed), (0.0, 0))
+        if score is None:
+            return total / count if count else math.nan
+        if math.isfinite(score) and key not in self._seen:
+            self._seen[key] = (run.task, run.seed)
+            self._totals[run.task, run.seed] = (total + score, count + 1)
+        return score

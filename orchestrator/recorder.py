@@ -73,7 +73,8 @@ class Recorder:
             on_configuration: hears of a configuration when the last of its trials has ended.
         """
         self.lock = threading.RLock()
-        self._ledger, self._display, self._tracker, self._on_configuration = ledger, display, tracker, on_configuration
+        self._ledger, self._display, self._tracker = ledger, display, tracker
+        self._on_configuration: Callable[[Summary], None] = lambda summary: None
         self._plan = plan
         self._counts: dict[str, dict[str, float]] = {}
         self._specs: dict[str, TrialSpec] = {}
@@ -85,9 +86,12 @@ class Recorder:
         self._unwritten: list[TrialResult] = []
         self.add(plan.trials)
         self._catch_up()
+        # Not before: what is on record already is not news, and whoever listens is still being made.
+        self._on_configuration = on_configuration
 
     def add(self, trials: Iterable[TrialSpec]) -> None:
         """Takes in trials that are new to the plan, with the results that are on record for them."""
+        given_up = set()
         for trial in trials:
             if trial.key in self._specs:
                 continue
@@ -100,6 +104,10 @@ class Recorder:
             if result.settled:
                 self._ended.add(trial.key)
                 self._display.ended(trial, result, earlier=True)
+            if result.status == "stopped":
+                given_up.add(trial.configuration)
+        for configuration in given_up:
+            self._spare(configuration)
 
     def is_settled(self, key: str) -> bool:
         """Whether the trial needs no run: a result that holds is on record, or it ended in this run."""
@@ -120,6 +128,8 @@ class Recorder:
 
     @_alone
     def started(self, key: str) -> None:
+        if key in self._ended:
+            return  # spared after Tune had asked for it
         spec = self._specs[key]
         self._running.setdefault(key, {})
         self._display.started(spec)
@@ -142,20 +152,23 @@ class Recorder:
         if result.key in self._ended:
             return
         spec = self._specs[result.key]
+        began = result.key in self._running or result.key in self.results
         self._running.pop(result.key, None)
         self.results[result.key] = result
         self._ended.add(result.key)
         self._unwritten.append(result)
         self.flush()
         self._display.ended(spec, result)
-        self._track("trial_ended", result, adapter)
+        if began:
+            self._track("trial_ended", result, adapter)
         self._maybe_end_configuration(spec.configuration)
 
     @_alone
     def stopped(self, key: str) -> None:
-        """A scheduler stopped the trial: its last evaluation is its result."""
+        """A scheduler stopped the trial: its last evaluation is its result. Its configuration's other trials are spared."""
         last = self._running.get(key, {})
         self.ended(TrialResult(key, "stopped", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0))))
+        self._spare(self._specs[key].configuration)
 
     @_alone
     def interrupted(self) -> list[str]:
@@ -225,6 +238,19 @@ class Recorder:
         for configuration in self._tracker.open_configurations:
             if configuration in self._trials_of:
                 self._maybe_end_configuration(configuration)
+
+    def _spare(self, configuration: str) -> None:
+        """Ends the trials of a stopped configuration that do not run; those that do, the scheduler stops at their next report.
+
+        What they would cost is better spent: without the stopped trial the configuration cannot be complete any more.
+        """
+        for trial in self._trials_of[configuration]:
+            if trial.key in self._ended or trial.key in self._running:
+                continue
+            before = self.results.get(trial.key)
+            metrics, steps = (dict(before.metrics), before.steps) if before else ({}, 0)
+            note = "spared: another trial of its configuration was stopped"
+            self.ended(TrialResult(trial.key, "stopped", metrics=metrics, steps=steps, notes=[note]))
 
     def _maybe_end_configuration(self, configuration: str) -> None:
         if any(trial.key not in self._ended for trial in self._trials_of[configuration]):

@@ -30,7 +30,7 @@ from orchestrator.checkpoints import attempts, check_writable
 from orchestrator.hooks import Recording, Stopper, key_of, trainable
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.nodes import Cluster, joined, share
-from orchestrator.objectives import search_values
+from orchestrator.objectives import SearchValues
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.progress import Display
 from orchestrator.proposers import Proposer
@@ -130,6 +130,7 @@ class _Run:
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
         self._scheduler = SCHEDULERS[plan.sweep.scheduler.name].make(plan, folder)
         self.stop = Stop(display.say)
+        self._values = SearchValues(plan.sweep.objectives)
         self._at_once = 1
         self._started = time.monotonic()
         self._cluster: Cluster | None = None
@@ -287,7 +288,7 @@ class _Run:
         return trials
 
     def _tell(self, summary: Summary) -> None:
-        values = search_values(summary, self.recorder.results, self.plan.sweep.objectives)
+        values = self._values.of(summary, self.recorder.results, self.recorder.spec)
         self.proposer.tell(summary.configuration, values, "complete" if summary.complete else "incomplete")
         if summary.complete:
             self.watch.finished(summary.label, values)

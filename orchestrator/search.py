@@ -61,6 +61,7 @@ class Stopping(FIFOScheduler):
         super().__init__()
         self._rule, self._plan = rule, plan
         self._configurations: dict[str, Configuration] = {}
+        self._given_up: set[str] = set()
         if folder is not None:
             self._recall(folder / JOURNAL)
 
@@ -71,7 +72,10 @@ class Stopping(FIFOScheduler):
         spec = TrialSpec.from_json(json.loads(trial.config["trial"]))
         stop = self._told(spec, result["epoch"], result.get("search_score"))
         last = result["step"] >= result["progress/total_steps"]
-        return TrialScheduler.STOP if stop and not last else TrialScheduler.CONTINUE
+        if last or not (stop or spec.configuration in self._given_up):
+            return TrialScheduler.CONTINUE
+        self._given_up.add(spec.configuration)
+        return TrialScheduler.STOP
 
     def _told(self, spec: TrialSpec, epoch: float, score: Any) -> bool:
         for one in self._plan.configurations[len(self._configurations) :]:
@@ -126,14 +130,26 @@ class TrialSource(Searcher):
         # Ray's own signature leaves out the word for `no more`.
         if self._max_concurrent is not None and len(self._out) >= self._max_concurrent:
             return None
-        while not self._next:
+        while (trial := self._ready()) is None:
             configuration = self._proposer.suggest()
             if configuration is None:
-                return Searcher.FINISHED if self._proposer.exhausted else None
+                return Searcher.FINISHED if self._proposer.exhausted and not self._next else None
             self._next.extend(trial for trial in self._trials_of(configuration) if not self._is_settled(trial.key))
-        trial = self._next.popleft()
+        self._next.remove(trial)
         self._out.add(trial_id)
         return trial_config(trial)
+
+    def _ready(self) -> TrialSpec | None:
+        """The first waiting trial that waits for no other: one that starts warm needs the run it starts from."""
+        while self._next and self._is_settled(self._next[0].key):
+            self._next.popleft()  # spared since
+        for trial in self._next:
+            begin = trial.run.warm_start
+            if self._is_settled(trial.key):
+                continue
+            if begin is None or self._is_settled(begin.run):
+                return trial
+        return None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._out.discard(trial_id)

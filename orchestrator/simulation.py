@@ -18,7 +18,7 @@ from orchestrator import pareto
 from orchestrator.budget import Watch
 from orchestrator.learning_curves import Curve, Record
 from orchestrator.mistakes import SweepError
-from orchestrator.objectives import search_values
+from orchestrator.objectives import SearchValues
 from orchestrator.plan import Configuration, Plan, Planner, make_plan
 from orchestrator.proposers import SEARCHERS
 from orchestrator.stopping import RULES, Entrant, entrant
@@ -109,16 +109,25 @@ def whole_record(sweep: Sweep, record: Record) -> tuple[list[Summary], float]:
 
 
 def simulate(
-    sweep: Sweep, record: Record, workers: int, yardstick: Yardstick, faults: Faults | None = None, seed: int = 0
+    sweep: Sweep,
+    record: Record,
+    workers: int,
+    yardstick: Yardstick,
+    faults: Faults | None = None,
+    seed: int = 0,
+    enough: float | None = None,
 ) -> Outcome:
     """Replays one sweep.
+
+    Args:
+        enough: a hypervolume at which the replay may end.
 
     Raises:
         MissingCurve: the searcher asks for what was not recorded.
         SweepError: the sweep is refused as a real one would be.
     """
     plan = make_plan(sweep, planner_of(sweep, record))
-    return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed)).run()
+    return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed)).run(enough)
 
 
 class _Simulation:
@@ -135,14 +144,18 @@ class _Simulation:
         self._events: list[tuple[float, int, _Running, bool]] = []
         self._open: dict[str, list[TrialSpec]] = {}
         self._results: dict[str, TrialResult] = {}
+        self._values = SearchValues(plan.sweep.objectives)
+        self._given_up: set[str] = set()
         self._points: list[list[float]] = []
         self._used = 0.0
         self._outcome = Outcome(plan)
 
-    def run(self) -> Outcome:
+    def run(self, enough: float | None = None) -> Outcome:
         outcome = self._outcome
         self._fill()
         while self._events and self._watch.spent is None:
+            if enough is not None and outcome.progress and outcome.progress[-1][2] >= enough - 1e-12:
+                break
             self._now, _, trial, lost = heapq.heappop(self._events)
             self._free += 1
             self._evaluated(trial, lost)
@@ -195,16 +208,28 @@ class _Simulation:
         epoch, score = trial.curve.evaluations[trial.done]
         trial.done += 1
         stop = bool(self._rule and self._rule.report(trial.entrant, epoch, score))
+        stop = stop or trial.configuration.id in self._given_up
         if trial.done == len(trial.curve.evaluations):
             self._outcome.finished += 1
             self._end(trial, _finished(trial.spec, trial.curve))
         elif stop:
             self._outcome.stopped += 1
             self._end(trial, TrialResult(trial.spec.key, "stopped", {"search_score": score}))
+            self._give_up(trial.configuration.id)
         elif self._chance.random() < self._faults.preemptions:
             self._queue.appendleft(trial)
         else:
             self._go_on(trial)
+
+    def _give_up(self, configuration: str) -> None:
+        """The trials of a stopped configuration that wait are spared, as a real sweep spares them."""
+        self._given_up.add(configuration)
+        spared = [trial for trial in self._queue if trial.configuration.id == configuration]
+        self._queue = deque(trial for trial in self._queue if trial.configuration.id != configuration)
+        for trial in spared:
+            self._outcome.stopped += 1
+            score = trial.curve.evaluations[trial.done - 1][1] if trial.done else None
+            self._end(trial, TrialResult(trial.spec.key, "stopped", {} if score is None else {"search_score": score}))
 
     def _end(self, trial: _Running, result: TrialResult) -> None:
         self._results[trial.spec.key] = result
@@ -213,7 +238,7 @@ class _Simulation:
         if any(spec.key not in self._results for spec in specs):
             return
         (summary,) = summarize(specs, self._results, {configuration.id: configuration.known})
-        values = search_values(summary, self._results, self._plan.sweep.objectives)
+        values = self._values.of(summary, self._results, lambda key: next(spec for spec in specs if spec.key == key))
         self._proposer.tell(configuration.id, values, "complete" if summary.complete else "incomplete")
         if summary.complete:
             self._watch.finished(summary.label, values)

@@ -15,9 +15,11 @@ from orchestrator.journal import Journal
 from orchestrator.learning_curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.ledger import Ledger
 from orchestrator.mistakes import SweepError
+from orchestrator.objectives import SearchValues
 from orchestrator.parameters import flat_parameters
 from orchestrator.plan import Planner, make_plan
 from orchestrator.simulation import Faults, Yardstick, simulate, whole_record
+from orchestrator.summary import summarize
 from orchestrator.sweep import Sweep, load_sweep
 from orchestrator.trial import TrialResult
 
@@ -176,3 +178,37 @@ def test_the_command_replays_and_refuses_in_a_sentence(
     assert "the record has no trial with method lora, projections q,v, rank 64" in capsys.readouterr().err
     assert command.main([*given[:2], str(tmp_path / "none.csv")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_stopped_trial_spares_the_others_of_its_configuration(tmp_path: Path, record: Record) -> None:
+    sweep = sweep_of(tmp_path, more="scheduler: {name: asha, factor: 2}\n")
+    one = simulate(sweep, record, 1, yardstick(sweep, record))
+    whole = {summary.configuration for summary in one.summaries}
+    assert one.finished == 2 * len(whole)
+    assert one.finished + one.stopped == 48
+    # Both seeds behave alike, so with one worker the second one of a stopped configuration never begins.
+    assert one.epochs == one.finished * 3 + one.stopped / 2
+
+
+def test_what_was_spared_counts_as_the_average_on_its_task(tmp_path: Path, record: Record) -> None:
+    first, second, third = make_plan(sweep_of(tmp_path), Planner(sweep_of(tmp_path), counted)).configurations[:3]
+    sweep = sweep_of(tmp_path)
+    planner = Planner(sweep, counted)
+    specs = {trial.key: trial for one in (first, second, third) for trial in planner.trials(one)}
+    values = SearchValues(sweep.objectives)
+
+    def told(configuration, *scores: float | None) -> dict[str, float]:
+        trials = planner.trials(configuration)
+        results = {
+            trial.key: TrialResult(
+                trial.key, "stopped" if None in scores else "finished", {} if score is None else {"search_score": score}
+            )
+            for trial, score in zip(trials, scores, strict=True)
+        }
+        (summary,) = summarize(trials, results, {configuration.id: configuration.known})
+        return values.of(summary, results, specs.__getitem__)
+
+    assert "score" not in told(first, 10.0, None)  # nobody has run with that seed yet
+    assert told(second, 60.0, 80.0)["score"] == 70.0
+    assert told(third, 50.0, None)["score"] == (50.0 + 80.0) / 2
+    assert told(third, 50.0, None)["score"] == (50.0 + 80.0) / 2

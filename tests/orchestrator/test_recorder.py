@@ -1,0 +1,61 @@
+"""The record of a configuration that a scheduler stopped: its other trials end too, without having run."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from craft.results import Counts
+from orchestrator.ledger import Ledger
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.progress import Display
+from orchestrator.recorder import Recorder
+from orchestrator.summary import Summary
+from orchestrator.sweep import load_sweep
+from orchestrator.trial import TrialResult
+
+
+def plan_of(folder: Path) -> Plan:
+    (folder / "sweep.yaml").write_text(
+        "name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1, 2]\nspace: [{method: lora, rank: {values: [1, 2]}}]\n"
+    )
+    sweep = load_sweep(folder / "sweep.yaml")
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
+
+
+def test_a_stopped_trial_spares_what_waits_and_not_what_runs(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    first, second, third, *other = (trial.key for trial in plan.trials)
+    ended: list[Summary] = []
+    with Display(6, io.StringIO(), "quiet") as display:
+        recorder = Recorder(plan, Ledger(tmp_path), display, on_configuration=ended.append)
+        recorder.started(first)
+        recorder.started(second)
+        recorder.progressed(first, {"step": 2, "total_steps": 6, "metrics": {"search_score": 12.0}})
+        recorder.stopped(first)
+        assert recorder.is_settled(third)
+        assert recorder.remaining == [second, *other]
+        assert not ended
+        recorder.started(third)  # the scheduler had asked for it before
+        assert recorder.running == [second]
+        recorder.stopped(second)
+    (summary,) = ended
+    assert (summary.stopped, summary.finished, summary.complete) == (3, 0, False)
+    results = Ledger(tmp_path).results()
+    assert results[first].metrics == {"search_score": 12.0}
+    assert results[third].metrics == {}
+    assert "spared" in results[third].notes[0]
+
+
+def test_a_resumed_sweep_spares_what_it_had_not_come_to_spare(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    first, second, third, *other = (trial.key for trial in plan.trials)
+    ledger = Ledger(tmp_path)
+    ledger.add(TrialResult(second, "interrupted", {"search_score": 30.0}, steps=4))
+    ledger.add(TrialResult(first, "stopped", {"search_score": 12.0}, steps=2))
+    ledger.close()
+    with Display(6, io.StringIO(), "quiet") as display:
+        recorder = Recorder(plan, Ledger(tmp_path), display)
+        assert recorder.remaining == other
+        assert recorder.results[second].metrics == {"search_score": 30.0}
+        assert recorder.results[third].status == "stopped"
