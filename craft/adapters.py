@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel
+from peft import PeftModel, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from craft.checkpoint import write_folder
 from craft.methods import BuildContext, find_method, refuse_elsewhere
-from craft.models import TASK_TYPES, load_model, load_tokenizer, quiet_libraries
-from craft.spec import RunSpec
+from craft.models import TASK_TYPES, head_names, is_head, load_model, load_tokenizer, quiet_libraries
+from craft.spec import RunSpec, WarmStart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -96,6 +96,43 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
             model = row.build(model, parameters, context)
             restore_trainable(model, load_file(folder / TRAINABLE_FILE))
     return model.eval(), tokenizer
+
+
+def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
+    """Puts what another run's adapter has learnt, its task head excepted, into a model that has the same method on it.
+
+    Args:
+        start: names that run, and the folder of its adapter.
+        spec: this run's.
+
+    Raises:
+        ValueError: no such folder, another run's adapter, or one of another model, method or parameters.
+    """
+    folder = Path(start.adapter) if start.adapter else None
+    if folder is None or not (folder / RUN_FILE).is_file():
+        where = f"{folder} is no adapter of this project (it has no {RUN_FILE})" if folder else "no folder is given for it"
+        raise ValueError(f"this run starts from the adapter of run {start.run}, but {where}")
+    theirs = RunSpec.model_validate(json.loads((folder / RUN_FILE).read_text())["spec"])
+    if theirs.key != start.run:
+        raise ValueError(f"{folder} holds the adapter of run {theirs.key}, not of {start.run}, which this run starts from")
+    for name in ("model", "revision", "method", "parameters"):
+        if getattr(theirs, name) != getattr(spec, name):
+            given, there = getattr(spec, name), getattr(theirs, name)
+            raise ValueError(f"the adapter in {folder} has another {name} ({there}) than the run that starts from it ({given})")
+    heads = head_names(model)
+    put: Any
+    if isinstance(model, PeftModel):
+        own, put = get_peft_model_state_dict(model, save_embedding_layers=False), set_peft_model_state_dict
+        learnt = load_peft_weights(str(folder), device="cpu")
+    else:
+        own, put = trainable_state(model), restore_trainable
+        learnt = load_file(folder / TRAINABLE_FILE)
+    saved = {name: weight for name, weight in learnt.items() if not is_head(name, heads)}
+    unknown = [name for name in saved if name not in own]
+    if unknown or not saved:
+        odd = ", ".join(unknown[:3]) or "it is empty"
+        raise ValueError(f"the adapter in {folder} does not fit the model that starts from it: {odd}")
+    put(model, own | saved)
 
 
 def trainable_state(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ import yaml
 from pydantic import AliasChoices, ValidationError
 
 from craft.methods import METHODS, find_method, refuse_elsewhere
-from craft.spec import DataSettings, RunSpec, TrainingSettings
+from craft.spec import DataSettings, RunSpec, TrainingSettings, WarmStart
 from craft.tasks import find_task
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             near = difflib.get_close_matches(key, allowed, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise CallError(f"--set {text}: unknown key {key!r}.{hint} Keys: {', '.join(allowed)}")
+    warm_start = _warm_start(Path(arguments.warm_start)) if arguments.warm_start else None
     try:
         return RunSpec(
             model=arguments.model,
@@ -105,9 +106,22 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             data=data,
             protocol=arguments.protocol,
             seed=arguments.seed,
+            warm_start=warm_start,
         )
     except ValidationError as error:
         raise CallError("; ".join(_sentence(one) for one in error.errors())) from None
+
+
+def _warm_start(folder: Path) -> WarmStart:
+    """The run whose adapter lies in `folder`, or in its `adapter`."""
+    place = next((one for one in (folder, folder / "adapter") if (one / "run.json").is_file()), None)
+    if place is None:
+        raise CallError(f"--warm-start {folder}: no adapter of this project lies there (no run.json)")
+    try:
+        theirs = RunSpec.model_validate(json.loads((place / "run.json").read_text())["spec"])
+    except (ValueError, KeyError):
+        raise CallError(f"--warm-start {folder}: {place / 'run.json'} cannot be read") from None
+    return WarmStart(run=theirs.key, adapter=str(place.resolve()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0)
     add("--protocol", choices=("honest", "customary"), default="honest", help="what selection may see (default: honest)")
     add("--data-root", metavar="DIR", help="folder with glue/ and commonsense/ in it; without it the hub is asked")
+    add("--warm-start", metavar="DIR", help="start from this adapter, of another task's run (MNLI's, for RTE), but the head")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other parameter; may be repeated")
     add("--to", metavar="DIR", help="where adapter and checkpoints go (default: runs/craft/TASK-KEY)")
     add("--resume", action="store_true", help="go on from the newest whole checkpoint in that folder")

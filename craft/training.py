@@ -24,6 +24,7 @@ import torch
 import transformers
 
 import craft
+from craft.adapters import start_from
 from craft.checkpoint import CheckpointCorrupt, newest_valid
 from craft.encoding import Collator
 from craft.loop import RunTrainer, total_steps
@@ -116,6 +117,8 @@ def _trained(
     resumed = None if resume_from is None else read_checkpoint(resume_from, spec)
     try:
         run = _prepare(spec, directory, meter, listener, team)
+        if spec.warm_start is not None and resumed is None:
+            start_from(run.model, spec.warm_start, spec)
     except ValueError as error:
         raise RunFailed(str(error)) from error
     run.seconds_before = -began
@@ -213,6 +216,7 @@ def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:
         "data_fingerprint": fingerprint,
         **scorer.sizes,
         **scorer.facts,
+        **({"warm_start": spec.warm_start.run} if spec.warm_start else {}),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine() + " CPU",
         "versions": {
             "craft": craft.__version__,

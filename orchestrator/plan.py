@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from craft.methods import METHODS
 from craft.results import Counts, RunFailed
-from craft.spec import RunSpec, content_hash
+from craft.spec import RunSpec, WarmStart, content_hash
 from craft.tasks import find_task
 from orchestrator.algorithms import ALGORITHMS
 from orchestrator.mistakes import SweepError, YamlPath, dotted, from_pydantic
@@ -225,6 +225,8 @@ class Planner:
         sweep = self.sweep
         custom = task.removeprefix("custom/")
         own = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
+        source = sweep.warm_start.get(task)
+        begin = WarmStart(run=self._spec(method, parameters, training, source, seed).key) if source else None
         return RunSpec(
             model=sweep.model,
             revision=sweep.revision,
@@ -236,6 +238,7 @@ class Planner:
             data=sweep.data.model_copy(update={"custom": own}),
             protocol=sweep.protocol,
             seed=seed,
+            warm_start=begin,
         )
 
     def meaning(self, configuration: Configuration) -> str:

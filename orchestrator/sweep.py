@@ -22,6 +22,7 @@ from craft.spec import DataSettings, Protocol, Settings, TrainingSettings
 from craft.tasks import TASKS, expand_tasks, find_task, suite_names
 from orchestrator.budget import Budget
 from orchestrator.mistakes import Mistake, SweepError, YamlPath, dotted, from_pydantic, nearest, shown, unknown
+from orchestrator.prerequisites import check_prerequisites
 from orchestrator.resources import Resources
 from orchestrator.search_settings import ReplicationSettings, SchedulerSettings, SearchSettings, check_search
 from orchestrator.space import Block, parse_block
@@ -86,6 +87,7 @@ class Sweep(Settings):
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     data: DataSettings = Field(default_factory=DataSettings)
     protocol: Protocol = "honest"
+    warm_start: dict[str, str] = Field(default_factory=dict, description="task -> the task from whose adapter its runs start")
     storage: str = Field("runs", min_length=1, description="the folder that gets a folder for each sweep")
 
     _source: Source | None = PrivateAttr(None)
@@ -205,6 +207,7 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
         mistakes += wrong
         blocks += [block] if block else []
     mistakes += check_search(content, blocks, sweep)
+    mistakes += check_prerequisites(sweep) if sweep and not mistakes else []
     mistakes += _check_names(content)
     mistakes += _check_tasks(content)
     return sweep, mistakes

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,15 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
 
     machine = SystemMetrics()
 
+    if checkpoint is None and spec.run.warm_start is not None:
+        adapter = _source(settings.storage, spec.run.warm_start.run, scratch / "source")
+        if adapter is None:
+            why = f"the run that it starts from ({spec.run.warm_start.run}) left no adapter: it failed, or its storage is gone"
+            report({"result": TrialResult(spec.key, "failed", error=why, retryable=True).to_json()}, None)
+            return
+        begin = spec.run.warm_start.model_copy(update={"adapter": str(adapter)})
+        spec = replace(spec, run=spec.run.model_copy(update={"warm_start": begin}))
+
     def on_progress(progress: Progress) -> None:
         heartbeat.stop()
         report(_payload(progress, machine.take(progress.step)), progress.checkpoint)
@@ -105,6 +114,14 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
         result = TrialResult(**{**asdict(result), "notes": [*result.notes, note]})
     report({"result": result.to_json()}, _final_checkpoint(scratch, result, adapter))
+
+
+def _source(storage: str, key: str, scratch: Path) -> Path | None:
+    """The adapter that the finished trial `key` has left on storage, as a local folder."""
+    checkpoint, _ = newest_whole(storage, key, scratch)
+    if checkpoint is None or stored_result(checkpoint) is None or not (checkpoint / ADAPTER_FOLDER).is_dir():
+        return None
+    return checkpoint / ADAPTER_FOLDER
 
 
 def _foreign(key: str, why: str) -> TrialResult:

@@ -1,0 +1,63 @@
+"""What a trial needs that the sweep file must give it: a GPU for a method that runs on one, the run that it starts from.
+
+    warm_start: {glue/mrpc: glue/mnli}
+
+A trial on MRPC then starts from the adapter of MNLI's trial of the same configuration with the same seed, the task head
+excepted, as LoRA's published runs of MRPC, RTE and STS-B do. It waits until that one has ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from craft.methods import METHODS
+from craft.tasks import find_task
+from craft.tasks.glue import WARM_START
+from orchestrator.mistakes import Mistake, YamlPath, nearest, shown
+
+if TYPE_CHECKING:
+    from orchestrator.sweep import Sweep
+
+
+def check_prerequisites(sweep: Sweep) -> list[Mistake]:
+    """What is wrong with a sweep in this, every mistake with its place in the file."""
+    mistakes = [
+        Mistake(
+            (*block.path, "method"),
+            f"{block.method} runs on a CUDA GPU only, and a trial gets none (resources.gpu is 0); "
+            "give resources: {gpu: 1}, or take another method",
+        )
+        for block in sweep.blocks
+        if METHODS[block.method].requires == "cuda" and not sweep.resources.gpu
+    ]
+    return mistakes + _check_warm_start(sweep)
+
+
+def _check_warm_start(sweep: Sweep) -> list[Mistake]:
+    mistakes = []
+    for task, source in sweep.warm_start.items():
+        path: YamlPath = ("warm_start", task)
+        wrong = _misplaced(sweep, task) or _misplaced(sweep, source)
+        if not wrong and source in sweep.warm_start:
+            wrong = f"{source} itself starts from {sweep.warm_start[source]}; a run starts from one that starts afresh"
+        if not wrong and "generation" in (find_task(task, sweep.data).kind, find_task(source, sweep.data).kind):
+            wrong = "tasks that are answered in words start from the model itself"
+        if wrong:
+            mistakes.append(Mistake(path, wrong))
+    if sweep.warm_start and sweep.scheduler.name != "none":
+        message = f"{sweep.scheduler.name} may stop the runs that others start from; give scheduler: {{name: none}}"
+        mistakes.append(Mistake(("warm_start",), message))
+    if sweep.warm_start and sweep.resources.workers > 1:
+        mistakes.append(Mistake(("warm_start",), "trials of several workers start afresh; give resources.workers: 1"))
+    return mistakes
+
+
+def _misplaced(sweep: Sweep, task: str) -> str | None:
+    """Why `task` cannot stand in `warm_start`, or None."""
+    if task in sweep.task_names:
+        return None
+    published = ", ".join(f"{one}: {source}" for one, source in WARM_START.items())
+    return (
+        f"{shown(task)} is not among this sweep's tasks.{nearest(task, sweep.task_names)} Tasks: "
+        f"{', '.join(sweep.task_names)}. As published: {{{published}}}"
+    )

@@ -1,0 +1,162 @@
+"""Trials that start from another trial's adapter: named in the plan, held back until that one is done, given its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.search import Searcher
+
+from craft.checkpoint import write_folder
+from craft.results import Counts, RunResult
+from craft.spec import RunSpec
+from craft.tasks.glue import WARM_START
+from orchestrator.mistakes import SweepError
+from orchestrator.parameters import flat_parameters
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.search import Listed, TrialSource
+from orchestrator.sweep import load_sweep
+from orchestrator.trial import TrialResult, TrialSpec
+from orchestrator.worker import WorkerSettings, work
+
+FILE = """\
+name: t
+model: m
+tasks: [glue/mrpc, glue/rte, glue/mnli]
+seeds: [0, 1]
+space: [{method: lora, rank: {values: [1, 2]}}]
+warm_start: {glue/mrpc: glue/mnli, glue/rte: glue/mnli}
+"""
+
+
+def plan_of(folder: Path, text: str = FILE) -> Plan:
+    (folder / "sweep.yaml").write_text(text)
+    sweep = load_sweep(folder / "sweep.yaml")
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
+
+
+def test_each_trial_names_the_run_of_its_own_configuration_and_seed(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    at = {(trial.configuration, trial.run.seed, trial.run.task): trial for trial in plan.trials}
+    assert len(at) == 12
+    for (configuration, seed, task), trial in at.items():
+        begin = trial.run.warm_start
+        if task == "glue/mnli":
+            assert begin is None
+        else:
+            assert begin is not None
+            assert begin.run == at[configuration, seed, "glue/mnli"].key
+            assert flat_parameters(trial.run)["warm_start"] == begin.run
+            assert TrialSpec.from_json(json.loads(json.dumps(trial.to_json()))) == trial
+    cold = plan_of(tmp_path, FILE.rpartition("warm_start")[0])
+    names = {trial.key for trial in plan.trials} & {trial.key for trial in cold.trials}
+    assert names == {trial.key for trial in plan.trials if trial.run.task == "glue/mnli"}
+    # Another training of the source is another start.
+    other = plan_of(tmp_path, FILE + "task_training: {glue/mnli: {epochs: 7}}\n")
+    assert not {trial.key for trial in plan.trials} & {trial.key for trial in other.trials}
+
+
+def test_trials_wait_for_their_source_and_others_go_ahead(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    task = {trial.key: (trial.run.task, trial.configuration) for trial in plan.trials}
+    settled: set[str] = set()
+    source = TrialSource(Listed(plan.configurations), lambda c: plan.trials_of(c.id), settled.__contains__)
+    handed: list[str] = []
+
+    def take() -> Any:
+        given = source.suggest(f"id{len(handed)}")
+        if isinstance(given, dict):
+            handed.append(given["key"])
+        return given
+
+    while isinstance(take(), dict):
+        pass
+    assert [task[key][0] for key in handed] == ["glue/mnli"] * 4, "of both configurations"
+    assert take() is None, "there is more, but not yet"
+    settled.add(handed[1])
+    first, second = take()["key"], take()["key"]
+    assert {task[first][0], task[second][0]} == {"glue/mrpc", "glue/rte"}
+    assert take() is None
+    settled.update(handed)
+    while isinstance(given := take(), dict):
+        settled.add(given["key"])
+    assert given == Searcher.FINISHED
+    assert sorted(handed) == sorted(task)
+
+
+def run_of(spec: TrialSpec, folder: Path) -> tuple[list[RunSpec], TrialResult]:
+    """What a worker trains for a trial, and what it reports."""
+    seen: list[RunSpec] = []
+    reports: list[dict[str, Any]] = []
+
+    def train(run: RunSpec, directory: Path, **_more: Any) -> RunResult:
+        seen.append(run)
+        (directory / "adapter").mkdir()
+        return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 1, 2, 1.0)
+
+    settings = WorkerSettings(str(folder / "storage"), str(folder / "scratch"), 1, train=train)  # type: ignore[arg-type]
+    work(spec.key, json.dumps(spec.to_json()), settings, lambda metrics, checkpoint: reports.append(metrics))
+    return seen, TrialResult.from_json(reports[-1]["result"])
+
+
+def test_the_worker_hands_over_the_finished_sources_adapter(tmp_path: Path) -> None:
+    trials = plan_of(tmp_path).trials
+    mrpc = next(trial for trial in trials if trial.run.task == "glue/mrpc")
+    assert mrpc.run.warm_start is not None
+    place = tmp_path / "storage" / "attempt-1" / mrpc.run.warm_start.run / "checkpoint_000001"
+
+    def unfinished(aside: Path) -> None:
+        (aside / "state.json").write_text("{}")
+
+    write_folder(place, unfinished)
+    seen, result = run_of(mrpc, tmp_path)
+    assert not seen
+    assert result.status == "failed"
+    assert result.retryable, "it is not this trial's fault"
+    assert mrpc.run.warm_start.run in str(result.error)
+
+    def finished(aside: Path) -> None:
+        (aside / "result.json").write_text(json.dumps(TrialResult("k", "finished").to_json()))
+        (aside / "adapter").mkdir()
+        (aside / "adapter" / "run.json").write_text("{}")
+
+    write_folder(place.with_name("checkpoint_000002"), finished)
+    seen, result = run_of(mrpc, tmp_path)
+    assert result.status == "finished"
+    assert seen[0].key == mrpc.key
+    assert seen[0].warm_start is not None
+    assert seen[0].warm_start.adapter == str(place.with_name("checkpoint_000002") / "adapter")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("{glue/mrpc: glue/sst2}", 6, "'glue/sst2' is not among this sweep's tasks"),
+        ("{glue/stsb: glue/mnli}", 6, "'glue/stsb' is not among"),
+        ("{glue/mrpc: glue/mnl}", 6, "Did you mean 'glue/mnli'"),
+        ("{glue/mrpc: glue/rte, glue/rte: glue/mnli}", 6, "glue/rte itself starts from glue/mnli"),
+        ("{glue/mrpc: glue/mrpc}", 6, "itself starts from"),
+        ("{glue/mrpc: glue/mnli}\nscheduler: {name: asha}", 6, "asha may stop the runs that others start from"),
+        ("{glue/mrpc: glue/mnli}\nresources: {workers: 2}", 6, "workers: 1"),
+    ],
+)
+def test_a_warm_start_that_cannot_be_is_refused_with_its_place(tmp_path: Path, text: str, line: int, message: str) -> None:
+    with pytest.raises(SweepError) as caught:
+        plan_of(tmp_path, FILE.rpartition("warm_start")[0] + f"warm_start: {text}\n")
+    assert message in str(caught.value)
+    assert f"sweep.yaml:{line}: warm_start" in str(caught.value)
+
+
+def test_the_published_starts_can_be_written(tmp_path: Path) -> None:
+    text = FILE.replace("[glue/mrpc, glue/rte, glue/mnli]", "[glue]").rpartition("warm_start")[0]
+    plan = plan_of(tmp_path, text + f"warm_start: {json.dumps(WARM_START)}\n")
+    assert sum(trial.run.warm_start is not None for trial in plan.trials) == 2 * 2 * 3
+
+
+def test_a_method_for_gpus_is_refused_where_trials_get_none(tmp_path: Path) -> None:
+    text = FILE.rpartition("warm_start")[0].replace("method: lora", "method: qlora")
+    with pytest.raises(SweepError, match=r"sweep.yaml:5: space\.0\.method: qlora runs on a CUDA GPU only"):
+        plan_of(tmp_path, text)
+    assert len(plan_of(tmp_path, text + "resources: {gpu: 1}\n").trials) == 12
