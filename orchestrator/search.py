@@ -151,14 +151,6 @@ class TrialSource(Searcher):
                 return trial
         return None
 
-    def _ready(self) -> TrialSpec | None:
-        """The first waiting trial that waits for no other: one that starts warm needs the run it starts from."""
-        for trial in self._next:
-            begin = trial.run.warm_start
-            if begin is None or self._is_settled(begin.run):
-                return trial
-        return None
-
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._out.discard(trial_id)
 
