@@ -97,8 +97,10 @@ def _interval(frame: Any, metric: Metric) -> list[list[float | int | None]] | No
 def _knee(frame: pd.DataFrame) -> str | None:
     """The configuration at which the front buys most, of all sweeps shown."""
     points = np.column_stack([column(frame, "m.trainable_parameters"), column(frame, "m.score")])
-    index = knee(log_axes(points, [True, False]), ["minimize", "maximize"]) if len(points) else None
-    return None if index is None else str(frame["id"].iloc[index])
+    # of the front alone, as the sweep's own table has it: what is dominated must not stretch the axes
+    chosen = front_indices(points[:, 0], points[:, 1], "minimize", "maximize")
+    index = knee(log_axes(points[chosen], [True, False]), ["minimize", "maximize"]) if len(chosen) else None
+    return None if index is None else str(frame["id"].iloc[chosen[index]])
 
 
 def _published(view: View, metrics: list[Metric]) -> Plain:

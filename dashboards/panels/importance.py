@@ -16,7 +16,7 @@ from dashboards.panels.base import BLUE, Panel, Plain, View, choice, column, don
 
 LEAST = 4  # configurations; below it every parameter explains everything
 FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so of more it sees a sample
-EVALUATORS = {"ped_anova": "PED-ANOVA: what sets the best apart", "fanova": "fANOVA: share of the score's variance"}
+EVALUATORS = {"ped_anova": "PED-ANOVA: best or not", "fanova": "fANOVA: variance"}
 
 
 def data(view: View) -> Plain:
@@ -94,7 +94,10 @@ def draw(plain: Plain) -> Plain:
         "texttemplate": "%{x:.2f}",
         "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
     }
-    note = "Shares add up to one within a method. They say what varied with the score here, not what would under other ranges."
+    note = (
+        "PED-ANOVA asks what sets the best apart, fANOVA what explains the score's variance; shares add up to one. They say what "
+        "varied with the score here, not what would under other ranges."
+    )
     return {
         "choices": [
             choice("method", "Method", methods),

@@ -79,9 +79,11 @@ Craft.cell = function (table, column, row, tex) {
   return tex ? text : `${text} ± ${half}`;
 };
 
+/* Whether the text is on the clipboard now. */
 Craft.copyText = async function (text) {
   try {
     await navigator.clipboard.writeText(text);
+    return true;
   } catch {
     // frames and old browsers without a clipboard: the selection of a hidden field is copied instead
     const field = Craft.element("textarea", {class: "visually-hidden", "aria-hidden": "true"});
@@ -90,6 +92,6 @@ Craft.copyText = async function (text) {
     field.select();
     const copied = document.execCommand("copy");
     field.remove();
-    if (!copied) throw new Error("the browser does not allow copying");
+    return copied;
   }
 };

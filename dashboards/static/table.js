@@ -27,6 +27,7 @@ Craft.Table = class {
     this.said = make("span", {class: "said", role: "status"});
     const copies = Object.keys(Craft.copies).map(kind => make("button", {type: "button", class: "quiet", onclick: () => this.copy(kind)}, "Copy " + kind));
     this.tools = make("div", {class: "tools"}, this.search, this.chip, ...copies, this.said);
+    this.byHand = make("textarea", {class: "by-hand", hidden: true, readonly: true, rows: 6, "aria-label": "The copied table"});
     this.head = make("tr", {"aria-rowindex": "1"});
     this.body = make("tbody", {
       onmouseover: event => this.on.ring(this.idOf(event.target)), onmouseleave: () => this.on.ring(null), onkeydown: event => this.walk(event),
@@ -36,7 +37,7 @@ Craft.Table = class {
     this.table = make("table", {}, make("thead", {}, this.head), this.body);
     this.scroll = make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Table", onscroll: () => this.scrolled()}, this.table);
     this.count = make("p", {class: "note", role: "status"});
-    this.holder.append(this.shared, this.tools, this.scroll, this.count);
+    this.holder.append(this.shared, this.tools, this.byHand, this.scroll, this.count);
   }
 
   update(table) {
@@ -206,11 +207,14 @@ Craft.Table = class {
 
   async copy(kind) {
     const rows = this.rows();
-    try {
-      await Craft.copyText(Craft.copies[kind](this.data, rows));
-      this.said.textContent = `${rows.length} rows copied as ${kind}`;
-    } catch (error) {
-      this.said.textContent = `Not copied: ${error.message}`;
+    const text = Craft.copies[kind](this.data, rows);
+    const copied = await Craft.copyText(text);
+    this.said.textContent = copied ? `${rows.length} rows copied as ${kind}` : "The browser does not allow copying here: take the text below.";
+    this.byHand.hidden = copied;
+    if (!copied) {
+      this.byHand.value = text;
+      this.byHand.focus();
+      this.byHand.select();
     }
     clearTimeout(this.quiet);
     this.quiet = setTimeout(() => { this.said.textContent = ""; }, 4000);

@@ -7,10 +7,8 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,50 +19,11 @@ from craft.spec import RunSpec
 from orchestrator import shipping
 from orchestrator.tracking import Tracker
 from orchestrator.trial import TrialResult, TrialSpec
+from tests.mlflow_server import Server, free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-
-
-class Server:
-    """`mlflow server` with one worker, as a process that can be stopped and started on the same port."""
-
-    def __init__(self, backend: str, folder: Path) -> None:
-        self.backend, self.folder, self.port = backend, folder, free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        command += ["--backend-store-uri", self.backend, "--artifacts-destination", str(self.folder / "artifacts")]
-        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        log = (self.folder / "server.log").open("ab")
-        self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        deadline = time.monotonic() + 120
-        while not self.answers():
-            assert self._process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
-            assert time.monotonic() < deadline, "the server does not come up"
-            time.sleep(0.2)
-
-    def answers(self) -> bool:
-        try:
-            return urllib.request.urlopen(f"{self.uri}/health", timeout=2).status == 200
-        except OSError:
-            return False
-
-    def kill(self) -> None:
-        """Without grace, workers included."""
-        if self._process is not None:
-            os.killpg(self._process.pid, 9)
-            self._process.wait()
-            self._process = None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

@@ -1,0 +1,191 @@
+"""The page beside a sweep that really runs: live from its store, and in the record that the sweep leaves in MLflow."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dashboards.data import DashboardError, Store
+from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
+from tests.dashboards.test_browser import POINTS, READY, ROWS, SET, place
+from tests.mlflow_server import Server
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
+]
+
+SWEEP = """\
+name: live
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+seeds: [0, 1]
+training: {epochs: 1, batch_size: 8, learning_rate: 1e-2, max_length: 32, train_examples: 32, eval_examples: 24}
+space:
+  - {method: craft, ranks: {values: [[all, 4, 4], [all, 8, 8], [all, 16, 16]]}}
+  - {method: lora, rank: {values: [1, 2]}}
+"""
+PLANNED, CONFIGURATIONS = 10, 5
+COPY = "[...document.querySelectorAll('.tools button')].find(one => one.textContent === 'Copy {0}').click()"
+LISTED = "[...document.querySelectorAll('*')].filter(one => one.textContent.trim() === 'front.html').pop()"
+
+
+@contextmanager
+def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """A command of this project as a process of its own, ended with all its children."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    log = (folder / f"{command[0]}.log").open("w")
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+        process.wait()
+        log.close()
+
+
+def has_sweep(uri: str) -> bool:
+    try:
+        return bool(Store(uri).sweeps())
+    except DashboardError:  # there is no store yet, or no table in it
+        return False
+
+
+def drawn(browser: Browser) -> dict[str, tuple[float, float]]:
+    return {identity: (x, y) for identity, x, y in browser.run(POINTS)}
+
+
+def test_live_and_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "live.yaml").write_text(SWEEP)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    mlflow = Server(uri, tmp_path)
+    browser = Browser(tmp_path / "profile")
+    try:
+        with started(tmp_path, "orchestrator.run", "live.yaml", "--cpus", "1", "--quiet") as sweep:
+            Browser.until(lambda: has_sweep(uri), "the sweep is on record", 180)
+            served = ("dashboards", "serve", "--port", "0", "--tracking-uri", uri, "--mlflow-url", mlflow.uri)
+            with started(tmp_path, *served) as dashboard:
+                assert dashboard.stdout is not None
+                found = re.match(r"http://127\.0\.0\.1:\d+", dashboard.stdout.readline())
+                assert found, (tmp_path / "dashboards.log").read_text()
+                watch(browser, found[0], sweep)
+                finished(browser, found[0], tmp_path / "runs" / "live", mlflow)
+        recorded(browser, mlflow)
+    finally:
+        browser.quit()
+        mlflow.kill()
+
+
+def watch(browser: Browser, url: str, sweep: subprocess.Popen[str]) -> None:
+    """The page while trials run."""
+    browser.driver.get(url)
+    browser.wait("Craft.page && Craft.page.lastState && Craft.page.lastState.running")
+    browser.run("window.loadedOnce = true")
+    browser.wait("document.querySelector('[data-panel=front] .main-svg .points path')", 240)
+    assert sweep.poll() is None, "it should draw while the sweep runs"
+    early = drawn(browser)
+    assert 0 < len(early) < CONFIGURATIONS
+    Browser.until(lambda: len(drawn(browser)) > len(early), "a configuration that ends appears by itself", 240)
+    assert browser.run("window.loadedOnce"), "without a reload"
+
+    identity, (x, y) = next(iter(drawn(browser).items()))
+    browser.mouse("mouseMoved", *place(browser, x, y))
+    tip = browser.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")
+    assert browser.run("Craft.page.table.data.label[Craft.page.table.index.get(arguments[0])]", identity) in tip
+    browser.mouse("mouseMoved", 5, 5)
+
+
+def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
+    """The page when the sweep is over, held against the files that the sweep wrote by itself."""
+    browser.wait(f"Craft.page.lastState.status.startsWith('{PLANNED} of {PLANNED}')", 300)
+    browser.wait("!Craft.page.lastState.running", 120)
+    rows = {row["configuration"]: row for row in csv.DictReader((folder / "front.csv").open())}
+    assert len(rows) == CONFIGURATIONS
+    Browser.until(lambda: drawn(browser).keys() == rows.keys(), "every configuration is drawn")
+    for identity, (x, y) in drawn(browser).items():
+        assert (x, y) == pytest.approx((float(rows[identity]["trainable_parameters"]), float(rows[identity]["score"])))
+    on_front = {identity for identity, row in rows.items() if row["on_front"] == "True"}
+    assert set(browser.run("Craft.page.table.data.front")) == on_front
+
+    # another axis, and back
+    browser.run(SET, "select[name=x]", "adapter_bytes", "change")
+    title = "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text"
+    browser.wait(f"{title} === 'adapter size (bytes)'")
+    assert {x for x, _ in drawn(browser).values()} == {float(row["adapter_bytes"]) for row in rows.values()}
+    browser.run(SET, "select[name=x]", "trainable_parameters", "change")
+    browser.wait(f"{title} === 'trainable parameters'")
+
+    # selecting one point filters the table to it and dims the others, and copies are of what is left
+    smallest, (x, y) = min(drawn(browser).items(), key=lambda one: one[1][0])
+    at = place(browser, x, y)
+    browser.drag((at[0] - 12, at[1] - 12), (at[0] + 12, at[1] + 12))
+    browser.wait(f"Craft.page.selected && Craft.page.selected.has('{smallest}') && {ROWS} === Craft.page.selected.size")
+    dimmed = browser.run("document.querySelectorAll('[data-panel=front] .points path.dim').length")
+    assert dimmed >= CONFIGURATIONS - browser.run("Craft.page.selected.size")
+    grant = {"origin": url, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    browser.driver.execute_cdp_cmd("Browser.grantPermissions", grant)
+    copied = {}
+    for kind in ("CSV", "Markdown", "LaTeX"):
+        browser.run(COPY.format(kind))
+        browser.wait(f"document.querySelector('.said').textContent.endsWith('copied as {kind}')")
+        copied[kind] = browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0], arguments[0])")
+    first = next(csv.DictReader(io.StringIO(copied["CSV"])))
+    assert float(first["score"]) == pytest.approx(float(rows[smallest]["score"]), rel=1e-5)
+    assert copied["LaTeX"].startswith("\\begin{tabular}")
+    assert copied["Markdown"].startswith("| Configuration |")
+    browser.run("document.querySelector('.chip').click()")
+
+    for name in browser.run("[...Craft.page.panels.keys()]"):
+        browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", name)
+        browser.wait(READY.format(f"document.querySelector('[data-panel={name}]')"))
+        assert "could not be drawn" not in browser.run(f"document.querySelector('[data-panel={name}]').innerText")
+    assert browser.complaints() == []
+    assert browser.hosts() == {url}
+
+    # a point's link leads to its run in MLflow's own page
+    mlflow.start()
+    browser.run(f"Craft.page.pin('{smallest}', false)")
+    browser.driver.get(browser.run("document.querySelector('.card a').href"))
+    label = rows[smallest]["label"]
+    browser.wait(f"document.body.innerText.includes({label!r}) && document.body.innerText.includes('Parent run')", 120)
+
+
+def recorded(browser: Browser, mlflow: Server) -> None:
+    """The sweep's own run in MLflow's page: the front as a picture in its description, the page among its artifacts."""
+    entry = Store(mlflow.backend).sweeps()[0]
+    run = f"{mlflow.uri}/#/experiments/{entry.experiment_id}/runs/{entry.run_id}"
+    browser.driver.get(run)
+    browser.wait("document.querySelector('img[src*=\"front.png\"]')", 120)
+    browser.wait("document.querySelector('img[src*=\"front.png\"]').naturalWidth > 300")
+    browser.driver.get(f"{run}/artifacts")
+    browser.wait(LISTED, 120)
+    browser.run(f"{LISTED}.click()")
+    browser.wait("document.querySelector('iframe')")
+    browser.driver.switch_to.frame(browser.driver.find_element("css selector", "iframe"))
+    browser.wait("window.Craft && Craft.page && document.querySelector('[data-panel=front] .main-svg .points path')")
+    assert browser.run(ROWS) == CONFIGURATIONS
+    browser.run("Craft.page.table.copy('CSV')")
+    browser.wait("document.querySelector('.said').textContent")
+    text = browser.run("document.querySelector('.by-hand').hidden || document.querySelector('.by-hand').value")
+    assert text is True or len(text.splitlines()) == CONFIGURATIONS + 1, "what cannot be copied there is there to be taken"
+    browser.driver.switch_to.default_content()
+    assert browser.hosts() <= {mlflow.uri}
