@@ -13,6 +13,7 @@ import heapq
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from orchestrator import pareto
 from orchestrator.budget import Watch
@@ -116,27 +117,36 @@ def simulate(
     faults: Faults | None = None,
     seed: int = 0,
     enough: float | None = None,
+    folder: Path | None = None,
 ) -> Outcome:
     """Replays one sweep.
 
     Args:
         enough: a hypervolume at which the replay may end.
+        folder: gets the searcher's study, as a sweep's folder does; kept in memory if not given.
 
     Raises:
         MissingCurve: the searcher asks for what was not recorded.
         SweepError: the sweep is refused as a real one would be.
     """
     plan = make_plan(sweep, planner_of(sweep, record))
-    return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed)).run(enough)
+    return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed), folder).run(enough)
 
 
 class _Simulation:
     def __init__(
-        self, plan: Plan, record: Record, workers: int, yardstick: Yardstick, faults: Faults, chance: random.Random
+        self,
+        plan: Plan,
+        record: Record,
+        workers: int,
+        yardstick: Yardstick,
+        faults: Faults,
+        chance: random.Random,
+        folder: Path | None,
     ) -> None:
         self._plan, self._record, self._free, self._yardstick = plan, record, workers, yardstick
         self._faults, self._chance = faults, chance
-        self._proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan)
+        self._proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self._rule = RULES[plan.sweep.scheduler.name](plan.sweep.scheduler)
         self._now, self._order = 0.0, 0
         self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpus, lambda: self._now)

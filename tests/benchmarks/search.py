@@ -1,0 +1,144 @@
+"""How many trial-epochs each searcher x scheduler needs for the front of a recorded grid, over many seeds.
+
+    python -m tests.benchmarks.search                      every combination over the whole space: the table of docs/search.md
+    python -m tests.benchmarks.search --block 0            over the first method block alone, for searchers that want one block
+
+A replay stops when its front has 95 % of the hypervolume of the whole grid's (reported scores, counts on a log axis, complete
+configurations only). The ratio is to random search without stopping, in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.learning_curves import Record, read_record
+from orchestrator.simulation import Yardstick, simulate, whole_record
+from orchestrator.sweep import Sweep, load_sweep
+
+ROOT = Path(__file__).parent.parent.parent
+RECORD = Path(__file__).with_name("recorded_grid.csv")
+SWEEP = ROOT / "sweeps" / "recorded_grid.yaml"
+SEARCHERS = ("random", "sobol", "tpe")
+ONE_BLOCK = ("random", "sobol", "tpe", "nsga2", "nsga3", "gp")
+SCHEDULERS = {
+    "none": "{name: none}",
+    "asha": "{name: asha, grace: 0.5, factor: 3}",
+    "asha, factor 4": "{name: asha, grace: 0.5, factor: 4}",
+    "hyperband": "{name: hyperband, grace: 0.5, factor: 3, brackets: 2}",
+    "median": "{name: median, grace: 0.5}",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A combination over all seeds: trial-epochs of each replay, None where it never came so far."""
+
+    searcher: str
+    scheduler: str
+    epochs: list[float | None]
+    seconds: float
+
+    @property
+    def middle(self) -> float:
+        """The median, replays that never came so far counted as endless."""
+        return median(math.inf if one is None else one for one in self.epochs)
+
+    @property
+    def quarters(self) -> tuple[float, float]:
+        known = [math.inf if one is None else one for one in self.epochs]
+        low, _, high = quantiles(known, n=4, method="inclusive") if len(known) > 1 else (known[0],) * 3
+        return low, high
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    flags = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    flags.add_argument("--seeds", type=int, default=20)
+    flags.add_argument("--workers", type=int, default=4)
+    flags.add_argument("--reach", type=float, default=0.95)
+    flags.add_argument("--block", type=int)
+    flags.add_argument("--recorded", type=Path, default=RECORD)
+    flags.add_argument("--searchers", nargs="+")
+    flags.add_argument("--schedulers", nargs="+", choices=SCHEDULERS, default=list(SCHEDULERS))
+    given = flags.parse_args(arguments)
+    console = Console(highlight=False, width=110)
+    searchers = given.searchers or (SEARCHERS if given.block is None else ONE_BLOCK)
+    record = read_record(given.recorded)
+    rows = []
+    for row in measure(record, searchers, given.schedulers, given.seeds, given.workers, given.reach, given.block):
+        console.print(f"{row.searcher} + {row.scheduler}: {row.middle:.0f} ({row.seconds:.0f} s)", style="dim")
+        rows.append(row)
+    _, whole = whole_record(sweep_of("grid", "none", 0, given.block, None), record)
+    console.print(table(rows, f"trial-epochs to {given.reach:.0%} of the grid's hypervolume; the grid takes {whole:g}"))
+
+
+def measure(
+    record: Record,
+    searchers: Sequence[str],
+    schedulers: Sequence[str],
+    seeds: int,
+    workers: int,
+    reach: float,
+    block: int | None,
+) -> Iterator[Row]:
+    """Every combination, one after another."""
+    summaries, _ = whole_record(sweep_of("grid", "none", 0, block, None), record)
+    size = len(summaries)
+    for searcher in searchers:
+        for scheduler in schedulers:
+            started, epochs = time.perf_counter(), []
+            for seed in range(seeds):
+                sweep = sweep_of(searcher, scheduler, seed, block, size)
+                yardstick = Yardstick(summaries, sweep.objectives)
+                enough = reach * yardstick.whole
+                epochs.append(simulate(sweep, record, workers, yardstick, seed=seed, enough=enough).epochs_to(enough))
+            yield Row(searcher, scheduler, epochs, time.perf_counter() - started)
+
+
+def table(rows: Sequence[Row], title: str) -> Table:
+    """The table of a run; ratios are to random search without stopping, where that was run."""
+    found = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in ("searcher", "scheduler"):
+        found.add_column(name)
+    for name in ("median", "quartiles", "of random", "reached"):
+        found.add_column(name, justify="right")
+    plain = next((row.middle for row in rows if (row.searcher, row.scheduler) == ("random", "none")), math.nan)
+    for row in rows:
+        low, high = row.quarters
+        reached = sum(one is not None for one in row.epochs)
+        found.add_row(
+            row.searcher,
+            row.scheduler,
+            f"{row.middle:.0f}",
+            f"{low:.0f} - {high:.0f}",
+            f"{row.middle / plain:.2f}",
+            f"{reached}/{len(row.epochs)}",
+        )
+    return found
+
+
+def sweep_of(
+    searcher: str, scheduler: str, seed: int, block: int | None, trials: int | None, changes: dict[str, Any] | None = None
+) -> Sweep:
+    """The grid's sweep file with another searcher and scheduler, over one of its blocks or all."""
+    search = {"algorithm": searcher} | ({"seed": seed, "trials": trials} if trials else {})
+    given = {"search": search, "scheduler": yaml.safe_load(SCHEDULERS[scheduler])} | (changes or {})
+    if block is not None:
+        given["space"] = [yaml.safe_load(SWEEP.read_text())["space"][block]]
+    return load_sweep(
+        SWEEP, [f"{name}={yaml.safe_dump(value, default_flow_style=True).strip()}" for name, value in given.items()]
+    )
+
+
+if __name__ == "__main__":
+    main()
