@@ -41,7 +41,8 @@ class RawData:
 class Task:
     """One row of TASKS. `metrics` are names in `craft.tasks.metrics.METRICS`; `primary` x 100 is the score.
 
-    `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds.
+    `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds;
+    `span` is what the values of a regression lie in, where that is known.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Task:
     metrics: tuple[str, ...]
     primary: str
     load: Callable[[Task, DataSettings], RawData]
+    span: tuple[float, float] | None = None
 
     @property
     def suite(self) -> str:

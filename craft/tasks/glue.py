@@ -38,8 +38,8 @@ def load(task: Task, data: DataSettings) -> RawData:
         tables = [read_rows(path) for path in paths]
     else:
         paths, tables = (), _from_hub(name, splits)
-    labels = task.labels
-    train, *reported = (to_dataset(table, text=task.text, label=task.label, labels=labels) for table in tables)
+    checked = [to_dataset(table, text=task.text, label=task.label, labels=task.labels, span=task.span) for table in tables]
+    train, *reported = checked
     return RawData(train, dict(zip(suffixes, reported, strict=True)), fingerprint([train, *reported]), paths)
 
 
@@ -74,7 +74,8 @@ def _from_hub(name: str, splits: list[str]) -> list[Rows]:
 
 def _row(name: str, title: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str) -> Task:
     kind = "classification" if labels else "regression"
-    return Task(f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load)  # type: ignore[arg-type]
+    span = None if labels else (0.0, 5.0)  # STS-B, the one regression
+    return Task(f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load, span)  # type: ignore[arg-type]
 
 
 _PAIR = ("sentence1", "sentence2")

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def to_dataset(rows: Rows, *, text: Sequence[str], label: str, labels: Sequence[str]) -> Dataset:
+def to_dataset(
+    rows: Rows, *, text: Sequence[str], label: str, labels: Sequence[str], span: tuple[float, float] | None = None
+) -> Dataset:
     """The checked rows as a dataset in memory.
 
     Args:
@@ -25,6 +27,7 @@ def to_dataset(rows: Rows, *, text: Sequence[str], label: str, labels: Sequence[
         text: one column of text, or two for pairs.
         label: the column that holds the answer.
         labels: class names in order; none for regression. A cell may hold a name or its place in this order.
+        span: the least and the largest value of a regression.
 
     Returns:
         Columns `text` (and `text_pair`) as strings; `label` as int64 for classes, float32 for regression.
@@ -46,7 +49,7 @@ def to_dataset(rows: Rows, *, text: Sequence[str], label: str, labels: Sequence[
     columns["label"] = (
         [class_index(cell, labels, rows, row, label) for row, cell in enumerate(answers)]
         if labels
-        else [_number(cell, rows, row, label) for row, cell in enumerate(answers)]
+        else [_number(cell, rows, row, label, span) for row, cell in enumerate(answers)]
     )
     kinds = {name: Value("string") for name in columns} | {"label": Value("int64" if labels else "float32")}
     return Dataset.from_dict(columns, features=Features(kinds))
@@ -83,13 +86,15 @@ def fingerprint(splits: Iterable[Dataset]) -> str:
     return digest.hexdigest()
 
 
-def _number(cell: Any, rows: Rows, row: int, column: str) -> float:
+def _number(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, float] | None) -> float:
     try:
         value = float(cell)
     except (TypeError, ValueError):
         value = math.nan
     if isinstance(cell, bool) or not math.isfinite(value):
         raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a finite number is expected")
+    if span is not None and not span[0] <= value <= span[1]:
+        raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed is {span[0]:g} to {span[1]:g}")
     return value
 
 

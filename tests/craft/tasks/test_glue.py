@@ -82,6 +82,14 @@ def test_a_score_that_is_no_number_is_named(tmp_path):
     )
 
 
+@pytest.mark.parametrize("value", [5.5, -0.1, 100.0])
+def test_a_similarity_out_of_range_is_named(tmp_path, value):
+    for split in ("train", "validation"):
+        write(tmp_path, "stsb", split, sentence1=["a", "b"], sentence2=["a", "b"], label=[5.0, value])
+    message = refused("glue/stsb", DataSettings(root=str(tmp_path)))
+    assert f"train.parquet, row 2: column 'label' holds {value}; allowed is 0 to 5" in message
+
+
 def test_missing_text_is_named(tmp_path):
     message = refused("glue/cola", cola(tmp_path, labels=(0, 1), sentence=["a", None]))
     assert "row 2: column 'sentence' holds nothing; text is expected" in message
