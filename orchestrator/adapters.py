@@ -26,15 +26,14 @@ from craft.checkpoint import MANIFEST_FILE
 from craft.spec import DataSettings
 from craft.tasks import find_task
 from orchestrator.front import full_label
+from orchestrator.looking_back import answer, flags_for
 from orchestrator.mistakes import unknown
 from orchestrator.model_card import Origin, loading, model_card
-from orchestrator.pick import RULES, NothingMeets, choose_seed, pick, titles
-from orchestrator.run import QUIET
+from orchestrator.pick import RULES, choose_seed, pick, titles
 from orchestrator.summary import Entry
 from orchestrator.sweep_record import SweepRecord, find_sweep
 from orchestrator.tracking_uri import redact, resolve_uri
 
-GOOD, NOTHING, WRONG = 0, 1, 2
 CARD_FILE = "README.md"
 
 EXAMPLES = f"""\
@@ -70,12 +69,8 @@ class Taken:
 
 def parser() -> argparse.ArgumentParser:
     """The command line's flags."""
-    flags = argparse.ArgumentParser(
-        prog="python -m orchestrator.adapters",
-        description="Take an adapter of a sweep home: a folder with a model card, a merged model, or a registered one.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Take an adapter of a sweep home: a folder with a model card, a merged model, or a registered one."
+    flags = flags_for("adapters", about, EXAMPLES)
     flags.add_argument("sweep", metavar="SWEEP", help="a sweep's name, or its folder runs/NAME")
     flags.add_argument("--pick", metavar="RULE|CONFIGURATION", required=True, help="which configuration; see below")
     flags.add_argument("--to", metavar="DIR", type=Path, help="where to write; made, and must be empty")
@@ -84,31 +79,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--merge", action="store_true", help="merged into the base: a full model, written in float32")
     flags.add_argument("--base", metavar="FOLDER|ID", help="where the base model lies here, if not under its name in the sweep")
     flags.add_argument("--register", metavar="NAME", help="also (or only) make it a version of this registered model")
-    flags.add_argument(
-        "--tracking-uri", metavar="URI", help="the MLflow store to look in; sqlite:///mlflow.db if there is no folder"
-    )
-    flags.add_argument("--storage", metavar="FOLDER", help="where sweeps' folders lie, instead of runs/")
     return flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
-    given = parser().parse_args(arguments)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
-        _main(given, Console(file=sys.stdout, soft_wrap=True, highlight=False, markup=False))
-        return GOOD
-    except NothingMeets as error:
-        errors.print(str(error))
-        return NOTHING
-    except (ValueError, OSError) as error:
-        errors.print(redact(str(error)))
-        return WRONG
-    except KeyboardInterrupt:
-        errors.print("stopped; nothing is left half-written")
-        return 130
+    return answer(parser(), arguments, _main, "stopped; nothing is left half-written")
 
 
 def _main(given: argparse.Namespace, console: Console) -> None:
@@ -174,7 +150,7 @@ def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Ta
     """Each adapter as a version of the registered model; of several tasks, NAME-TASK each."""
     from craft.adapters import RUN_FILE
     from orchestrator.merging import RECORD_FILE
-    from orchestrator.registry import find_trial, register
+    from orchestrator.registry import Candidate, find_trial, register
 
     uri = resolve_uri(given.tracking_uri) if given.tracking_uri else record.uri
     if uri is None:
@@ -187,9 +163,7 @@ def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Ta
                 f"{one.entry.task} is answered in words; only classification and regression can be served. Leave --register out"
             )
         name = given.register if len(taken) == 1 else f"{given.register}-{slug(one.entry.task)}"
-        made = register(
-            uri,
-            find_trial(uri, record.name, one.entry.key),
+        candidate = Candidate(
             one.folder,
             name,
             pair=_pair(run),
@@ -197,6 +171,7 @@ def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Ta
             aliases=[alias for alias, configuration in earned.items() if configuration == one.entry.configuration],
             tags=_tags(record, one, run),
         )
+        made = register(uri, find_trial(uri, record.name, one.entry.key), candidate)
         word = "registered as" if made.new else "is registered already as"
         also = f", also called {', '.join(made.aliases)}" if made.aliases else ""
         console.print(f"{one.entry.task}: {word} version {made.version} of {made.name}{also}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,11 @@ from rich.table import Table
 
 from orchestrator.front import full_label, number
 from orchestrator.intervals import Comparison, Scores, compare, interval
+from orchestrator.looking_back import answer, flags_for
 from orchestrator.pick import NothingMeets, pick
-from orchestrator.run import QUIET
 from orchestrator.summary import Entry, Summary
 from orchestrator.sweep_record import SweepRecord, find_sweep
-from orchestrator.tracking_uri import redact
 
-GOOD, NOTHING, WRONG = 0, 1, 2
 DESPITE = ("model", "protocol", "data")
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 
@@ -78,12 +75,8 @@ class Side:
 
 def parser() -> argparse.ArgumentParser:
     """The command line's flags."""
-    flags = argparse.ArgumentParser(
-        prog="python -m orchestrator.compare",
-        description="Compare two sweeps in pairs of task and seed: is one better, by how much, and how sure is that?",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Compare two sweeps in pairs of task and seed: is one better, by how much, and how sure is that?"
+    flags = flags_for("compare", about, EXAMPLES)
     flags.add_argument("first", metavar="SWEEP_A", help="a sweep's name, or its folder runs/NAME")
     flags.add_argument(
         "second", metavar="SWEEP_B", help="the one it is compared with; may be the same, with other configurations"
@@ -95,29 +88,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--despite", choices=DESPITE, action="append", default=[], help="compare although this differs; repeatable"
     )
-    flags.add_argument("--tracking-uri", metavar="URI", help="the MLflow store in which names are looked up")
-    flags.add_argument("--storage", metavar="FOLDER", help="where sweeps' folders lie, instead of runs/")
     return flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
-    given = parser().parse_args(arguments)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
-        wide = None if sys.stdout.isatty() else 160
-        _main(given, Console(file=sys.stdout, soft_wrap=True, highlight=False, markup=False, width=wide))
-        return GOOD
-    except NothingMeets as error:
-        errors.print(str(error))
-        return NOTHING
-    except (ValueError, OSError) as error:
-        errors.print(redact(str(error)))
-        return WRONG
-    except KeyboardInterrupt:
-        return 130
+    return answer(parser(), arguments, _main)
 
 
 def _main(given: argparse.Namespace, console: Console) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,27 +61,29 @@ def find_trial(uri: str, sweep: str, key: str) -> Run:
     return trial
 
 
-def register(
-    uri: str,
-    trial: Run,
-    folder: Path,
-    name: str,
-    *,
-    pair: bool,
-    labels: Sequence[str],
-    aliases: Sequence[str],
-    tags: Mapping[str, str],
-) -> Registered:
-    """Makes `folder` a version of the registered model `name`.
+@dataclass(frozen=True)
+class Candidate:
+    """What is to become a version.
 
-    Args:
-        uri: resolved tracking URI, whose registry is used.
-        trial: the run the model belongs to.
+    Attributes:
         folder: an adapter with its run.json, or a merged model.
+        name: of the registered model.
         pair: whether it reads two texts.
         labels: names of its outputs.
         aliases: names that shall point to this version.
         tags: where it comes from.
+    """
+
+    folder: Path
+    name: str
+    pair: bool
+    labels: Sequence[str]
+    aliases: Sequence[str]
+    tags: Mapping[str, str]
+
+
+def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
+    """Makes a folder a version of a registered model, which belongs to the run `trial`, in the registry of the store at `uri`.
 
     Raises:
         RegistryError: the store refused; with its reason.
@@ -90,34 +92,20 @@ def register(
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client, name = MlflowClient(tracking_uri=uri, registry_uri=uri), candidate.name
+    digest = folder_digest(candidate.folder)
     try:
-        return _register(client, trial, folder, name, pair=pair, labels=labels, aliases=aliases, tags=tags)
+        _ensure_model(client, name)
+        there = _same(client, name, digest)
+        number = there or _new_version(client, trial, replace(candidate, tags={**candidate.tags, DIGEST_TAG: digest}))
+        before = {alias: str(one) for alias, one in (client.get_registered_model(name).aliases or {}).items()}
+        moved = {alias: before[alias] for alias in candidate.aliases if before.get(alias, number) != number}
+        for alias in candidate.aliases:
+            if before.get(alias) != number:
+                client.set_registered_model_alias(name, alias, number)
     except MlflowException as error:
         raise RegistryError(f"the registry at {redact(uri)} refused {name!r}: {redact(str(error))}") from error
-
-
-def _register(
-    client: MlflowClient,
-    trial: Run,
-    folder: Path,
-    name: str,
-    *,
-    pair: bool,
-    labels: Sequence[str],
-    aliases: Sequence[str],
-    tags: Mapping[str, str],
-) -> Registered:
-    tags = {**tags, DIGEST_TAG: folder_digest(folder)}
-    _ensure_model(client, name)
-    there = _same(client, name, tags[DIGEST_TAG])
-    number = there or _new_version(client, trial, folder, name, pair=pair, labels=labels, tags=tags)
-    before = dict(client.get_registered_model(name).aliases or {})
-    for alias in aliases:
-        if str(before.get(alias)) != number:
-            client.set_registered_model_alias(name, alias, number)
-    moved = {alias: str(before[alias]) for alias in aliases if alias in before and str(before[alias]) != number}
-    return Registered(name, number, tuple(aliases), moved, new=there is None)
+    return Registered(name, number, tuple(candidate.aliases), moved, new=there is None)
 
 
 def _ensure_model(client: MlflowClient, name: str) -> None:
@@ -136,23 +124,21 @@ def _same(client: MlflowClient, name: str, digest: str) -> str | None:
     return next((str(one.version) for one in versions if one.tags.get(DIGEST_TAG) == digest), None)
 
 
-def _new_version(
-    client: MlflowClient, trial: Run, folder: Path, name: str, *, pair: bool, labels: Sequence[str], tags: Mapping[str, str]
-) -> str:
+def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
     from mlflow.models import Model, ModelSignature
     from mlflow.pyfunc import save_model
     from mlflow.types import ColSpec, Schema
 
-    inputs = Schema([ColSpec("string", column) for column in (("text", "text_pair") if pair else ("text",))])
-    outputs = Schema([ColSpec("float", label) for label in labels])
-    logged = client.create_logged_model(trial.info.experiment_id, "adapter", trial.info.run_id, tags=dict(tags))
+    inputs = Schema([ColSpec("string", column) for column in (("text", "text_pair") if candidate.pair else ("text",))])
+    outputs = Schema([ColSpec("float", label) for label in candidate.labels])
+    logged = client.create_logged_model(trial.info.experiment_id, "adapter", trial.info.run_id, tags=dict(candidate.tags))
     try:
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "model"
             save_model(
                 path=str(path),
                 loader_module=LOADER,
-                data_path=str(folder),
+                data_path=str(candidate.folder),
                 pip_requirements=requirements(),
                 mlflow_model=Model(
                     artifact_path=logged.artifact_location,
@@ -169,7 +155,9 @@ def _new_version(
         raise
     # A server resolves models:/ itself; a database does so through whatever store is MLflow's global one, so it gets the place.
     source = f"models:/{logged.model_id}" if client.tracking_uri.startswith("http") else logged.artifact_location
-    made: Any = client.create_model_version(name, source, trial.info.run_id, tags=dict(tags), model_id=logged.model_id)
+    made: Any = client.create_model_version(
+        candidate.name, source, trial.info.run_id, tags=dict(candidate.tags), model_id=logged.model_id
+    )
     return str(made.version)
 
 

@@ -95,8 +95,8 @@ def draw(plain: Plain) -> Plain:
         "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
     }
     note = (
-        "PED-ANOVA asks what sets the best apart, fANOVA what explains the score's variance; shares add up to one. They say what "
-        "varied with the score here, not what would under other ranges."
+        "PED-ANOVA asks what sets the best apart, fANOVA what explains the score's variance; shares add up to one. They say "
+        "what varied with the score here, not what would under other ranges."
     )
     return {
         "choices": [
