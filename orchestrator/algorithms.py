@@ -19,12 +19,16 @@ class Algorithm:
             meaning; otherwise it runs every combination of the `values`.
         adaptive: whether it chooses while the sweep runs, from an Optuna study, so that the plan lists nothing beforehand.
         one_block: whether it can search a single method block only: it has no way to learn across blocks of other dimensions.
+        one_objective: whether it can aim at one objective only.
+        numeric: whether every dimension must be a range, or have values with an order.
     """
 
     title: str
     samples: bool
     adaptive: bool = False
     one_block: bool = False
+    one_objective: bool = False
+    numeric: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,14 @@ ALGORITHMS: dict[str, Algorithm] = {
     "nsga2": Algorithm("a genetic algorithm for several objectives", samples=True, adaptive=True, one_block=True),
     "nsga3": Algorithm("a genetic algorithm for many objectives", samples=True, adaptive=True, one_block=True),
     "gp": Algorithm("a Gaussian process: few, expensive configurations", samples=True, adaptive=True, one_block=True),
+    "cmaes": Algorithm(
+        "covariance matrix adaptation: many trials over numbers, one objective",
+        samples=True,
+        adaptive=True,
+        one_block=True,
+        one_objective=True,
+        numeric=True,
+    ),
 }
 
 SCHEDULER_SETTINGS: dict[str, SchedulerRow] = {

@@ -7,7 +7,6 @@ What has one value only is no dimension.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import optuna
 
+from orchestrator.ordering import has_order, ordered
 from orchestrator.space import Block, Choice, Dimension, Point, point
 
 BLOCK = "block"
@@ -52,7 +52,7 @@ class Encoding:
             elif len(one.values) > 1:
                 place = one.values.index(values[name])
                 found[self._name(title, name, one)] = (
-                    _ordered(one.values).index(place) if _has_order(one.values) else _words(one)[place]
+                    ordered(one.values).index(place) if has_order(one.values) else _words(one)[place]
                 )
         return found
 
@@ -73,7 +73,7 @@ class Encoding:
 
     def _name(self, title: str, name: str, dimension: Dimension) -> str:
         plain = f"{title}.{name}" if len(self._blocks) > 1 else name
-        return f"{plain}.place" if isinstance(dimension, Choice) and _has_order(dimension.values) else plain
+        return f"{plain}.place" if isinstance(dimension, Choice) and has_order(dimension.values) else plain
 
 
 def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
@@ -86,8 +86,8 @@ def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
     values = dimension.values
     if len(values) == 1:
         return values[0]
-    if _has_order(values):
-        return values[_ordered(values)[trial.suggest_int(name, 0, len(values) - 1)]]
+    if has_order(values):
+        return values[ordered(values)[trial.suggest_int(name, 0, len(values) - 1)]]
     words = _words(dimension)
     return values[words.index(trial.suggest_categorical(name, words))]
 
@@ -95,7 +95,7 @@ def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
 def _at(dimension: Dimension, share: float) -> Any:
     """The value that a share from 0 to 1 of the dimension stands for."""
     if isinstance(dimension, Choice):
-        order = _ordered(dimension.values) if _has_order(dimension.values) else range(len(dimension.values))
+        order = ordered(dimension.values) if has_order(dimension.values) else range(len(dimension.values))
         return dimension.values[order[_place(share, len(dimension.values))]]
     low, high = dimension.ends
     whole = dimension.distribution.startswith("int_")
@@ -113,33 +113,3 @@ def _place(share: float, count: int) -> int:
 
 def _words(choice: Choice) -> list[str]:
     return [json.dumps(value) for value in choice.values]
-
-
-def _has_order(values: Sequence[Any]) -> bool:
-    """Whether the values are numbers, or equally long lists that agree but for numbers that grow together."""
-    if len(values) < 2:
-        return False
-    if all(_is_number(value) for value in values):
-        return len(set(values)) == len(values)
-    if not all(isinstance(value, list | tuple) and len(value) == len(values[0]) for value in values):
-        return False
-    columns = list(zip(*values, strict=True))
-    moving = [column for column in columns if any(value != column[0] for value in column)]
-    if not moving or not all(_is_number(value) for column in moving for value in column):
-        return False
-    rows = sorted(zip(*moving, strict=True))
-    return all(
-        all(one <= other for one, other in zip(before, after, strict=True)) and before != after
-        for before, after in itertools.pairwise(rows)
-    )
-
-
-def _ordered(values: Sequence[Any]) -> list[int]:
-    """Places of the values from the smallest to the largest."""
-    if _is_number(values[0]):
-        return sorted(range(len(values)), key=lambda place: values[place])
-    return sorted(range(len(values)), key=lambda place: [value for value in values[place] if _is_number(value)])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

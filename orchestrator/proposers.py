@@ -73,4 +73,5 @@ SEARCHERS: dict[str, SearcherRow] = {
     "nsga2": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.nsga2)),
     "nsga3": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.nsga3)),
     "gp": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.gp)),
+    "cmaes": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.cmaes)),
 }

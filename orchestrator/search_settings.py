@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_serializer, model_validator
 from craft.spec import Settings
 from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.mistakes import Mistake, unknown
+from orchestrator.ordering import is_fixed, is_ordered
 from orchestrator.space import Block
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mista
                     f"{algorithm} searches one method block and the space has {len(blocks)}; tpe and sobol search several",
                 )
             ]
-        return []
+        return _check_numeric(algorithm, content, blocks)
     mistakes = [
         Mistake(
             (*block.path, name),
@@ -137,6 +138,28 @@ def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mista
         mistakes.append(
             Mistake(("search", "trials"), f"{algorithm} runs every combination; drop trials, or use algorithm: random")
         )
+    return mistakes
+
+
+def _check_numeric(algorithm: str, content: dict[str, Any], blocks: list[Block]) -> list[Mistake]:
+    row, objectives = ALGORITHMS[algorithm], content.get("objectives")
+    mistakes = []
+    if row.one_objective and (not isinstance(objectives, dict) or len(objectives) != 1):
+        named = ", ".join(objectives) if isinstance(objectives, dict) else "score, trainable_parameters (the default)"
+        message = (
+            f"{algorithm} aims at one objective and there are: {named}; give objectives: {{score: maximize}} and bound the "
+            "rest by constraints, or take tpe"
+        )
+        mistakes.append(Mistake(("search", "algorithm"), message))
+    if row.numeric:
+        moving = [(block, name) for block in blocks for name, one in block.dimensions.items() if not is_fixed(one)]
+        mistakes += [
+            Mistake((*block.path, name), f"{algorithm} searches numbers, and these values have no order; give one, or take tpe")
+            for block, name in moving
+            if not is_ordered(block.dimensions[name])
+        ]
+        if not moving and blocks:
+            mistakes.append(Mistake(("space",), f"{algorithm} has nothing to search: every value is fixed"))
     return mistakes
 
 

@@ -32,6 +32,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from craft.spec import content_hash
+from orchestrator.cma import CmaSampler
 from orchestrator.dimensions import Encoding
 from orchestrator.mistakes import SweepError
 from orchestrator.space import Point, grid, sample
@@ -292,3 +293,7 @@ def nsga3(sweep: Sweep, seed: int) -> BaseSampler:
 
 def gp(sweep: Sweep, seed: int) -> BaseSampler:
     return optuna.samplers.GPSampler(seed=seed)
+
+
+def cmaes(sweep: Sweep, seed: int) -> BaseSampler:
+    return CmaSampler(seed)

@@ -1,0 +1,49 @@
+"""Which choices are numbers in disguise: values with an order, such as ranks that grow together, and their places in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.space import Choice, Dimension
+
+
+def is_fixed(dimension: Dimension) -> bool:
+    """Whether the dimension has one value only."""
+    return len(dimension.values) == 1 if isinstance(dimension, Choice) else dimension.low == dimension.high
+
+
+def is_ordered(dimension: Dimension) -> bool:
+    """Whether the dimension is a range, or a choice whose values have an order."""
+    return not isinstance(dimension, Choice) or has_order(dimension.values)
+
+
+def has_order(values: Sequence[Any]) -> bool:
+    """Whether the values are numbers, or equally long lists that agree but for numbers that grow together."""
+    if len(values) < 2:
+        return False
+    if all(_is_number(value) for value in values):
+        return len(set(values)) == len(values)
+    if not all(isinstance(value, list | tuple) and len(value) == len(values[0]) for value in values):
+        return False
+    columns = list(zip(*values, strict=True))
+    moving = [column for column in columns if any(value != column[0] for value in column)]
+    if not moving or not all(_is_number(value) for column in moving for value in column):
+        return False
+    rows = sorted(zip(*moving, strict=True))
+    return all(
+        all(one <= other for one, other in zip(before, after, strict=True)) and before != after
+        for before, after in itertools.pairwise(rows)
+    )
+
+
+def ordered(values: Sequence[Any]) -> list[int]:
+    """Places of the values from the smallest to the largest."""
+    if _is_number(values[0]):
+        return sorted(range(len(values)), key=lambda place: values[place])
+    return sorted(range(len(values)), key=lambda place: [value for value in values[place] if _is_number(value)])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
