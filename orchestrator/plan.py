@@ -176,10 +176,12 @@ class Planner:
             ]
             raise SweepError(lines) from None
         parameters = checked.model_dump(mode="json")
-        content = {**self._content(point.method, point.training), "parameters": parameters}
+        content = {**self._content(point.method, point.training, path), "parameters": parameters}
         label = _label(method.title, method.label(checked), point.training)
+        if self.sweep.warm_start and content.get("warm_start") is False:
+            label += " afresh"
         try:
-            counts, memory = self._cost(point, parameters)
+            counts, memory = self._cost(point, parameters, path)
         except (ValueError, RunFailed) as error:
             where = f"{self.sweep.where(path)}: {dotted(path)}"
             raise SweepError([f"{where}: {label} cannot be built on {self.sweep.model}: {error}"]) from error
@@ -187,13 +189,15 @@ class Planner:
             content_hash(content, 10), label, point.method, parameters, dict(point.training), counts, memory, path
         )
 
-    def _content(self, method: str, training: dict[str, Any]) -> dict[str, Any]:
+    def _content(self, method: str, training: dict[str, Any], path: YamlPath) -> dict[str, Any]:
+        block = self.sweep.block_at(path)
         overruled = {name for settings in self.sweep.task_training.values() for name in settings}
         return {
             "method": method,
             "training": self.sweep.training_for("", training).identity(),
             # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
             "chosen": sorted(overruled & set(training)),
+            **(block.own if block else {}),
         }
 
     def broken_constraint(self, configuration: Configuration) -> str | None:
@@ -219,21 +223,24 @@ class Planner:
 
     def run_spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         """The run of `configuration` on one task with one seed."""
-        return self._spec(configuration.method, configuration.parameters, configuration.training, task, seed)
+        chosen = configuration.parameters, configuration.training
+        return self._spec(configuration.method, *chosen, configuration.path, task, seed)
 
-    def _spec(self, method: str, parameters: dict[str, Any], training: dict[str, Any], task: str, seed: int) -> RunSpec:
-        sweep = self.sweep
+    def _spec(
+        self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath, task: str, seed: int
+    ) -> RunSpec:
+        sweep, block = self.sweep, self.sweep.block_at(path)
         custom = task.removeprefix("custom/")
         own = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
-        source = sweep.warm_start.get(task)
-        begin = WarmStart(run=self._spec(method, parameters, training, source, seed).key) if source else None
+        source = sweep.warm_start.get(task) if block is None or block.warm_start else None
+        begin = WarmStart(run=self._spec(method, parameters, training, path, source, seed).key) if source else None
         return RunSpec(
             model=sweep.model,
             revision=sweep.revision,
             task=task,
             method=method,
             parameters=parameters,
-            training=sweep.training_for(task, training),
+            training=sweep.training_for(task, training, block),
             # Other tasks' files are no part of this trial: adding one must not rename it.
             data=sweep.data.model_copy(update={"custom": own}),
             protocol=sweep.protocol,
@@ -252,12 +259,14 @@ class Planner:
             task = find_task(self.sweep.task_names[0], self.sweep.data)
             self._meta = meta_model(self.sweep.model, task.kind, task.labels, revision=self.sweep.revision)
         checked = METHODS[configuration.method].parameters.model_validate(configuration.parameters)
-        content = {**self._content(configuration.method, configuration.training), "resolved": resolve(self._meta, checked)}
+        content = self._content(configuration.method, configuration.training, configuration.path)
+        content["resolved"] = resolve(self._meta, checked)
         return content_hash(content, 16)
 
-    def _cost(self, point: Point, parameters: dict[str, Any]) -> tuple[Counts, int | None]:
+    def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:
         tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
-        specs = [self._spec(point.method, parameters, point.training, task.name, self.sweep.seeds[0]) for task in tasks]
+        seed = self.sweep.seeds[0]
+        specs = [self._spec(point.method, parameters, point.training, path, task.name, seed) for task in tasks]
         widest = max(range(len(tasks)), key=lambda index: len(tasks[index].labels))
         return self._counter(specs[widest]), max(map(self._memory, specs)) if self._memory else None
 

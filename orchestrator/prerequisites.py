@@ -1,4 +1,5 @@
-"""What a trial needs that the sweep file must give it: a GPU for a method that runs on one, the run that it starts from.
+"""What trials need that the sweep file must give: a GPU for a method that runs on one, tasks that are there, the run that one
+starts from.
 
     warm_start: {glue/mrpc: glue/mnli}
 
@@ -29,6 +30,13 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
         )
         for block in sweep.blocks
         if METHODS[block.method].requires == "cuda" and not sweep.resources.gpu
+    ]
+    mistakes += [
+        Mistake((*block.path, "task_training", task), f"no such task here.{nearest(task, known)} Tasks: {', '.join(known)}")
+        for block in sweep.blocks
+        for known in [[*sweep.task_names, *dict.fromkeys(name.split("/")[0] for name in sweep.task_names)]]
+        for task in block.task_training
+        if task not in known
     ]
     return mistakes + _check_warm_start(sweep)
 

@@ -29,6 +29,8 @@ DISTRIBUTIONS: dict[str, str] = {
 }
 _RANGE_KEYS = ("values", "min", "max", "distribution")
 MAX_VALUES = 1000
+OWN_KEYS = ("task_training", "warm_start")
+"""What a block may say of its runs beside dimensions."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,23 @@ Dimension = Choice | Range
 
 @dataclass(frozen=True)
 class Block:
-    """One method block: `dimensions` by the canonical names of the method's parameters and of training settings."""
+    """One method block: `dimensions` by the canonical names of the method's parameters and of training settings.
+
+    `task_training` are settings of single tasks for this method alone, as published runs have them; `warm_start` is False
+    where its runs start afresh whatever the sweep's `warm_start` says.
+    """
 
     index: int
     method: str
     dimensions: dict[str, Dimension] = field(default_factory=dict)
+    task_training: dict[str, dict[str, Any]] = field(default_factory=dict)
+    warm_start: bool = True
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What it says beside its dimensions, as far as it says something."""
+        own: dict[str, Any] = {"task_training": self.task_training} if self.task_training else {}
+        return own if self.warm_start else own | {"warm_start": False}
 
     @property
     def path(self) -> YamlPath:
@@ -166,15 +180,17 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
     names = parameter_names(method)
     mistakes: list[Mistake] = []
     dimensions: dict[str, Dimension] = {}
+    own, wrong = _parse_own(content, path)
+    mistakes += wrong
     for key, value in content.items():
-        if key == "method":
+        if key in ("method", *OWN_KEYS):
             continue
         canonical = names.get(key)
         if canonical is None:
             message = (
                 f"unknown key {shown(key)} for method {name}.{nearest(key, names)} "
                 f"Its parameters: {', '.join(method.parameters.model_fields)}. "
-                f"Training settings: {', '.join(TrainingSettings.model_fields)}"
+                f"Training settings: {', '.join(TrainingSettings.model_fields)}. Also: {', '.join(OWN_KEYS)}"
             )
             mistakes.append(Mistake((*path, key), message))
         elif canonical in dimensions:
@@ -185,7 +201,33 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
             mistakes += wrong
             if dimension is not None:
                 dimensions[canonical] = dimension
-    return (None if mistakes else Block(index, name, dimensions)), mistakes
+    for task, settings in (own.get("task_training") or {}).items() if not mistakes else ():
+        mistakes += [
+            Mistake(
+                (*path, "task_training", task, key), "is given by the block for all tasks too, and this would win; keep one"
+            )
+            for key in settings
+            if key in dimensions
+        ]
+    return (None if mistakes else Block(index, name, dimensions, **own)), mistakes
+
+
+def _parse_own(content: dict[str, Any], path: YamlPath) -> tuple[dict[str, Any], list[Mistake]]:
+    """What a block says beside its dimensions. Whether the tasks exist is for the whole file to say."""
+    own = {key: content[key] for key in OWN_KEYS if key in content}
+    mistakes: list[Mistake] = []
+    if not isinstance(own.get("warm_start", True), bool):
+        mistakes.append(Mistake((*path, "warm_start"), f"got {shown(own['warm_start'])}; false where its runs start afresh"))
+    by_task = own.get("task_training", {})
+    if not isinstance(by_task, dict) or not all(isinstance(one, dict) for one in by_task.values()):
+        message = f"got {shown(by_task)}; settings by task, as in {{glue/rte: {{epochs: 80}}}}"
+        return own, [*mistakes, Mistake((*path, "task_training"), message)]
+    for task, settings in by_task.items():
+        try:
+            TrainingSettings.model_validate(settings)
+        except ValidationError as error:
+            mistakes += from_pydantic(error, TrainingSettings, (*path, "task_training", task))
+    return own, mistakes
 
 
 def parameter_names(method: Method) -> dict[str, str]:

@@ -140,19 +140,25 @@ class Sweep(Settings):
         """Where the sweep keeps everything: `storage/name`."""
         return Path(self.storage) / self.name
 
-    def training_for(self, task: str, chosen: dict[str, Any]) -> TrainingSettings:
-        """The settings for `task` where a configuration has `chosen` some itself.
+    def block_at(self, path: YamlPath) -> Block | None:
+        """The method block at `("space", index)`, from which a configuration came."""
+        return next((block for block in self.blocks if block.path == path), None)
 
-        A configuration's choice wins over the task's own settings, those over its suite's, those over `training`.
+    def training_for(self, task: str, chosen: dict[str, Any], block: Block | None = None) -> TrainingSettings:
+        """The settings for `task` where a configuration of `block` has `chosen` some itself.
+
+        The block's settings for the task win over a configuration's choice, that over the task's own settings, those over its
+        suite's, those over `training`.
         """
         suite = task.split("/", 1)[0]
+        own = block.task_training if block else {}
         layers = (
             self.training.model_dump(exclude_unset=True),
             self.task_training.get(suite, {}),
             self.task_training.get(task, {}),
         )
         merged: dict[str, Any] = {}
-        for layer in (*layers, chosen):
+        for layer in (*layers, chosen, own.get(suite, {}), own.get(task, {})):
             merged |= layer
         return TrainingSettings.model_validate(merged)
 

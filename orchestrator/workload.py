@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from craft.spec import TrainingSettings
 from craft.tasks import find_task
-from orchestrator.plan import Plan
+from orchestrator.plan import Configuration, Plan
 from orchestrator.sweep import Sweep
 
 
@@ -19,9 +19,13 @@ def planned_steps(plan: Plan) -> dict[str, int]:
         return {}
     seeds = len(plan.sweep.seeds)
     return {
-        one.id: seeds * sum(steps(plan.sweep.training_for(task, one.training), size) for task, size in sizes.items())
+        one.id: seeds * sum(steps(_training(plan, one, task), size) for task, size in sizes.items())
         for one in plan.configurations
     }
+
+
+def _training(plan: Plan, one: Configuration, task: str) -> TrainingSettings:
+    return plan.sweep.training_for(task, one.training, plan.sweep.block_at(one.path))
 
 
 def train_sizes(sweep: Sweep) -> dict[str, int] | None:

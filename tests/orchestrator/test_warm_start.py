@@ -160,3 +160,59 @@ def test_a_method_for_gpus_is_refused_where_trials_get_none(tmp_path: Path) -> N
     with pytest.raises(SweepError, match=r"sweep.yaml:5: space\.0\.method: qlora runs on a CUDA GPU only"):
         plan_of(tmp_path, text)
     assert len(plan_of(tmp_path, text + "resources: {gpu: 1}\n").trials) == 12
+
+
+OWN = """\
+name: t
+model: m
+tasks: [glue/mrpc, glue/mnli]
+training: {epochs: 3, learning_rate: 1e-3}
+task_training: {glue/mrpc: {epochs: 30, batch_size: 8}}
+warm_start: {glue/mrpc: glue/mnli}
+space:
+  - {method: lora, rank: 8}
+  - method: vera
+    warm_start: false
+    head_learning_rate: 1e-2
+    task_training: {glue: {max_length: 64}, glue/mrpc: {epochs: 40, learning_rate: 3e-2}}
+"""
+
+
+def test_a_method_may_have_settings_of_its_own_for_a_task_and_start_afresh(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, OWN)
+    runs = {(trial.run.method, trial.run.task): trial.run for trial in plan.trials}
+    lora, vera = runs["lora", "glue/mrpc"], runs["vera", "glue/mrpc"]
+    assert (lora.training.epochs, lora.training.learning_rate, lora.training.max_length) == (30, 1e-3, 128)
+    assert (vera.training.epochs, vera.training.learning_rate, vera.training.max_length) == (40, 3e-2, 64)
+    assert (vera.training.batch_size, vera.training.head_learning_rate) == (8, 1e-2)
+    assert (runs["vera", "glue/mnli"].training.epochs, runs["vera", "glue/mnli"].training.max_length) == (3, 64)
+    assert lora.warm_start is not None
+    assert vera.warm_start is None
+    labels = [one.label for one in plan.configurations]
+    assert labels[1].endswith("afresh")
+    # A block's own settings are part of what a configuration is.
+    other = plan_of(tmp_path, OWN.replace("max_length: 64", "max_length: 32"))
+    assert other.configurations[0].id == plan.configurations[0].id
+    assert other.configurations[1].id != plan.configurations[1].id
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("glue/mrpc: {epochs: 40", "glue/mrpd: {epochs: 40", "Did you mean 'glue/mrpc'"),
+        ("epochs: 40", "epoch: 40", "Did you mean 'epochs'"),
+        ("epochs: 40", "head_learning_rate: 1e-3", "keep one"),
+        ("warm_start: false", "warm_start: glue/mnli", "false where its runs start afresh"),
+        (
+            "    task_training: {glue: {max_length: 64}, glue/mrpc: {epochs: 40, learning_rate: 3e-2}}",
+            "    task_training: [1]",
+            "settings by task",
+        ),
+    ],
+)
+def test_mistakes_in_a_blocks_own_settings_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in OWN
+    with pytest.raises(SweepError) as caught:
+        plan_of(tmp_path, OWN.replace(old, new))
+    assert message in str(caught.value)
+    assert "space.1" in str(caught.value)
