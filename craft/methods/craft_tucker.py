@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from craft.methods import BuildContext, Method
+from craft.methods.projected import letters
 from craft.spec import Settings
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
 def label(parameters: Any) -> str:
     ranks = "·".join("L" if rank == "all" else str(rank) for rank in parameters.ranks)
     drop = f" p {parameters.dropout:g}" if parameters.dropout else ""
-    return f"{ranks} {''.join(parameters.projections)}{drop}"
+    return f"{ranks} {letters(parameters.projections)}{drop}"
 
 
 def describe(model: nn.Module) -> dict[str, float]:

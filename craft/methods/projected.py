@@ -67,8 +67,9 @@ def attach_own(model: nn.Module, context: BuildContext, kind: str, projections: 
 
 
 def letters(projections: Sequence[str]) -> str:
-    """`qv`, `qkvo`; words longer than a letter are set apart: `k v down`."""
-    return ("" if all(len(word) == 1 for word in projections) else " ").join(projections)
+    """`qv`, `qkvo`; words longer than a letter are set apart: `qkvo up down`."""
+    joined = "".join(word for word in projections if len(word) == 1)
+    return " ".join([*([joined] if joined else []), *(word for word in projections if len(word) > 1)])
 
 
 def is_meta(model: nn.Module) -> bool:
