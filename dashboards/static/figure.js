@@ -69,6 +69,17 @@ Craft.layout = function (given, palette, width, wide) {
   };
 };
 
+/* Two seeds give intervals far beyond any score. The axis then follows the points, and the bars are cut at its edge. */
+Craft.rangeOf = function (data) {
+  const bars = data.filter(trace => trace.error_y);
+  const values = data.flatMap(trace => (trace.y || []).filter(value => typeof value === "number"));
+  if (!bars.length || !values.length) return undefined;
+  const end = (trace, name, way) => trace.y.map((value, index) => value === null ? value : value + way * ((trace.error_y[name] || [])[index] || 0)).filter(value => value !== null);
+  const low = Math.min(...values), high = Math.max(...values), spread = high - low || 1, edge = 0.06 * spread;
+  const lowest = Math.min(low, ...bars.flatMap(trace => end(trace, "arrayminus", -1))), highest = Math.max(high, ...bars.flatMap(trace => end(trace, "array", 1)));
+  return [Math.max(lowest, low - spread) - edge, Math.min(highest, high + spread) + edge];
+};
+
 /* One drawn figure: keeps its spec and its choices over updates. `on` has hover(id, event), leave(), click(id), select(ids or null). */
 Craft.Figure = class {
   constructor(holder, on, wide) {
@@ -98,6 +109,7 @@ Craft.Figure = class {
     for (const trace of data) this.dress(trace, palette);
     this.data = data;
     const layout = Craft.layout(figure.layout || {}, palette, width, this.wide);
+    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = Craft.rangeOf(data);
     // other axes mean another picture: a zoom of the old one would be nonsense there
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
     layout.showlegend = figure.layout && "showlegend" in figure.layout ? figure.layout.showlegend : data.filter(trace => trace.showlegend !== false).length > 1;

@@ -47,7 +47,7 @@ Craft.Table = class {
     // words to filter by are put together once, not at every key
     this.texts = table.columns.map(column => table.id.map((_, row) => Craft.cell(table, column, row)));
     this.words = table.id.map((_, row) => table.columns.map(column => String(column.values[row] ?? "")).join("\u0001").toLowerCase());
-    this.widths = this.texts.map((texts, index) => texts.reduce((most, text) => Math.max(most, text.length), table.columns[index].label.length + 2) * (table.columns[index].kind === "text" ? 0.9 : 1));
+    this.widths = this.texts.map((texts, index) => texts.reduce((most, text) => Math.max(most, text.length * (table.columns[index].kind === "text" ? 0.9 : 1)), table.columns[index].label.length * 0.95));
     this.tools.hidden = Boolean(table.plain);
     this.shared.hidden = !(table.shared && table.shared.length);
     if (!this.shared.hidden) {
@@ -174,7 +174,7 @@ Craft.Table = class {
     }}, column.label + sign);
     const head = Craft.element("th", {scope: "col", "aria-sort": sorted, class: column.kind === "text" ? "" : "num"}, button);
     // as wide as its longest text, in the page or not: a column must not change its width while one scrolls
-    if (!this.data.plain) head.style.minWidth = `min(${this.widths[index]}ch + 20px, var(--widest))`;
+    if (this.shown.length > Craft.SIGHT / this.height) head.style.minWidth = `min(${this.widths[index]}ch + 20px, var(--widest))`;
     return head;
   }
 
