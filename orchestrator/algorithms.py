@@ -18,6 +18,7 @@ class Algorithm:
         samples: whether it draws configurations, so that `search.trials` says how many and ranges (`min`, `max`) have a
             meaning; otherwise it runs every combination of the `values`.
         adaptive: whether it chooses while the sweep runs, from an Optuna study, so that the plan lists nothing beforehand.
+        learns: whether what has run tells it where to go on, so that it can begin with the results of earlier sweeps.
         one_block: whether it can search a single method block only: it has no way to learn across blocks of other dimensions.
         one_objective: whether it can aim at one objective only.
         numeric: whether every dimension must be a range, or have values with an order.
@@ -26,6 +27,7 @@ class Algorithm:
     title: str
     samples: bool
     adaptive: bool = False
+    learns: bool = False
     one_block: bool = False
     one_objective: bool = False
     numeric: bool = False
@@ -43,14 +45,17 @@ ALGORITHMS: dict[str, Algorithm] = {
     "grid": Algorithm("every combination of the values", samples=False),
     "random": Algorithm("configurations drawn at random, seeded", samples=True),
     "sobol": Algorithm("configurations spread evenly (a scrambled Sobol sequence)", samples=True, adaptive=True),
-    "tpe": Algorithm("tree-structured Parzen estimators: learns from what has run", samples=True, adaptive=True),
-    "nsga2": Algorithm("a genetic algorithm for several objectives", samples=True, adaptive=True, one_block=True),
-    "nsga3": Algorithm("a genetic algorithm for many objectives", samples=True, adaptive=True, one_block=True),
-    "gp": Algorithm("a Gaussian process: few, expensive configurations", samples=True, adaptive=True, one_block=True),
+    "tpe": Algorithm("tree-structured Parzen estimators: learns from what has run", samples=True, adaptive=True, learns=True),
+    "nsga2": Algorithm("a genetic algorithm for several objectives", samples=True, adaptive=True, learns=True, one_block=True),
+    "nsga3": Algorithm("a genetic algorithm for many objectives", samples=True, adaptive=True, learns=True, one_block=True),
+    "gp": Algorithm(
+        "a Gaussian process: few, expensive configurations", samples=True, adaptive=True, learns=True, one_block=True
+    ),
     "cmaes": Algorithm(
         "covariance matrix adaptation: many trials over numbers, one objective",
         samples=True,
         adaptive=True,
+        learns=True,
         one_block=True,
         one_objective=True,
         numeric=True,

@@ -24,6 +24,7 @@ from craft.results import Counts, RunFailed
 from craft.spec import RunSpec, WarmStart, content_hash
 from craft.tasks import find_task
 from orchestrator.algorithms import ALGORITHMS
+from orchestrator.earlier import Earlier, earlier_results
 from orchestrator.mistakes import SweepError, YamlPath, dotted, from_pydantic
 from orchestrator.parameters import text
 from orchestrator.space import Point, covering, grid, sample
@@ -82,7 +83,8 @@ class Plan:
 
     A plan of an adaptive algorithm starts without configurations and gets them by `add` while the sweep runs; any plan may get
     more seeds by `replicate`. Its `planner` judges what an algorithm proposes; `probed` are points of its space that were tried
-    out beforehand and may be trained, and `examples` are their trials, for what is prepared before.
+    out beforehand and may be trained, and `examples` are their trials, for what is prepared before. `earlier` are results of
+    other sweeps that its algorithm begins with.
     """
 
     sweep: Sweep
@@ -93,6 +95,7 @@ class Plan:
     planner: Planner | None = None
     examples: list[TrialSpec] = field(default_factory=list)
     probed: list[Configuration] = field(default_factory=list)
+    earlier: list[Earlier] = field(default_factory=list)
 
     @property
     def adaptive(self) -> bool:
@@ -356,6 +359,7 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         planner=planner,
         examples=[trial for one in probed for trial in planner.trials(one)],
         probed=probed,
+        earlier=earlier_results(sweep, planner) if sweep.search.warm_start else [],
     )
 
 

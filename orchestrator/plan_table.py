@@ -78,6 +78,9 @@ def _print_bounds(plan: Plan, console: Console) -> None:
         f"trainable parameters of points tried out: {min(sizes):,} to {max(sizes):,}",
         highlight=False,
     )
+    if plan.earlier:
+        names = ", ".join(sweep.search.warm_start)
+        console.print(f"it begins with {len(plan.earlier)} results of {names}", highlight=False)
     if plan.dropped:
         total = len(plan.dropped) + len(plan.probed)
         console.print(

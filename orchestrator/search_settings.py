@@ -22,6 +22,7 @@ class SearchSettings(Settings):
     algorithm: str = "grid"
     trials: int | None = Field(None, gt=0, le=100_000)
     seed: int = Field(0, ge=0, lt=2**32)
+    warm_start: tuple[str, ...] = Field((), description="earlier sweeps to learn from: their folders or names")
 
     @field_validator("algorithm")
     @classmethod
@@ -115,6 +116,10 @@ def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mista
     algorithm = search.get("algorithm", "grid")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         return []
+    if search.get("warm_start") and not ALGORITHMS[algorithm].learns:
+        able = ", ".join(name for name, row in ALGORITHMS.items() if row.learns)
+        message = f"{algorithm} learns nothing from results; drop it, or take one that learns: {able}"
+        return [Mistake(("search", "warm_start"), message)]
     if ALGORITHMS[algorithm].samples:
         if search.get("trials") is None:
             return [Mistake(("search",), f"{algorithm} needs trials: how many configurations to draw, as in trials: 64")]

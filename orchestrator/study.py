@@ -84,6 +84,7 @@ class StudyProposer:
         self._used_up = False
         self._study = self._open(folder)
         self._restore()
+        self._learn_earlier()
 
     @property
     def exhausted(self) -> bool:
@@ -166,6 +167,24 @@ class StudyProposer:
                 for number in known.waiting:
                     self._answer(number, known)
                 known.waiting.clear()
+
+    def _learn_earlier(self) -> None:
+        """Tells the study what earlier sweeps found, each once."""
+        known = {
+            trial.user_attrs.get("earlier") for trial in self._study.get_trials(deepcopy=False) if trial.state.is_finished()
+        }
+        for one in self._plan.earlier:
+            if one.source in known:
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._study.enqueue_trial(self._encoding.parameters(one.point))
+                trial = self._study.ask()
+                self._encoding.suggest(trial)
+            for name, excess in excesses(self._sweep, self._planner.configuration(one.point)).items():
+                trial.set_constraint(name, excess)
+            trial.set_user_attr("earlier", one.source)
+            self._study.tell(trial, [one.values[name] for name in self._objectives])
 
     def _give_up(self, trial: FrozenTrial) -> None:
         if trial.state == TrialState.RUNNING:

@@ -1,0 +1,139 @@
+"""Results of earlier sweeps, for a searcher that learns to begin with: `search.warm_start: [run folder or sweep's name]`.
+
+A configuration of an earlier sweep counts if it is complete, and if it is a point of this sweep's space: the same method, every
+dimension's value allowed here, and whatever this file fixes fixed there to the same. Model, protocol and tasks must be the same
+for all of it, or scores would be compared that cannot be. The searcher is told the search score, as of its own suggestions.
+What it suggests again is trained again: these results belong to another sweep, and its front is not this one's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.mistakes import SweepError
+from orchestrator.parameters import flat_parameters, flatten, text
+from orchestrator.space import Block, Choice, Dimension, Point, point
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Planner
+    from orchestrator.summary import Summary
+    from orchestrator.sweep import Sweep
+    from orchestrator.sweep_record import SweepRecord
+
+ELSEWHERE = ("model", "revision", "protocol", "task", "seed")
+"""Parameters that are compared for the whole sweep, or are no part of a configuration."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A point of this sweep's space with the values that an earlier sweep found there. `source` names that configuration."""
+
+    point: Point
+    values: dict[str, float]
+    source: str
+
+
+def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
+    """What the sweeps that the file names found in this sweep's space, in their order.
+
+    Raises:
+        SweepError: there is no such sweep, it is of another model, protocol or tasks, or none of it lies in this space.
+    """
+    found: list[Earlier] = []
+    for index, name in enumerate(sweep.search.warm_start):
+        where = f"{sweep.where(('search', 'warm_start', index))}: search.warm_start.{index}"
+        try:
+            record = _find(name, sweep)
+            complete = [one for one in record.summaries if one.complete]
+        except (ValueError, OSError) as error:
+            raise SweepError([f"{where}: {error}"]) from None
+        if differs := _differs(record, sweep):
+            raise SweepError([f"{where}: {name} is of {differs}, so its scores say nothing here"])
+        matching = [one for summary in complete if (one := _matching(record.name, summary, sweep, planner))]
+        if not matching:
+            message = f"none of the {len(complete)} complete configurations of {name} is a point of this space"
+            raise SweepError([f"{where}: {message}; settings that this file fixes must be as they were there"])
+        found += matching
+    return found
+
+
+def _find(name: str, sweep: Sweep) -> SweepRecord:
+    from orchestrator.sweep_record import NoSuchSweep, find_sweep
+
+    try:
+        return find_sweep(name, storage=sweep.storage)
+    except NoSuchSweep as missing:
+        try:
+            return find_sweep(name, sweep.tracking.uri)
+        except (ValueError, OSError):
+            raise missing from None
+
+
+def _differs(record: SweepRecord, sweep: Sweep) -> str | None:
+    theirs = record.sweep
+    pairs = (
+        ("the model", Path(theirs.model).name, Path(sweep.model).name),
+        ("the protocol", theirs.protocol, sweep.protocol),
+        ("the tasks", ", ".join(sorted(theirs.task_names)), ", ".join(sorted(sweep.task_names))),
+    )
+    return next((f"{what} {there}, this one of {here}" for what, there, here in pairs if there != here), None)
+
+
+def _matching(name: str, summary: Summary, sweep: Sweep, planner: Planner) -> Earlier | None:
+    for block in sweep.blocks:
+        values = _values(block, summary)
+        if values is None:
+            continue
+        candidate = point(block, values)
+        try:
+            configuration = planner.configuration(candidate)
+        except SweepError:
+            continue
+        run = flat_parameters(planner.run_spec(configuration, sweep.task_names[0], sweep.seeds[0]))
+        if not all(_same(run.get(key), value) for key, value in summary.parameters.items() if key not in ELSEWHERE):
+            continue
+        own = {"score": summary.value("search_score")}
+        found = {one: own.get(one, configuration.known.get(one, summary.value(one))) for one in sweep.objectives}
+        if all(map(math.isfinite, found.values())):
+            return Earlier(candidate, found, f"{name} {summary.configuration}")
+    return None
+
+
+def _values(block: Block, summary: Summary) -> dict[str, Any] | None:
+    """The summary's value of every dimension of `block`; None if it is no point of it."""
+    if block.method != summary.method:
+        return None
+    values: dict[str, Any] = {}
+    for name, dimension in block.dimensions.items():
+        known, value = _value(name, dimension, summary.parameters)
+        if not known:
+            return None
+        values[name] = value
+    return values
+
+
+def _value(name: str, dimension: Dimension, flat: Mapping[str, Any]) -> tuple[bool, Any]:
+    """Whether the dimension allows what `flat` says, and which of its values that is."""
+    if isinstance(dimension, Choice):
+        for value in dimension.values:
+            wanted = flatten({name: value}) or {name: None}
+            if all(_same(flat.get(key), one) for key, one in wanted.items()):
+                return True, value
+        return False, None
+    try:
+        number = float(flat[name])
+    except (KeyError, TypeError, ValueError):
+        return False, None
+    inside = dimension.low <= number <= dimension.high
+    if dimension.distribution.startswith("int_"):
+        return inside and number.is_integer(), int(number) if number.is_integer() else None
+    return inside, number
+
+
+def _same(one: Any, other: Any) -> bool:
+    # A store keeps text, a journal numbers.
+    return (one is None and other is None) or (one is not None and other is not None and text(one) == text(other))
