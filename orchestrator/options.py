@@ -48,6 +48,7 @@ class SweepOutcome:
         trouble: why the run ended before its plan did, where it did.
         signal: the number of the signal that stopped it, where one did.
         spent: what of the budget ended it, where something did.
+        open: whether a searcher had more to propose, or more seeds were to be given, when it ended.
     """
 
     results: dict[str, TrialResult]
@@ -61,8 +62,9 @@ class SweepOutcome:
     signal: int | None = None
     spent: str | None = None
     notes: list[str] = field(default_factory=list)
+    open: bool = False
 
     @property
     def complete(self) -> bool:
-        """Every trial of the plan has a result that counts."""
-        return not (self.failed or self.interrupted or self.missing)
+        """Every trial of the plan has a result that counts, and no more were to come."""
+        return not (self.failed or self.interrupted or self.missing or self.open)

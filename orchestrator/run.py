@@ -27,6 +27,7 @@ from orchestrator.sweep import Sweep, load_sweep
 from orchestrator.tracking_uri import redact, resolve_uri
 
 if TYPE_CHECKING:
+    from orchestrator.options import SweepOutcome
     from orchestrator.plan import Plan
 
 GOOD, SOME_FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -159,7 +160,12 @@ def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, cons
     outcome = run_session(plan, options, given.tracking_uri or plan.sweep.tracking.uri, console, again)
     if outcome.trouble:
         Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
-    if outcome.signal is not None and (outcome.interrupted or outcome.missing):
+    return exit_status(outcome)
+
+
+def exit_status(outcome: SweepOutcome) -> int:
+    """What the process says of how the sweep stands. A budget that is used up is a good end, a signal with work left is not."""
+    if outcome.signal is not None and (outcome.interrupted or outcome.missing or outcome.open):
         return 128 + outcome.signal
     good = outcome.complete or (outcome.spent is not None and not outcome.failed)
     return GOOD if good and not outcome.trouble else SOME_FAILED

@@ -186,7 +186,8 @@ class _Run:
 
     def outcome(self, trouble: str | None) -> SweepOutcome:
         seconds, spent = time.monotonic() - self._started, self.watch.spent
-        outcome = self.recorder.outcome(seconds, trouble, self.stop.signal, spent)
+        more = self.plan.grows and not self.proposer.exhausted
+        outcome = replace(self.recorder.outcome(seconds, trouble, self.stop.signal, spent), open=more)
         return replace(outcome, notes=[*outcome.notes, f"ended by {spent}"]) if spent else outcome
 
     def _closed(self) -> str | None:

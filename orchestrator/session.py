@@ -73,7 +73,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
 
             try:
                 outcome = run_sweep(plan, options, tracker=tracker, last_words=last_words)
-                done, open_ = outcome.complete or outcome.spent, outcome.interrupted or outcome.missing
+                done, open_ = outcome.complete or outcome.spent, outcome.interrupted or outcome.missing or outcome.open
                 status = "finished" if done else "interrupted" if open_ else "failed"
                 deciding = sweep.replication.deciding if sweep.replication else ()
                 summaries = mark_front(summarize(plan.trials, outcome.results, plan.counts), sweep.objectives, deciding)
@@ -221,6 +221,8 @@ def _show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console,
     if rest:
         have = "trial has" if rest == 1 else "trials have"
         console.print(f"{rest} {have} no result yet; go on with: {again}", markup=False, soft_wrap=True)
+    elif outcome.open:
+        console.print(f"there was more to propose; go on with: {again}", markup=False, soft_wrap=True)
 
 
 def shown_path(path: Path) -> str:

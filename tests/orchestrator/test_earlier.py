@@ -103,7 +103,7 @@ def test_what_is_learnt_is_used(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("space", "search", "more", "message"),
     [
-        (RANGE, "{algorithm: tpe, trials: 3, warm_start: [frist]}", "tasks: [toy/acceptability]\n", "there is no sweep .*frist"),
+        (RANGE, "{algorithm: tpe, trials: 3, warm_start: [frist]}", "tasks: [toy/acceptability]\n", "is no sweep .*frist"),
         (
             RANGE,
             "{algorithm: tpe, trials: 3, warm_start: [first]}",

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator import run
 from orchestrator.ledger import Ledger
+from orchestrator.options import SweepOutcome
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -174,3 +176,29 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     assert len(results) == 6
     written = [json.loads(line)["key"] for line in (stored / "ledger.jsonl").read_text().splitlines()]
     assert len(written) == len(set(written)) == 6
+
+
+def outcome_of(**how: Any) -> SweepOutcome:
+    ended: dict[str, Any] = {"finished": [], "stopped": [], "failed": [], "interrupted": [], "missing": []}
+    return SweepOutcome(results={}, seconds=1.0, **(ended | how))
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        ({"finished": ["a"]}, 0),
+        ({"finished": ["a"], "stopped": ["b"]}, 0),
+        ({"finished": ["a"], "failed": ["b"]}, 1),
+        ({"finished": ["a"], "trouble": "Ray broke off"}, 1),
+        ({"finished": ["a"], "interrupted": ["b"], "signal": 2}, 130),
+        ({"finished": ["a"], "signal": 15}, 0),  # it came when nothing was left to do
+        # Stopped between two suggestions: nothing runs and nothing is missing, but the searcher had not come to its end.
+        ({"finished": ["a"], "open": True, "signal": 15}, 143),
+        ({"finished": ["a"], "open": True, "signal": 2}, 130),
+        ({"finished": ["a"], "open": True, "spent": "budget.target"}, 0),
+        ({"finished": ["a"], "missing": ["b"], "open": True, "spent": "budget.wall_clock"}, 0),
+        ({"finished": ["a"], "failed": ["b"], "spent": "budget.wall_clock"}, 1),
+    ],
+)
+def test_the_exit_status_says_how_the_sweep_stands(how: dict[str, Any], status: int) -> None:
+    assert run.exit_status(outcome_of(**how)) == status
