@@ -165,7 +165,7 @@ def draw(plain: Plain) -> Plain:
                 "x": {"$": "v/{x}", "pick": f"group/{number_}"},
                 "y": {"$": "v/{y}", "pick": f"group/{number_}"},
                 "customdata": {"$": "id", "pick": f"group/{number_}"},
-                "marker": {"color": by_method[method], "symbol": SYMBOLS[sweep % len(SYMBOLS)], "size": 8, "opacity": 0.5},
+                "marker": {"color": by_method[method], "symbol": SYMBOLS[sweep % len(SYMBOLS)], "size": 8, "opacity": 0.6},
                 **({"error_y": _error(f"group/{number_}", by_method[method])} if few else {}),
             }
         )
