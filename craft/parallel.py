@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,16 +133,27 @@ def gathered(meeting: Meeting, rank: int, size: int) -> Iterator[Team]:
     Raises:
         MemberLost: somebody did not come.
     """
-    if meeting.host == "127.0.0.1":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    with _losses_named():
+    with _losses_named(), _network_of(meeting):
         dist.init_process_group(backend, store=meeting.store, rank=rank, world_size=size, timeout=_PATIENCE)
     try:
         yield Team(rank, size)
     finally:
         # Closes the connections: members that wait for this one hear at once that it is gone.
         dist.destroy_process_group()
+
+
+@contextmanager
+def _network_of(meeting: Meeting) -> Iterator[None]:
+    """A team that meets on loopback opens no port elsewhere."""
+    if meeting.host != "127.0.0.1" or sys.platform != "linux" or "GLOO_SOCKET_IFNAME" in os.environ:
+        yield
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        yield
+    finally:
+        del os.environ["GLOO_SOCKET_IFNAME"]
 
 
 @contextmanager

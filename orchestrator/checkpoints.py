@@ -40,7 +40,7 @@ class Stored:
         """A local folder with its content: itself where storage is this machine's disk, a copy in `directory` elsewhere."""
         if isinstance(self.filesystem, fs.LocalFileSystem):
             return Path(self.path)
-        fs.copy_files(self.path, str(directory), source_filesystem=self.filesystem)
+        _copy(self.filesystem, self.path, directory)
         return directory
 
 
@@ -149,7 +149,7 @@ def local_adapter(storage: str, stored: str, home: Path) -> Path:
     beside = posixpath.dirname(path)
     for name in (ADAPTER_FOLDER, PREDICTIONS_FOLDER):
         if filesystem.get_file_info(posixpath.join(beside, name)).type == fs.FileType.Directory:
-            fs.copy_files(posixpath.join(beside, name), str(home / name), source_filesystem=filesystem)
+            _copy(filesystem, posixpath.join(beside, name), home / name)
     return home / ADAPTER_FOLDER
 
 
@@ -157,6 +157,12 @@ def stored_result(checkpoint: Path) -> dict[str, Any] | None:
     """The result that a finished trial left in its last checkpoint, if this is one."""
     path = checkpoint / RESULT_FILE
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def _copy(filesystem: fs.FileSystem, path: str, folder: Path) -> None:
+    # Arrow makes the folders it finds in the source, but not those above them.
+    folder.mkdir(parents=True, exist_ok=True)
+    fs.copy_files(path, str(folder), source_filesystem=filesystem)
 
 
 def _folders(filesystem: fs.FileSystem, path: str) -> list[fs.FileInfo]:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from orchestrator.stop import Stop
 
 
+log = logging.getLogger(__name__)
+
+
 class Run(Protocol):
     """What is asked of the run that an attempt belongs to."""
 
@@ -98,7 +101,13 @@ class Recording(tune.Callback):
             self._recorder.ended(result)
             return
         parts = (f"attempt-{self._attempt}", result.key, checkpoint, ADAPTER_FOLDER)
-        adapter = local_adapter(self._run.storage, posixpath.join(*parts), self._run.folder / ADAPTERS_FOLDER / result.key)
+        adapter = None
+        try:
+            adapter = local_adapter(self._run.storage, posixpath.join(*parts), self._run.folder / ADAPTERS_FOLDER / result.key)
+        except OSError:
+            log.exception(
+                "the adapter of trial %s cannot be read back from %s; its result counts", result.key, self._run.storage
+            )
         self._recorder.ended(with_facts(result, adapter=within(self._run.storage, *parts)), adapter)
 
     def _why(self, trial: Any) -> str:

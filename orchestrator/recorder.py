@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from orchestrator.checkpoints import ADAPTER_FOLDER
 from orchestrator.ledger import Ledger
 from orchestrator.options import SweepOutcome
 from orchestrator.parameters import flat_parameters
@@ -233,7 +234,7 @@ class Recorder:
         # Storage by URI: the driver's own copy, if it came to make one.
         copies = self._ledger.path.parent / ADAPTERS_FOLDER
         noted = {key: str(result.facts["adapter"]) for key, result in settled.items() if "adapter" in result.facts}
-        adapters = {key: copies / key if "://" in adapter else Path(adapter) for key, adapter in noted.items()}
+        adapters = {key: copies / key / ADAPTER_FOLDER if "://" in adapter else Path(adapter) for key, adapter in noted.items()}
         self._track("settle", settled, {key: path for key, path in adapters.items() if path.is_dir()})
         for configuration in self._tracker.open_configurations:
             if configuration in self._trials_of:

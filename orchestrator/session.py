@@ -87,7 +87,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
             tracker.sweep_ended(status, _ended(plan, summaries, outcome), files)
             if outcome.signal is None:
                 # The page reads the store, so the store must have everything first; then it is an artifact there itself.
-                patience = SHIP_STOPPED_SECONDS if tracker.flush(SHIP_SECONDS) else SHIP_SECONDS
+                patience = SHIP_STOPPED_SECONDS if outcome.trouble else SHIP_SECONDS
+                patience = SHIP_STOPPED_SECONDS if tracker.flush(patience) else patience
                 for page in _page(folder, uri):
                     tracker.add_file(page)
                     files.append(page)

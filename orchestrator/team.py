@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec
+from orchestrator import crash
 from orchestrator.trial import out_of_memory
 from orchestrator.worker import WorkerSettings, free_memory, memory_limit
 
@@ -148,7 +149,7 @@ def _cause(work: list[Any]) -> BaseException | None:
             if out_of_memory(cause) or isinstance(cause, RunFailed):
                 return cause
         except ray.exceptions.RayError as error:
-            return MemberLost(f"a worker of this trial died: {' '.join(str(error).split())[:300]}")
+            return MemberLost(f"one of its workers was lost: {crash.describe(error)}")
     return None
 
 

@@ -25,11 +25,15 @@ class Server:
         environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         log = (self.folder / "server.log").open("ab")
         self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        deadline = time.monotonic() + 120
-        while not self.answers():
-            assert self._process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
-            assert time.monotonic() < deadline, "the server does not come up"
-            time.sleep(0.2)
+        deadline = time.monotonic() + 300
+        try:
+            while not self.answers():
+                assert self._process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
+                assert time.monotonic() < deadline, "the server does not come up"
+                time.sleep(0.2)
+        except AssertionError:
+            self.kill()
+            raise
 
     def answers(self) -> bool:
         try:
