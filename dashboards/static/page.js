@@ -274,7 +274,7 @@ Craft.Page = class {
     if (panel.choicesShown === signature && panel.choices.childElementCount) return;
     panel.choicesShown = signature;
     panel.choices.replaceChildren(...(spec.choices || []).filter(choice => choice.options.length > 1).map(choice => {
-      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; panel.figure.update(panel.figure.spec); }},
+      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; this.drawing = panel.figure.update(panel.figure.spec); }},
         ...choice.options.map(option => make("option", {value: option.value}, option.label.slice(0, 80))));
       box.value = panel.figure.chosen[choice.name];
       return make("label", {}, choice.label, box);
