@@ -3,7 +3,7 @@
     python tests/benchmarks/dashboard.py [--configurations 1000] [--trials 4] [--json FILE]
 
 Writes a synthetic sweep (configurations x (trials + 1) runs) into a temporary SQLite store, serves it and opens it in headless
-Chromium. The page reads such a store from its file; what MLflow's own API takes for the same, and when a page that has to ask it
+Chromium. The page reads such a store from its file; what MLflow's own API takes for the same, and when a page that must ask it
 draws, is timed beside it. An interaction is timed from its start until the browser has painted the frame after it.
 """
 

@@ -89,6 +89,7 @@ def test_live_and_afterwards(tmp_path: Path) -> None:
                 assert found, (tmp_path / "dashboards.log").read_text()
                 watch(browser, found[0], sweep)
                 finished(browser, found[0], tmp_path / "runs" / "live", mlflow)
+            assert sweep.wait(240) == 0, (tmp_path / "orchestrator.run.log").read_text()
         recorded(browser, mlflow)
     finally:
         browser.quit()
@@ -122,7 +123,8 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
     assert len(rows) == CONFIGURATIONS
     Browser.until(lambda: drawn(browser).keys() == rows.keys(), "every configuration is drawn")
     for identity, (x, y) in drawn(browser).items():
-        assert (x, y) == pytest.approx((float(rows[identity]["trainable_parameters"]), float(rows[identity]["score"])))
+        row = rows[identity]
+        assert (x, y) == pytest.approx((float(row["trainable_parameters"]), float(row["score"])), rel=1e-5)
     on_front = {identity for identity, row in rows.items() if row["on_front"] == "True"}
     assert set(browser.run("Craft.page.table.data.front")) == on_front
 
@@ -148,8 +150,8 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
         browser.run(COPY.format(kind))
         browser.wait(f"document.querySelector('.said').textContent.endsWith('copied as {kind}')")
         copied[kind] = browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0], arguments[0])")
-    first = next(csv.DictReader(io.StringIO(copied["CSV"])))
-    assert float(first["score"]) == pytest.approx(float(rows[smallest]["score"]), rel=1e-5)
+    scores = {float(row["trainable_parameters"]): float(row["score"]) for row in csv.DictReader(io.StringIO(copied["CSV"]))}
+    assert scores[x] == pytest.approx(float(rows[smallest]["score"]), rel=1e-5)
     assert copied["LaTeX"].startswith("\\begin{tabular}")
     assert copied["Markdown"].startswith("| Configuration |")
     browser.run("document.querySelector('.chip').click()")
