@@ -22,8 +22,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from craft.checkpoint import write_folder
+from craft.fingerprint import FACTORS, FINGERPRINT
 from craft.methods import BuildContext, find_method, refuse_elsewhere
 from craft.models import TASK_TYPES, head_names, is_head, load_model, load_tokenizer, quiet_libraries
+from craft.resizing import RESIZABLE, resized
 from craft.spec import RunSpec, WarmStart
 
 if TYPE_CHECKING:
@@ -99,7 +101,10 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
 
 
 def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
-    """Puts what another run's adapter has learnt, its task head excepted, into a model that has the same method on it.
+    """Puts what another run's adapter has learnt into a model that has the same method on it.
+
+    From another task everything but its head, and the parameters must be the same. From the same task the head too: the run
+    goes on from there, and its ranks may be others (`craft.resizing`).
 
     Args:
         start: names that run, and the folder of its adapter.
@@ -115,9 +120,12 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
     theirs = RunSpec.model_validate(json.loads((folder / RUN_FILE).read_text())["spec"])
     if theirs.key != start.run:
         raise ValueError(f"{folder} holds the adapter of run {theirs.key}, not of {start.run}, which this run starts from")
+    goes_on = theirs.task == spec.task
     for name in ("model", "revision", "method", "parameters"):
-        if getattr(theirs, name) != getattr(spec, name):
-            given, there = getattr(spec, name), getattr(theirs, name)
+        given, there = getattr(spec, name), getattr(theirs, name)
+        if name == "parameters" and goes_on:
+            given, there = ({key: one for key, one in each.items() if key not in RESIZABLE} for each in (given, there))
+        if there != given:
             raise ValueError(f"the adapter in {folder} has another {name} ({there}) than the run that starts from it ({given})")
     heads = head_names(model)
     put: Any
@@ -127,7 +135,11 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
     else:
         own, put = trainable_state(model), restore_trainable
         learnt = load_file(folder / TRAINABLE_FILE)
-    saved = {name: weight for name, weight in learnt.items() if not is_head(name, heads)}
+    saved = {name: weight for name, weight in learnt.items() if goes_on or not is_head(name, heads)}
+    if goes_on and theirs.parameters != spec.parameters:
+        # What says which factors J needs is this model's own.
+        weights = {name: weight for name, weight in saved.items() if FINGERPRINT not in name and FACTORS not in name}
+        saved = resized(weights, own, identity=spec.method == "craft")
     unknown = [name for name in saved if name not in own]
     if unknown or not saved:
         odd = ", ".join(unknown[:3]) or "it is empty"

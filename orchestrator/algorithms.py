@@ -35,10 +35,16 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class SchedulerRow:
-    """One row of SCHEDULER_SETTINGS: `settings` are the keys that may stand beside `name` in the file's `scheduler` section."""
+    """One row of SCHEDULER_SETTINGS.
+
+    Attributes:
+        settings: the keys that may stand beside `name` in the file's `scheduler` section.
+        serves: the algorithms that it can run beside; all of them if none is named.
+    """
 
     title: str
     settings: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -67,4 +73,9 @@ SCHEDULER_SETTINGS: dict[str, SchedulerRow] = {
     "asha": SchedulerRow("asynchronous successive halving: at each rung the best of every few go on", ("grace", "factor")),
     "hyperband": SchedulerRow("ASHA in brackets that begin to stop later and later", ("grace", "factor", "brackets")),
     "median": SchedulerRow("stops what is below the median of its rivals", ("grace", "rivals")),
+    "pbt": SchedulerRow(
+        "population based training: the worst go on from the best, with other hyper-parameters",
+        ("interval", "share"),
+        serves=("random", "grid"),
+    ),
 }

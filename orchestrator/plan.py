@@ -24,12 +24,15 @@ from craft.results import Counts, RunFailed
 from craft.spec import RunSpec, WarmStart, content_hash
 from craft.tasks import find_task
 from orchestrator.algorithms import ALGORITHMS
+from orchestrator.configuration import Configuration, Dropped
 from orchestrator.earlier import Earlier, earlier_results
 from orchestrator.mistakes import SweepError, YamlPath, dotted, from_pydantic
 from orchestrator.parameters import text
 from orchestrator.space import Point, covering, grid, sample
 from orchestrator.sweep import Sweep
 from orchestrator.trial import TrialSpec
+
+__all__ = ["Configuration", "Dropped", "Plan", "Planner", "make_plan"]
 
 MAX_TRIALS = 100_000
 PROBES = 100
@@ -38,43 +41,6 @@ SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_si
 
 Counter = Callable[[RunSpec], Counts]
 MemoryEstimate = Callable[[RunSpec], int]
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """One point of the search space, by its effective content.
-
-    Attributes:
-        id: 10 hexadecimal digits, a hash of method, parameters and training settings.
-        parameters: the method's, defaults filled in.
-        training: the training settings that the point itself chose; they win over the file's other ones.
-        counts: what it costs, counted on the meta device, with the widest of its tasks' heads.
-        estimated_memory_bytes: what a training step is estimated to need, on the hungriest of its tasks.
-        path: the method block it came from.
-    """
-
-    id: str
-    label: str
-    method: str
-    parameters: dict[str, Any]
-    training: dict[str, Any]
-    counts: Counts
-    estimated_memory_bytes: int | None = None
-    path: YamlPath = ()
-
-    @property
-    def known(self) -> dict[str, float]:
-        """Its metrics known before training."""
-        memory = {} if self.estimated_memory_bytes is None else {"estimated_memory_bytes": self.estimated_memory_bytes}
-        return {**self.counts.known(), **memory}
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A configuration that breaks a constraint and is never trained."""
-
-    configuration: Configuration
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -104,11 +70,15 @@ class Plan:
     @property
     def grows(self) -> bool:
         """Whether it may get configurations or trials while it runs."""
-        return self.adaptive or self.sweep.replication is not None
+        return self.adaptive or self.sweep.replication is not None or self.sweep.scheduler.name == "pbt"
 
     @property
     def expected_trials(self) -> int:
         """How many trials there will be: known, or at most, where they are chosen while the sweep runs."""
+        if self.sweep.scheduler.name == "pbt":
+            epochs, interval = self.sweep.training.epochs, self.sweep.scheduler.interval
+            first = len(self.sweep.task_names) * len(self.sweep.seeds) * sum(one.parent is None for one in self.configurations)
+            return first * max(1, round(epochs / interval))
         if not self.adaptive:
             return len(self.trials)
         return max(len(self.trials), self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
@@ -227,7 +197,13 @@ class Planner:
     def run_spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         """The run of `configuration` on one task with one seed."""
         chosen = configuration.parameters, configuration.training
-        return self._spec(configuration.method, *chosen, configuration.path, task, seed)
+        run = self._spec(configuration.method, *chosen, configuration.path, task, seed)
+        if configuration.parent is not None:
+            begin = WarmStart(run=self.run_spec(configuration.parent, task, seed).key)
+            run = run.model_copy(update={"warm_start": begin})
+        if self.sweep.scheduler.name == "pbt":
+            run = run.model_copy(update={"training": run.training.model_copy(update={"epochs": self.sweep.scheduler.interval})})
+        return run
 
     def _spec(
         self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath, task: str, seed: int

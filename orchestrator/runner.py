@@ -32,6 +32,7 @@ from orchestrator.ledger import Ledger, one_driver
 from orchestrator.nodes import Cluster, joined, share
 from orchestrator.objectives import SearchValues
 from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.population import Population
 from orchestrator.progress import Display
 from orchestrator.proposers import Proposer
 from orchestrator.quiet import noise_to_log
@@ -141,7 +142,9 @@ class _Run:
         if plan.adaptive:
             for configuration in list(plan.configurations):
                 self._trials(configuration)
-        if plan.sweep.replication is not None:
+        if plan.sweep.scheduler.name == "pbt":
+            self.proposer = Population(plan, self.recorder, display.expect)
+        elif plan.sweep.replication is not None:
             self.proposer = Replicating(self.proposer, plan, self.recorder, display.expect)
 
     @property

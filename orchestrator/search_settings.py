@@ -36,6 +36,7 @@ class SchedulerSettings(Settings):
     """Which trials are stopped early, and by what rule (`orchestrator.stopping`).
 
     `grace` is in epochs: none is stopped before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
+    `interval` is a generation in epochs, `share` how much of a population is replaced after each.
     """
 
     name: str = "none"
@@ -43,6 +44,8 @@ class SchedulerSettings(Settings):
     factor: float = Field(3.0, ge=2, le=16)
     brackets: int = Field(3, ge=1, le=8)
     rivals: int = Field(3, ge=1)
+    interval: float = Field(1.0, gt=0)
+    share: float = Field(0.25, gt=0, le=0.5)
 
     @model_validator(mode="after")
     def _has_them(self) -> SchedulerSettings:
@@ -172,14 +175,40 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
     scheduler, training = sweep.scheduler, sweep.training
     if scheduler.name == "none":
         return []
+    serves = SCHEDULER_SETTINGS[scheduler.name].serves
+    if serves and sweep.search.algorithm not in serves:
+        message = (
+            f"{scheduler.name} changes configurations itself and cannot serve {sweep.search.algorithm}; "
+            f"give search.algorithm: {' or '.join(serves)} for its first population, or another scheduler"
+        )
+        return [Mistake(("scheduler", "name"), message)]
     if sweep.objectives.get("score") != "maximize":
         return [Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")]
+    if scheduler.name == "pbt":
+        return _check_population(sweep)
     epochs = [training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())]
     searched = any("epochs" in block.dimensions for block in sweep.blocks)
     if training.max_steps is None and not searched and scheduler.grace >= max(epochs):
         message = f"grace is {scheduler.grace:g} epochs and training has {max(epochs):g}, so nothing would ever be stopped"
         return [Mistake(("scheduler", "grace"), message)]
     return []
+
+
+def _check_population(sweep: Sweep) -> list[Mistake]:
+    """What generations cannot be made of."""
+    epochs, interval = sweep.training.epochs, sweep.scheduler.interval
+    whole = epochs / interval
+    mistakes = []
+    if whole < 2 or abs(whole - round(whole)) > 1e-9:
+        message = f"training has {epochs:g} epochs, which are not two or more generations of {interval:g}"
+        mistakes.append(Mistake(("scheduler", "interval"), message))
+    settings = [sweep.training.max_steps is not None, any("epochs" in one.dimensions for one in sweep.blocks)]
+    if any(settings) or any("epochs" in one for one in sweep.task_training.values()):
+        mistakes.append(Mistake(("scheduler",), "pbt counts in training.epochs: no max_steps, and no epochs elsewhere"))
+    for name, given in (("replication", sweep.replication is not None), ("warm_start", bool(sweep.warm_start))):
+        if given:
+            mistakes.append(Mistake((name,), "goes with configurations that stay as they are; scheduler.name is pbt"))
+    return mistakes
 
 
 def _check_replication(sweep: Sweep) -> list[Mistake]:

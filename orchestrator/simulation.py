@@ -129,6 +129,9 @@ def simulate(
         MissingCurve: the searcher asks for what was not recorded.
         SweepError: the sweep is refused as a real one would be.
     """
+    if sweep.scheduler.name == "pbt" or sweep.replication is not None:
+        what = "scheduler.name: pbt changes configurations while they train" if sweep.scheduler.name == "pbt" else "replication"
+        raise SweepError([f"{sweep.name}: {what}: a record has no such trials, so it cannot be replayed"])
     plan = make_plan(sweep, planner_of(sweep, record))
     return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed), folder).run(enough)
 

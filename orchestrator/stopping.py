@@ -134,6 +134,7 @@ RULES: dict[str, Callable[[SchedulerSettings], Rule | None]] = {
     "asha": lambda settings: Halving(settings.grace, settings.factor),
     "hyperband": lambda settings: Halving(settings.grace, settings.factor, settings.brackets),
     "median": lambda settings: Median(settings.grace, settings.rivals),
+    "pbt": lambda settings: None,  # it stops nothing; its generations are `orchestrator.population`'s
 }
 
 

@@ -1,0 +1,48 @@
+"""A configuration: one point of a sweep's search space, with what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from craft.results import Counts
+from orchestrator.mistakes import YamlPath
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One point of the search space, by its effective content.
+
+    Attributes:
+        id: 10 hexadecimal digits, a hash of method, parameters and training settings.
+        parameters: the method's, defaults filled in.
+        training: the training settings that the point itself chose; they win over the file's other ones.
+        counts: what it costs, counted on the meta device, with the widest of its tasks' heads.
+        estimated_memory_bytes: what a training step is estimated to need, on the hungriest of its tasks.
+        path: the method block it came from.
+        parent: the configuration from whose adapters its trials go on, in population based training.
+    """
+
+    id: str
+    label: str
+    method: str
+    parameters: dict[str, Any]
+    training: dict[str, Any]
+    counts: Counts
+    estimated_memory_bytes: int | None = None
+    path: YamlPath = ()
+    parent: Configuration | None = field(default=None, repr=False)
+
+    @property
+    def known(self) -> dict[str, float]:
+        """Its metrics known before training."""
+        memory = {} if self.estimated_memory_bytes is None else {"estimated_memory_bytes": self.estimated_memory_bytes}
+        return {**self.counts.known(), **memory}
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A configuration that breaks a constraint and is never trained."""
+
+    configuration: Configuration
+    reason: str
