@@ -108,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
-        return _main(given, Console(file=sys.stdout, quiet=given.quiet, highlight=False), _again(arguments))
+        width = None if sys.stdout.isatty() else 160  # in a log the front's table would be cut to 80 columns
+        return _main(given, Console(file=sys.stdout, quiet=given.quiet, highlight=False, width=width), _again(arguments))
     except (ValueError, OSError) as error:
         errors.print(str(error))
         return WRONG
