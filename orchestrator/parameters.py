@@ -22,6 +22,8 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
     if run.revision:
         flat["revision"] = run.revision
     flat["protocol"] = run.protocol
+    if run.task == "commonsense":
+        flat.update(flatten(run.data.generation.model_dump(mode="json"), "generation."))
     if run.warm_start is not None:
         flat["warm_start"] = run.warm_start.run
     flat.update(flatten(run.parameters))

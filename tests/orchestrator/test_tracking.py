@@ -94,6 +94,8 @@ def test_a_whole_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
     tracker.trial_started(trial, {"r1_effective": 6})
     for step in (10, 20, 30):
         tracker.trial_progress(trial.key, progress(step))
+    (folder / "trials" / "predictions").mkdir(parents=True)
+    (folder / "trials" / "predictions" / "boolq.jsonl").write_text('{"answer": "true"}\n')
     tracker.trial_ended(finished(trial), adapter(folder / "trials" / "a"))
     tracker.configuration_ended(
         trial.configuration,
@@ -161,6 +163,8 @@ def test_a_whole_sweep_as_mlflow_shows_it(uri: str, tmp_path: Path) -> None:
 
     assert {item.path for item in client.list_artifacts(sweep.info.run_id)} == {"front.csv", "manifest.json", "sweep.yaml"}
     local = Path(client.download_artifacts(run.info.run_id, "adapter", str(tmp_path)))
+    answers = client.list_artifacts(run.info.run_id, "predictions")
+    assert [item.path for item in answers] == ["predictions/boolq.jsonl"]
     weights = (local / "adapter_model.safetensors").read_bytes()
     assert hashlib.sha256(weights).digest() == hashlib.sha256(bytes(range(256)) * 40).digest()
     assert (tmp_path / "mlartifacts").is_dir(), "artifacts lie beside the database"

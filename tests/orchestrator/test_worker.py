@@ -31,6 +31,8 @@ def trains(seen: list[Path | None]) -> Callable:
         report(Progress(1, 2, 0.5, {"search_score": 51.0}, [{"step": 1, "train_loss": 2.0}]))
         (directory / "adapter").mkdir()
         (directory / "adapter" / "weights").write_text("w")
+        (directory / "predictions").mkdir()
+        (directory / "predictions" / "boolq.jsonl").write_text("{}")
         return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 1, 2, 1.0)
 
     return train
@@ -69,6 +71,7 @@ def test_it_reports_progress_then_its_result_with_a_sealed_adapter(tmp_path: Pat
     assert none == {}
     assert last["result"]["metrics"] == {"score": 70.0}
     assert files["adapter/weights"] == "w"
+    assert files["predictions/boolq.jsonl"] == "{}"
     assert TrialResult.from_json(json.loads(files["result.json"])) == TrialResult.from_json(last["result"])
     assert list((tmp_path / "scratch").iterdir()) == []
 
