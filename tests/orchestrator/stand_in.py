@@ -13,6 +13,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -190,12 +191,18 @@ def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bo
         to_the_end: False to kill only; a later call in the same folder goes on.
     """
     # Steps so long that there is work left at the last kill.
-    told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": 0.15 * times, "session": True}
+    told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(3.0, 0.3 * times), "session": True}
     ledger, log = Ledger(folder / "test"), folder / "log"
     known: dict[str, Any] = {}
     for kill in range(times):
         process = start_driver(folder, **told)
-        moment = draw.uniform(3.0, 33.0)
+        # A third of them while it starts, wherever that is; the others once it is at work.
+        when = "it started" if kill % 3 == 0 else "its first trial began"
+        moment = draw.uniform(1.0, 20.0) if kill % 3 == 0 else draw.uniform(0.0, 12.0)
+        if kill % 3:
+            before = len(starts(log)) if log.exists() else 0
+            while process.poll() is None and not (log.exists() and len(starts(log)) > before):
+                time.sleep(0.05)
         try:
             process.wait(moment)
             how = "had ended"
@@ -206,7 +213,7 @@ def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bo
         now = ledger.finished()
         assert known.items() <= now.items(), "a result is gone or has changed"
         known = now
-        yield f"{kill + 1}: {how} after {moment:.1f} s, {len(now)} of 12 trials done"
+        yield f"{kill + 1}: {how} {moment:.1f} s after {when}, {len(now)} of 12 trials done"
     if not to_the_end:
         return
     process = start_driver(folder, **told)
