@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from orchestrator.checkpoints import newest_whole, open_storage, storage_of, stored_checkpoints, within
+from craft.checkpoint import write_folder
+from orchestrator.checkpoints import local_adapter, newest_whole, open_storage, storage_of, stored_checkpoints, within
 from orchestrator.ledger import Ledger
 from tests.orchestrator.stand_in import start_driver, starts
 
@@ -69,6 +70,28 @@ def answers(url: str) -> bool:
         return urllib.request.urlopen(url, timeout=2).status == 200
     except OSError:
         return False
+
+
+@pytest.mark.cluster
+def test_checkpoints_and_adapters_come_back_from_s3(tmp_path: Path, s3: str) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "adapter").mkdir()
+        (folder / "adapter" / "adapter_model.safetensors").write_text("weights")
+
+    filesystem, root = open_storage(s3)
+    for number in (1, 2):
+        made = write_folder(tmp_path / "made", fill)
+        if number == 2:  # cut short
+            (made / "adapter" / "adapter_model.safetensors").write_text("weig")
+        place = f"{root}/attempt-1/key/checkpoint_00000{number}"
+        filesystem.create_dir(place, recursive=True)
+        fs.copy_files(str(made), place, destination_filesystem=filesystem)
+    checkpoint, broken = newest_whole(s3, "key", tmp_path / "fetched")
+    assert broken == 1
+    assert checkpoint is not None
+    assert (checkpoint / "adapter" / "adapter_model.safetensors").read_text() == "weights"
+    adapter = local_adapter(s3, "attempt-1/key/checkpoint_000001/adapter", tmp_path / "sweep" / "adapters" / "key")
+    assert (adapter / "adapter_model.safetensors").read_text() == "weights"
 
 
 @pytest.mark.cluster
