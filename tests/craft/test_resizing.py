@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+from craft.adapters import load_adapter, start_from
+from craft.methods import METHODS, BuildContext
+from craft.models import load_model
 from craft.resizing import resized
+from craft.spec import RunSpec
+from craft.training import train_run
 from craft.tucker import hosvd
+
+SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
 
 
 def reconstruct(core: torch.Tensor, u: list[torch.Tensor], js: list[torch.Tensor]) -> torch.Tensor:
@@ -64,3 +74,34 @@ def test_lora_grown_computes_what_it_computed() -> None:
 def test_another_thing_of_the_same_name_is_refused() -> None:
     with pytest.raises(ValueError, match="A has 1 dimensions where 2 are wanted"):
         resized({"A": torch.zeros(3)}, {"A": torch.zeros(3, 3)}, identity=False)
+
+
+@pytest.mark.parametrize(("method", "before", "after"), [("craft", 8, 12), ("craft", 8, 4), ("lora", 2, 4), ("lora", 4, 2)])
+def test_a_run_of_the_same_task_goes_on_at_another_rank(
+    tiny_bert: str, tmp_path: Path, method: str, before: int, after: int
+) -> None:
+    def spec_of(rank: int, **more: Any) -> RunSpec:
+        parameters = {"ranks": ["all", rank, rank]} if method == "craft" else {"rank": rank}
+        return RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=SHORT, **more)
+
+    source = spec_of(before)
+    adapter = train_run(source, tmp_path / "source").adapter
+    spec = spec_of(after, warm_start={"run": source.key, "adapter": str(adapter)})
+    row = METHODS[method]
+    model = row.build(
+        load_model(tiny_bert, "classification", ("negative", "positive"), seed=3),
+        row.parameters.model_validate(spec.parameters),
+        BuildContext("SEQ_CLS", total_steps=3),
+    )
+    assert spec.warm_start is not None
+    start_from(model, spec.warm_start, spec)
+    theirs = dict(load_adapter(adapter)[0].named_parameters())
+    changed = 0
+    for name, weight in ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad):
+        shared = tuple(slice(0, min(one, other)) for one, other in zip(weight.shape, theirs[name].shape, strict=True))
+        assert torch.equal(weight[shared], theirs[name][shared]), name  # the head's too: the task is the same
+        changed += weight.shape != theirs[name].shape
+    assert changed
+    result = train_run(spec, tmp_path / "run")
+    assert result.steps == SHORT["max_steps"]
+    assert load_adapter(result.adapter)
