@@ -100,6 +100,7 @@ def _serve(store, host: str, port: int) -> int:  # type: ignore[no-untyped-def]
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()  # from here on a browser waits for its answer instead of being refused
     except (OSError, OverflowError) as error:
         listener.close()
         raise DashboardError(

@@ -223,7 +223,16 @@ class Recorder:
         for key in self._specs:
             by_status[self.results[key].status if key in self.results else "missing"].append(key)
         return SweepOutcome(
-            results=dict(self.results), seconds=seconds, trouble=trouble, signal=signal, spent=spent, **by_status
+            results=dict(self.results),
+            seconds=seconds,
+            trouble=trouble,
+            signal=signal,
+            spent=spent,
+            finished=by_status["finished"],
+            stopped=by_status["stopped"],
+            failed=by_status["failed"],
+            interrupted=by_status["interrupted"],
+            missing=by_status["missing"],
         )
 
     def _catch_up(self) -> None:
