@@ -21,6 +21,8 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
     if isinstance(cause, BaseException):
         return reason(cause)
     text = " ".join(str(error).split()) if error is not None else ""
+    # Ray ends every word of a lost process with a list of what it might have been, memory among it.
+    text = text.partition("Some common causes include")[0]
     tail = _tail(stderr)
     hung = re.search(r"Timeout \((\d+):(\d+):(\d+)", tail)
     if hung:

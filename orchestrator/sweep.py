@@ -213,9 +213,9 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
         mistakes += wrong
         blocks += [block] if block else []
     mistakes += check_search(content, blocks, sweep)
-    mistakes += check_prerequisites(sweep) if sweep and not mistakes else []
     mistakes += _check_names(content)
     mistakes += _check_tasks(content)
+    mistakes += check_prerequisites(sweep) if sweep and not mistakes else []
     return sweep, mistakes
 
 

@@ -15,6 +15,7 @@ from orchestrator.study import STUDY_FILE
 from tests.orchestrator.test_study import plan_of, propose, run_all
 
 ONE = "objectives: {score: maximize}\n"
+TWO = "objectives: {score: maximize, trainable_parameters: minimize}\n"
 SPACE = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"
 
 
@@ -78,7 +79,7 @@ def test_it_learns_what_breaks_a_constraint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("space", "more", "message"),
     [
-        (SPACE, "", "cmaes aims at one objective and there are: score, trainable_parameters"),
+        (SPACE, TWO, "cmaes aims at one objective and there are: score, trainable_parameters"),
         ("{method: lora, rank: {min: 1, max: 8}, projections: {values: [[q, v], [k, o]]}}", ONE, "projections.*have no order"),
         ("{method: lora, rank: 4}", ONE, "nothing to search"),
         (f"{SPACE}, {SPACE}", ONE, "one method block and the space has 2"),

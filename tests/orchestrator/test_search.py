@@ -22,6 +22,7 @@ def plan_of(folder: Path, algorithm: str) -> Plan:
     file.write_text(
         "name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0, 1]\n"
         f"space: [{{method: lora, rank: {{values: [1, 2, 4]}}}}]\nsearch: {search}\n"
+        + ("objectives: {score: maximize}\n" if ALGORITHMS[algorithm].one_objective else "")
     )
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))

@@ -16,7 +16,7 @@ from orchestrator.stopping import RULES, Entrant, Halving, Median, Rule, entrant
 from orchestrator.sweep import SchedulerSettings, load_sweep
 
 SETTINGS = {name: SchedulerSettings.model_validate({"name": name}) for name in SCHEDULER_SETTINGS}
-STOPPING = [name for name in RULES if name != "none"]
+STOPPING = [name for name in RULES if RULES[name](SETTINGS[name])]
 
 
 def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Entrant:

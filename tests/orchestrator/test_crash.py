@@ -1,0 +1,26 @@
+"""Why a trial failed, in a person's words, from what Ray says of a lost process."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.crash import describe
+
+GUESSES = (
+    "The actor died unexpectedly before finishing this task. Worker unexpectedly exits with a connection error code 2. End of "
+    "file. Some common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop "
+    "--force was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error."
+)
+PRESSURE = "2 worker(s) were killed due to the node running low on memory. Memory on the node was 22.9GB / 23.0GB."
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (GUESSES, "its process died"),
+        (PRESSURE, "memory ran out on its machine"),
+        ("The node has died: worker memory was killed", "the machine it ran on was lost"),
+    ],
+)
+def test_a_lost_process_is_told_by_what_ray_knows_not_by_what_it_guesses(said: str, found: str) -> None:
+    assert found in describe(RuntimeError(said))
