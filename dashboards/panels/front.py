@@ -99,7 +99,9 @@ def _knee(frame: pd.DataFrame) -> str | None:
     points = np.column_stack([column(frame, "m.trainable_parameters"), column(frame, "m.score")])
     # of the front alone, as the sweep's own table has it: what is dominated must not stretch the axes
     chosen = front_indices(points[:, 0], points[:, 1], "minimize", "maximize")
-    index = knee(log_axes(points[chosen], [True, False]), ["minimize", "maximize"]) if len(chosen) else None
+    # score first, as a sweep's objectives stand: a front that bends the wrong way has its best score for a knee
+    best_first = log_axes(points[chosen][:, ::-1], [False, True])
+    index = knee(best_first, ["maximize", "minimize"]) if len(chosen) else None
     return None if index is None else str(frame["id"].iloc[chosen[index]])
 
 

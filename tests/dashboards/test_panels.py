@@ -20,13 +20,14 @@ from dashboards.panels import PANELS, View, make_view, spec_of
 from dashboards.panels.base import colours, front_indices, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.energy import rank_correlation
+from dashboards.panels.front import _knee as front_knee
 from dashboards.panels.front import data as front_data
 from dashboards.panels.progress import failures_data, pack, progress_data, timeline_data
 from dashboards.panels.slices import heat_data
 from dashboards.panels.spending import volume_data
 from dashboards.panels.table import data as table_data
 from dashboards.published import published_model, published_rows
-from orchestrator.pareto import hypervolume, log_axes, reference_point
+from orchestrator.pareto import hypervolume, knee, log_axes, reference_point
 from tests.dashboards.synthetic import FakeRun, configuration, grid, sweep_run
 
 
@@ -139,6 +140,19 @@ def test_front_of_random_points_with_ties_and_holes() -> None:
             i for i in finite if not any(x[j] <= x[i] and y[j] >= y[i] and (x[j] < x[i] or y[j] > y[i]) for j in finite)
         ]
         assert sorted(front_indices(x, y, "minimize", "maximize")) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scores", "best"),
+    [([12504, 49368, 196824, 331776], [42.4, 48.3, 59.9, 58.5], "c2"), ([1e3, 2e3, 1e6], [40.0, 70.0, 75.0], "c1")],
+    ids=["bends the wrong way", "has a corner"],
+)
+def test_the_pages_knee_is_the_sweeps(sizes: list[float], scores: list[float], best: str) -> None:
+    names = [f"c{index}" for index in range(len(sizes))]
+    frame = pd.DataFrame({"id": names, "m.trainable_parameters": sizes, "m.score": scores})
+    sweeps = knee(log_axes(np.column_stack([scores, sizes]), [False, True]), ["maximize", "minimize"])
+    assert sweeps is not None
+    assert front_knee(frame) == names[sweeps] == best
 
 
 def test_partial_and_failed_configurations_are_counted_but_on_no_front() -> None:
