@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
 
 # Where PEFT is first imported by one of the method's own modules, that module is not there yet for the method to be put
 # together: it is registered once the module is.
-_METHOD = ("config", "projections", "stack", "placing", "fingerprint", "layer", "export", "model")
+_METHOD = ("config", "projections", "stack", "placing", "fingerprint", "layer", "export", "model", "registration")
 _TUNERS = ("joint", "milora", "lotr", "superlora", "loretta", "bottleneck")
 
 
@@ -50,7 +50,9 @@ def _register(_module: Any) -> None:
     if "peft" not in sys.modules:
         return
     try:
-        import_module("craft.registration").register()
+        registration = import_module("craft.registration")
+        if hasattr(registration, "register"):  # it may be the one that imports PEFT, and have got no further
+            registration.register()
     except ImportError as error:
         if "partially initialized module" not in str(error):
             raise
