@@ -1,0 +1,132 @@
+"""However PyTorch runs a model (half precision, checkpointing, autocast, compiled), CRAFT's outputs and gradients stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.craft.test_peft_contract import TinyModel, adapted, close, gradients, hidden, loss, move_j
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cast", ["before", "after"])
+def test_j_and_factors_stay_float32_in_half_precision(cast: str, dtype: torch.dtype, tiny_model: TinyModel) -> None:
+    model = tiny_model("llama", dtype) if cast == "before" else tiny_model("llama")
+    model = adapted(model, amount=0.01).to(dtype)
+    factors = model.base_model.craft_J["default"].stacks["q"].factors
+    assert {tensor.dtype for tensor in (*model.base_model.craft_J.parameters(), factors.core, factors.u2)} == {torch.float32}
+    assert {parameter.dtype for parameter in model.base_model.model.parameters()} == {dtype}
+    out = hidden(model)
+    assert out.dtype == dtype
+    loss(out.float()).backward()
+    reference = adapted(tiny_model("llama", dtype).float(), amount=0.01)
+    close(out.float(), hidden(reference), 0.05)
+    assert torch.isfinite(torch.cat([grad.flatten() for grad in gradients(model)])).all()
+
+
+def test_float64_widens_j_and_factors(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert")).double()
+    assert {parameter.dtype for parameter in model.base_model.craft_J.parameters()} == {torch.float64}
+    close(hidden(model).float(), hidden(adapted(tiny_model("bert"))))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_no_gradient(reentrant: bool, dropout: float, tiny_model: TinyModel) -> None:
+    results = []
+    for checkpointing in (False, True):
+        model = adapted(tiny_model("llama"), dropout=dropout).train()
+        if checkpointing:
+            model.base_model.model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        total = []
+        for seed in (5, 6):  # the second step finds what the first has left behind
+            torch.manual_seed(seed)
+            out = hidden(model)
+            loss(out).backward()
+            total += [out.detach(), *gradients(model)]
+        results.append(total)
+    for plain, checkpointed in zip(*results, strict=True):
+        close(checkpointed, plain)
+
+
+def test_checkpointed_layers_never_run_again_with_other_masks(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("llama"), dropout=0.2).train()
+    model.base_model.model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.enable_input_require_grads()
+    first, kept = hidden(model), []
+    with pytest.raises(RuntimeError, match="more than once before this backward"):
+        loss(first + hidden(model)).backward()
+    for _ in range(2):  # a dropped forward pass and a loss that is kept are no reason to refuse
+        hidden(model)
+        kept.append(loss(hidden(model)))
+        first = kept[-1]
+        first.backward()
+
+
+def test_autocast_keeps_the_cores_float32(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("llama")).train()
+    exact = hidden(model)
+    loss(exact).backward()
+    expected = gradients(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = hidden(model)
+    loss(out.float()).backward()
+    close(out.float(), exact, 0.05)
+    for mine, theirs in zip(gradients(model), expected, strict=True):
+        assert mine.dtype == torch.float32
+        assert float((mine - theirs).norm() / theirs.norm()) < 0.1
+
+
+def test_gradients_accumulate_over_forwards(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert")).train()
+    (loss(hidden(model)[:1]) + loss(hidden(model)[1:])).backward()
+    together = gradients(model)
+    loss(hidden(model)[:1]).backward()
+    loss(hidden(model)[1:]).backward()
+    for mine, theirs in zip(gradients(model), together, strict=True):
+        close(mine, theirs)
+
+
+def test_evaluation_follows_training_steps(tiny_model: TinyModel) -> None:
+    """Cores are kept between forward passes of evaluation, and never longer than J stays as it is."""
+    model = adapted(tiny_model("bert"))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    with torch.no_grad():
+        first = hidden(model)
+        stack = model.base_model.craft_J["default"].stacks["q"]
+        kept = stack.cores
+        hidden(model)
+        assert stack.cores is kept
+    loss(hidden(model)).backward()
+    optimizer.step()
+    with torch.no_grad():
+        second = hidden(model)
+    assert not torch.equal(first, second)
+    with torch.inference_mode():
+        assert torch.equal(hidden(model), second)
+    close(hidden(model), second, 1e-6)
+    # A part of the model called by itself, past the hook of the whole, sees the present J too.
+    optimizer.step()
+    inner = model.base_model.model.encoder.layer[0].attention.self.query
+    x = torch.randn(3, 32)
+    expected = x @ (inner.base_layer.weight + inner.get_delta_weight("default")).T + inner.base_layer.bias
+    close(inner(x), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_model_gives_the_same(backend: str, tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert")).train()
+    expected = hidden(model)
+    loss(expected).backward()
+    reference = gradients(model)
+    compiled = torch.compile(model, backend=backend)
+    out = hidden(compiled)
+    loss(out).backward()
+    close(out, expected)
+    for mine, theirs in zip(gradients(model), reference, strict=True):
+        close(mine, theirs)
+    with torch.no_grad():
+        move_j(model, seed=9)
+        close(hidden(compiled.eval()), hidden(model.eval()))
