@@ -5,9 +5,11 @@ With C_l = sum_k (U1 J1)[l, k] G[k] the core of layer l, and C0_l the same at J 
     Ŵ_l = W_l + s U2 M_l U3ᵀ          M_l = J2 C_l J3ᵀ - C0_l          (r2 x r3)
 
 The difference is never formed from its two nearly equal halves. With D = J - I it is a sum of products, each with a factor
-that is zero at J = I, so that there M is exactly zero and the adapted model is the base model bit for bit in every dtype:
+that is zero at J = I, so that there M is exactly zero and the adapted model is the base model bit for bit in every dtype::
 
-    E = (U1 D1) G        P = D2 (C0 + E)        M = E + P + (C0 + E + P) D3ᵀ
+    X = D2 G + (G + D2 G) D3ᵀ        M_l = sum_k (U1 D1)[l, k] G[k] + sum_k (U1 J1)[l, k] X[k]
+
+The layers are mixed last, so that the products with J2 and J3 run over r1 slices and not over L.
 
 Three ways to use it::
 
@@ -36,39 +38,43 @@ BUILD_WEIGHT = 1.5
 from T = d the choice does not hang on it, and near it the forms cost about the same."""
 
 
-def core_offsets(u1: Tensor, core: Tensor, base: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
-    """M of all L layers in one contraction; exactly zero at J = I.
+def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
+    """M of all layers at once; exactly zero at J = I.
 
     Args:
-        u1: (L, r1).
-        core: G, (r1, r2, r3).
-        base: C0 = U1 G, (L, r2, r3), as `base_cores` gives it.
+        u1: (L, r1), of J's dtype.
+        turned: G as (r2, r1, r3), in which order neither J2 nor J3 has to turn it. The products run in its dtype. D = J - I
+            is formed before it is rounded to that, so M is as exact there as a rounded M can be.
         j1, j2, j3: (r, r), or (L, r, r) where every layer has its own dropout mask.
 
     Returns:
-        (L, r2, r3).
+        (L, r2, r3), each layer's M a view into one (r2, L, r3).
     """
-    r1, r2, r3 = core.shape
     d1, d2, d3 = (j - torch.eye(j.shape[-1], dtype=j.dtype, device=j.device) for j in (j1, j2, j3))
-    mixing = u1 @ d1 if d1.dim() == 2 else (u1[:, None, :] @ d1).squeeze(1)
-    moved = (mixing @ core.reshape(r1, r2 * r3)).view(-1, r2, r3)
-    mixed = base + moved
-    # Written as (Cᵀ D2ᵀ)ᵀ, a shared D2 makes one large product instead of L small ones.
-    turned = _times_transposed(mixed.mT, d2).mT
-    return moved + turned + _times_transposed(mixed + turned, d3)
+    moved = u1 @ d1 if d1.dim() == 2 else (u1[:, None, :] @ d1).squeeze(1)
+    d2, d3, dtype = d2.to(turned.dtype), d3.to(turned.dtype), turned.dtype
+    by_first = _mixed(moved.to(dtype), turned)
+    if d2.dim() == 2 and u1.shape[0] >= u1.shape[1]:
+        cores = by_first + _mixed((u1 + moved).to(dtype), _through(turned, d2, d3))
+    else:
+        cores = by_first + _through(_mixed(u1.to(dtype), turned) + by_first, d2, d3)
+    return cores.transpose(0, 1)
 
 
-def _times_transposed(many: Tensor, one: Tensor) -> Tensor:
-    """many @ oneᵀ, (L, a, r) by (r, r) or (L, r, r). Folded by hand: `matmul` folds or not by what needs a gradient, and an
-    adapter must give the same bits whether it trains or was loaded to serve."""
-    if one.dim() == 3:
-        return torch.bmm(many, one.mT)
-    return (many.reshape(-1, many.shape[-1]) @ one.T).view(many.shape)
+def _mixed(mixing: Tensor, slices: Tensor) -> Tensor:
+    """sum_k mixing[l, k] slices[:, k]: (L, r1) by (r2, r1, r3). A `bmm` in so many words: `matmul` would choose its way by what
+    needs a gradient, and an adapter must give the same bits whether it trains or was loaded to serve."""
+    return torch.bmm(mixing.expand(slices.shape[0], *mixing.shape), slices)
 
 
-def base_cores(u1: Tensor, core: Tensor) -> Tensor:
-    """C0_l = sum_k U1[l, k] G[k], (L, r2, r3)."""
-    return torch.tensordot(u1, core, dims=1)
+def _through(slices: Tensor, d2: Tensor, d3: Tensor) -> Tensor:
+    """D2 C + (C + D2 C) D3ᵀ of every slice C: (r2, k, r3), by (r, r) or one (k, r, r)."""
+    if d2.dim() == 3:
+        each = slices.transpose(0, 1)
+        turned = torch.bmm(d2, each)
+        return (turned + torch.bmm(each + turned, d3.mT)).transpose(0, 1)
+    turned = (d2 @ slices.reshape(len(slices), -1)).view(slices.shape)
+    return turned + ((slices + turned).view(-1, slices.shape[-1]) @ d3.T).view(slices.shape)
 
 
 def bypass(x: Tensor, y: Tensor, u3t: Tensor, core: Tensor, u2s: Tensor) -> Tensor:

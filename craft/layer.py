@@ -49,7 +49,7 @@ class Slice:
             if stack.has_grad and not torch.is_grad_enabled():
                 self.recomputes = True
             elif in_backward and self.recomputes:
-                return stack.offsets(self.adapter.js(stack), stack.masks, self.index)[0].to(device, dtype)
+                return stack.offsets(self.adapter.js(stack), stack.masks, self.index, dtype)[0].to(device, dtype)
             else:
                 self.recomputes = False
         assert stack.cores is not None

@@ -3,7 +3,7 @@
 ::
 
     CraftModel.craft_J["default"]: CraftAdapter     parameters q_J1 q_J2 q_J3 v_J1 ...   in the state dict
-      .stacks["q"]: Stack                           G, U1, U2, U3, C0                    not in the state dict
+      .stacks["q"]: Stack                           G, U1, U2, U3                        not in the state dict
           .refresh() -> .cores[l]                   M_l of every layer, once a forward   read by the layers
 
 J and the factors are never narrower than float32: casting the model to half precision leaves them as they are, moving it to
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from craft.bypass import base_cores, core_offsets, dropout_masks, weight_delta
+from craft.bypass import core_offsets, dropout_masks, weight_delta
 from craft.config import CraftConfig
 from craft.projections import Located
 from craft.tucker import Ranks, TuckerFactors
@@ -52,8 +52,8 @@ class Stack:
         self.mask_per_layer = config.dropout_mask == "per_layer"
         self.factors: TuckerFactors | None = None
         self.weights_hash: str | None = None
-        self.base: Tensor | None = None
         self._cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
+        self._turned: dict[torch.dtype, Tensor] = {}
         self._awaited: list[weakref.ref[_Awaited]] = []
         self.forget()
 
@@ -65,8 +65,8 @@ class Stack:
     def set_factors(self, factors: TuckerFactors) -> None:
         """Takes factors over; from here on the stack can be used in a forward pass."""
         self.factors = replace(factors, core=factors.core.contiguous(), u1=factors.u1.contiguous())
-        self.base = base_cores(self.factors.u1, self.factors.core)
         self._cast.clear()
+        self._turned.clear()
         self.forget()
 
     def move(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -98,16 +98,36 @@ class Stack:
             )
         return self.factors
 
-    def offsets(self, js: Sequence[Tensor], masks: Sequence[Tensor] | None = None, layer: int | None = None) -> Tensor:
-        """M of all layers, or of one: (L or 1, r2, r3), differentiable in `js`."""
-        factors, base = self.ready(), self.base
-        assert base is not None
+    def turned(self, dtype: torch.dtype) -> Tensor:
+        """G as (r2, r1, r3), for products in `dtype`."""
+        if dtype not in self._turned:
+            with torch.inference_mode(False), torch.no_grad():
+                self._turned[dtype] = self.ready().core.transpose(0, 1).to(dtype).contiguous()
+        return self._turned[dtype]
+
+    def offsets(
+        self,
+        js: Sequence[Tensor],
+        masks: Sequence[Tensor] | None = None,
+        layer: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """M of all layers, or of one: (L or 1, r2, r3), differentiable in `js`.
+
+        Args:
+            dtype: of the products; the factors' own if None. bfloat16 alone is taken among the narrow ones: float16 lacks the
+                range for D.
+        """
+        factors = self.ready()
         if masks is not None:
             js = [j * mask for j, mask in zip(js, masks, strict=True)]
-        if layer is None:
-            return core_offsets(factors.u1, factors.core, base, *js)
-        one = slice(layer, layer + 1)
-        return core_offsets(factors.u1[one], factors.core, base[one], *(j[one] if j.dim() == 3 else j for j in js))
+        turned = self.turned(dtype if dtype == torch.bfloat16 else factors.core.dtype)
+        u1 = factors.u1
+        if layer is not None:
+            one = slice(layer, layer + 1)
+            u1, js = u1[one], [j[one] if j.dim() == 3 else j for j in js]
+        with no_autocast(u1.device):
+            return core_offsets(u1, turned, *js)
 
     def delta(self, js: Sequence[Tensor], layer: int) -> Tensor:
         """s U2 M_l U3ᵀ, (d_out, d_in): the change of one layer's weight."""
@@ -128,16 +148,15 @@ class Stack:
         if not compiling and not changed and self.cores and self.cores[0].dtype == dtype:
             return
         layers = len(self.layers) if self.mask_per_layer else None
-        with no_autocast(js[0].device):
-            self.masks = dropout_masks(self.ranks, self.dropout, layers, js[0]) if drops else None
-            if wants_grad or compiling:
-                cores = self.offsets(js, self.masks).to(dtype)
-                if drops and not compiling:
-                    self._await_backward(cores)
-                self.cores = cores.unbind()
-            else:
-                with torch.inference_mode(False), torch.no_grad():
-                    self.cores = self.offsets(js, self.masks).to(dtype).unbind()
+        self.masks = dropout_masks(self.ranks, self.dropout, layers, js[0]) if drops else None
+        if wants_grad or compiling:
+            cores = self.offsets(js, self.masks, dtype=dtype).to(dtype)
+            if drops and not compiling:
+                self._await_backward(cores)
+            self.cores = cores.unbind()
+        else:
+            with torch.inference_mode(False), torch.no_grad():
+                self.cores = self.offsets(js, self.masks, dtype=dtype).to(dtype).unbind()
         self.has_grad = wants_grad
         self._stamp = () if compiling else _stamp(js)
 
@@ -166,7 +185,15 @@ class Stack:
         return [reference for reference in self._awaited if (awaited := reference()) is not None and not awaited.is_done]
 
     def __getstate__(self) -> dict[str, Any]:
-        kept: dict[str, Any] = {"_cast": {}, "_awaited": [], "cores": None, "masks": None, "has_grad": False, "_stamp": ()}
+        kept: dict[str, Any] = {
+            "_cast": {},
+            "_turned": {},
+            "_awaited": [],
+            "cores": None,
+            "masks": None,
+            "has_grad": False,
+            "_stamp": (),
+        }
         return {**self.__dict__, **kept}
 
 

@@ -48,7 +48,8 @@ def _factors(task: nn.Module) -> list[Tensor]:
     """CRAFT's frozen constants, which outlive the step as weights do."""
     stacks = [stack for module in task.modules() if isinstance(module, CraftAdapter) for stack in module.stacks.values()]
     constants = [tensor for stack in stacks for pair in stack._cast.values() for tensor in pair]
-    return constants + [tensor for stack in stacks for tensor in (stack.base, stack.factors.core, stack.factors.u1)]
+    constants += [tensor for stack in stacks for tensor in stack._turned.values()]
+    return constants + [tensor for stack in stacks for tensor in (stack.factors.core, stack.factors.u1)]
 
 
 def main() -> None:
