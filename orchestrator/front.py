@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.escaping import plain
 from orchestrator.intervals import Interval
 from orchestrator.pareto import Direction
 from orchestrator.summary import Objectives, Summary, knee, mark_front, summarize
@@ -95,15 +96,15 @@ def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 
     """The front as a Markdown table, for the description of the sweep's run: front rows first, at most `limit` rows."""
     tasks = _tasks(summaries) if len(_tasks(summaries)) > 1 else []
     heads = ["", "configuration", *(TITLES.get(name, name) for name in objectives), *map(_short, tasks), "trials"]
-    lines = ["| " + " | ".join(map(_cell, heads)) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
+    lines = ["| " + " | ".join(map(plain, heads)) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
     rows = sorted(ranked(summaries, objectives), key=lambda summary: not summary.on_front)
     for summary in rows[:limit]:
         values = [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
         row = [_mark(summary), full_label(summary), *(shown(summary, name) for name in objectives), *values, trials(summary)]
-        lines.append("| " + " | ".join(map(_cell, row)) + " |")
+        lines.append("| " + " | ".join(map(plain, row)) + " |")
     if len(rows) > limit:
         lines.append(f"\n{len(rows) - limit} more configurations are in `front.csv`.")
-    return "\n".join(lines) + f"\n\n{caption(summaries, objectives)}\n"
+    return "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
 
 
 def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:
@@ -236,12 +237,6 @@ def _title(task: str) -> str:
 
 def _escape(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
-
-
-def _cell(text: str) -> str:
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "\\`")):
-        text = text.replace(sign, safe)
-    return " ".join(text.split())
 
 
 def _csv_row(summary: Summary) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.artifacts import store_json, store_path
+from orchestrator.escaping import paragraphs, plain
 from orchestrator.journal import Event
 from orchestrator.mlflow_text import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, named, stored_name, with_pictures
 from orchestrator.parameters import flatten, text
@@ -136,14 +137,14 @@ class MlflowWriter:
         self._metrics(run, event["row"], event["time"])
         tags = {"craft.status": result["status"]}
         tags.update({f"craft.fact.{name}": text(value) for name, value in result.get("facts", {}).items()})
-        reasons = [result["error"]] if result.get("error") else []
-        if reasons:
-            tags["craft.error"] = reasons[0]
+        told = [f"- {plain(note)}" for note in result.get("notes", [])]
+        if result.get("error"):
+            tags["craft.error"] = result["error"]
+            told.insert(0, paragraphs(result["error"]))
         if result.get("notes"):
             tags["craft.notes"] = "\n".join(result["notes"])
-        if reasons or result.get("notes"):
-            heading = f"**{result['status']}**"
-            tags["mlflow.note.content"] = "\n\n".join([heading, *reasons, *(f"- {note}" for note in result.get("notes", []))])
+        if told:
+            tags["mlflow.note.content"] = "\n\n".join([f"**{result['status']}**", *told])
         self._tags(run, tags)
         self._inputs(run, result.get("facts", {}))
         self._end(run, RUN_STATUS[result["status"]], event["time"])

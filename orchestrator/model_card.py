@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from orchestrator.escaping import plain
 from orchestrator.front import full_label, number
 from orchestrator.intervals import Interval
 from orchestrator.parameters import flatten, text
@@ -58,7 +59,7 @@ def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged:
     kind = "A fine-tuned" if merged else f"An adapter ({summary.method}) of"
     head = [
         _front_matter(spec, record["kind"], merged is not None),
-        f"# {_plain(full_label(summary))} on {_plain(entry.task)}",
+        f"# {plain(full_label(summary))} on {plain(entry.task)}",
         f"{kind} {_code(spec['model'])} for the task {_code(entry.task)}: {_code(full_label(summary))}, seed {entry.seed}, "
         f"from the sweep {_code(origin.sweep)}.",
     ]
@@ -71,7 +72,7 @@ def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged:
             "takes it from elsewhere.",
             "## Scores",
             _scores(origin),
-            "\n".join(f"- {_plain(reason)}" for reason in origin.reasons),
+            "\n".join(f"- {plain(reason)}" for reason in origin.reasons),
             *_notes(record),
             "## Protocol and data",
             f"Protocol {_code(spec['protocol'])}. {PROTOCOLS.get(spec['protocol'], '')}",
@@ -137,7 +138,7 @@ def _scores(origin: Origin) -> str:
         )
     for name, mean, ends, search, count in rows:
         shown = number(search) if search is not None else ""
-        lines.append(f"| {_plain(name)} | {number(mean)} | {_ends(ends)} | {shown} | {count} |")
+        lines.append(f"| {plain(name)} | {number(mean)} | {_ends(ends)} | {shown} | {count} |")
     return "\n".join(lines)
 
 
@@ -149,7 +150,7 @@ def _ends(value: Interval | None) -> str:
 
 def _notes(record: Mapping[str, Any]) -> list[str]:
     notes = record.get("notes") or []
-    return ["**To be known:** " + "; ".join(_plain(note) for note in notes)] if notes else []
+    return ["**To be known:** " + "; ".join(plain(note) for note in notes)] if notes else []
 
 
 def _training(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def _table(rows: Mapping[str, Any]) -> str:
     lines = ["| | |", "| --- | --- |"]
     for name, value in rows.items():
         if value is not None:
-            lines.append(f"| {_plain(name)} | {_plain(_shown(name, value))} |")
+            lines.append(f"| {plain(name)} | {plain(_shown(name, value))} |")
     return "\n".join(lines)
 
 
@@ -175,14 +176,6 @@ def _shown(name: str, value: Any) -> str:
     return f"{value:.3g}" if name.endswith(" seconds") else text(value)
 
 
-def _plain(words: str) -> str:
-    """Text that Markdown and HTML show as it is."""
-    words = " ".join(str(words).split())
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        words = words.replace(sign, safe)
-    return "".join(f"\\{sign}" if sign in "\\`*_[]|#!" else sign for sign in words)
-
-
 def _code(words: str) -> str:
-    """The same in a monospaced span."""
+    """Text in a monospaced span, shown as it is."""
     return f"`{' '.join(str(words).split()).replace('`', chr(39)).replace('|', '/')}`"
