@@ -50,7 +50,7 @@ class Plan:
     A plan of an adaptive algorithm starts without configurations and gets them by `add` while the sweep runs; any plan may get
     more seeds by `replicate`. Its `planner` judges what an algorithm proposes; `probed` are points of its space that were tried
     out beforehand and may be trained, and `examples` are their trials, for what is prepared before. `earlier` are results of
-    other sweeps that its algorithm begins with.
+    other sweeps that its algorithm begins with. `refused` are proposals that broke a constraint; `on_refused` hears of each.
     """
 
     sweep: Sweep
@@ -62,6 +62,8 @@ class Plan:
     examples: list[TrialSpec] = field(default_factory=list)
     probed: list[Configuration] = field(default_factory=list)
     earlier: list[Earlier] = field(default_factory=list)
+    refused: list[Dropped] = field(default_factory=list)
+    on_refused: list[Callable[[Dropped], None]] = field(default_factory=list)
 
     @property
     def adaptive(self) -> bool:
@@ -95,6 +97,13 @@ class Plan:
         assert self.planner is not None, "a plan without a planner does not grow"
         self.configurations.append(configuration)
         self.trials.extend(self.planner.trials(configuration))
+
+    def refuse(self, configuration: Configuration, reason: str) -> None:
+        """Notes a proposal that breaks a constraint and is not trained."""
+        if all(configuration.id != one.configuration.id for one in self.refused):
+            self.refused.append(Dropped(configuration, reason))
+            for hear in self.on_refused:
+                hear(self.refused[-1])
 
     def replicate(self, configuration: Configuration, seeds: Iterable[int]) -> list[TrialSpec]:
         """Gives a configuration of the plan further seeds; returns its new trials."""

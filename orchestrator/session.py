@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,10 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         patience = SHIP_STOPPED_SECONDS
         try:
             tracker.sweep_started(_info(plan, fingerprints))
-            for dropped in plan.dropped:
-                _record_dropped(tracker, dropped)
+            record = partial(_record_dropped, tracker, sweep.protocol)
+            plan.on_refused.append(record)
+            for dropped in () if plan.adaptive else plan.dropped:  # of an adaptive one they were tried out, not proposed
+                record(dropped)
             status = "failed"
 
             def last_words(outcome: SweepOutcome) -> None:
@@ -136,11 +139,11 @@ def _info(plan: Plan, fingerprints: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _record_dropped(tracker: Tracker, dropped: Dropped) -> None:
+def _record_dropped(tracker: Tracker, protocol: str, dropped: Dropped) -> None:
     """A configuration that breaks a constraint is on record as such, so that a reader can count it."""
     one = dropped.configuration
     parameters = {"method": one.method, **flatten(one.parameters), **flatten(one.training)}
-    why = {"status": "infeasible", "complete": False, "error": dropped.reason}
+    why = {"status": "infeasible", "complete": False, "error": dropped.reason, "method": one.method, "protocol": protocol}
     tracker.configuration_ended(one.id, one.label, parameters, {**one.counts.known(), **why})
 
 

@@ -223,6 +223,7 @@ class StudyProposer:
         reason = self._planner.broken_constraint(configuration)
         if reason:
             trial.set_user_attr("not trained", reason)
+            self._plan.refuse(configuration, reason)
             self._study.tell(trial, self._stand_in(configuration))
             return None
         # Last, so that a suggestion with a point is whole.

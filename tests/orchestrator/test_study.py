@@ -109,10 +109,13 @@ def test_a_resumed_study_goes_on_as_if_it_had_never_stopped(tmp_path: Path, algo
 @pytest.mark.parametrize("algorithm", ADAPTIVE)
 def test_what_breaks_a_constraint_is_told_and_never_handed_out(tmp_path: Path, algorithm: str) -> None:
     plan = plan_of(tmp_path, algorithm, 15, more="constraints: {trainable_parameters: {max: 900}}\n")
+    heard: list[str] = []
+    plan.on_refused.append(lambda dropped: heard.append(dropped.configuration.id))
     seen = run_all(propose(plan, tmp_path / "run"))
     assert len(seen) == 15
     assert max(one.counts.trainable_parameters for one in seen) <= 900
     broken = [trial for trial in stored(tmp_path / "run") if "not trained" in trial.user_attrs]
+    assert heard == list(dict.fromkeys(trial.user_attrs["configuration"] for trial in broken)), "each once"
     assert broken
     for trial in broken:
         (excess,) = trial.constraints.values()
