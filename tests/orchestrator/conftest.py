@@ -1,4 +1,4 @@
-"""A small sweep that really ran, for the tests that read sweeps back: once a session, because it takes a minute."""
+"""What test files of sweeps share: a small sweep that really ran (once a session, it takes a minute), and empty stores."""
 
 from __future__ import annotations
 
@@ -44,3 +44,23 @@ def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> SmallSweep:
     flags = ["--storage", str(root / "runs"), "--tracking-uri", uri, "--cpus", "1", "--quiet"]
     assert main([str(root / "small.yaml"), *flags]) == 0
     return SmallSweep(root / "runs" / "small", uri)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new, empty tracking store; making one takes seconds, so tests copy it."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    folder = tmp_path_factory.mktemp("store")
+    SqlAlchemyStore(f"sqlite:///{folder / 'mlflow.db'}", str(folder)).engine.dispose()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def uri(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty store of the test's own, which a tracker ships to at once."""
+    from orchestrator import shipping
+
+    monkeypatch.setattr(shipping, "LINGER_S", 0.0)
+    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"

@@ -1,0 +1,61 @@
+"""Where a sweep is tracked: addresses made absolute or refused, and passwords in them that reach nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.tracking import Tracker, TrackingError, redact, resolve_uri
+from orchestrator.trial import TrialResult
+from tests.orchestrator.tracked import spec
+
+
+def test_passwords_reach_nothing(uri: str, tmp_path: Path) -> None:
+    secret = "postgresql://user:hunter2@db.example:5432/mlflow?password=hunter2"
+    folder, trial = tmp_path / "runs", spec()
+    sweep_file = folder / "effective.yaml"
+    tracker = Tracker(uri, "demo", folder)
+    tracker.sweep_started(
+        {"tracking": {"uri": secret}, "manifest": {"command": ["run", secret]}, "sweep_yaml": f"uri: {secret}"}
+    )
+    tracker.trial_started(trial, {"origin": secret})
+    tracker.trial_ended(TrialResult(trial.key, "failed", error=f"cannot reach {secret}", facts={"store": secret}))
+    sweep_file.write_text(f"tracking: {{uri: '{secret}'}}\n")
+    tracker.sweep_ended("failed", {"description": f"see {secret}"}, [sweep_file])
+    assert tracker.close(60) == 0
+    for file in tmp_path.rglob("*"):
+        if file.is_file() and file != sweep_file:
+            assert b"hunter2" not in file.read_bytes(), file
+    assert any(b"***@db.example" in file.read_bytes() for file in (tmp_path / "mlartifacts").rglob("effective.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("http://me:pw@host:5000/x", "http://***@host:5000/x"),
+        ("postgresql+psycopg://u:p%40@h/db", "postgresql+psycopg://***@h/db"),
+        ("cannot reach postgresql://u:a/b@c@h/db now", "cannot reach postgresql://***@h/db now"),
+        ("https://h/x?token=abc&user=b", "https://h/x?token=***&user=b"),
+        ("sqlite:////home/me/mlflow.db", "sqlite:////home/me/mlflow.db"),
+        ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
+    ],
+)
+def test_redaction(given: str, shown: str) -> None:
+    assert redact(given) == shown
+
+
+def test_uris_are_made_absolute_or_refused(tmp_path: Path) -> None:
+    assert resolve_uri("sqlite:///mlflow.db", tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert resolve_uri(f"sqlite:///{tmp_path}/a.db") == f"sqlite:///{tmp_path}/a.db"
+    assert resolve_uri("postgresql://u:p@h/db") == "postgresql://u:p@h/db"
+    for wrong, words in [
+        ("mlruns", "sqlite:///mlflow.db"),
+        ("file:///mlruns", "folder"),
+        ("ftp://h", "unknown scheme"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("http://", "names no host"),
+    ]:
+        with pytest.raises(TrackingError, match=words):
+            resolve_uri(wrong, tmp_path)
