@@ -12,7 +12,6 @@ data) is told as if it had gone wrong in rank 0; a member that is lost makes the
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec
 from orchestrator import crash
+from orchestrator.scratch import scratch_folder
 from orchestrator.trial import out_of_memory
 from orchestrator.worker import WorkerSettings, free_memory, memory_limit
 
@@ -58,10 +58,10 @@ class Member:
         from craft.training import join_run
 
         free_memory(settings.threads)
-        with tempfile.TemporaryDirectory(prefix="craft-member-") as scratch, memory_limit(settings):
-            resume_from = _written(Path(scratch) / "checkpoint", checkpoint) if checkpoint else None
+        with scratch_folder("member") as scratch, memory_limit(settings):
+            resume_from = _written(scratch / "checkpoint", checkpoint) if checkpoint else None
             with gathered(Meeting.at(*meeting), rank, size) as team:
-                join_run(RunSpec.model_validate(run), Path(scratch), team, resume_from=resume_from)
+                join_run(RunSpec.model_validate(run), scratch, team, resume_from=resume_from)
 
 
 class TeamTraining:

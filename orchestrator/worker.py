@@ -17,10 +17,9 @@ import os
 import resource
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 from craft.checkpoint import write_folder
 from craft.results import PREDICTIONS_FOLDER, Progress
 from orchestrator.checkpoints import ADAPTER_FOLDER, PREDICTIONS_FILE, RESULT_FILE, newest_whole, stored_result
+from orchestrator.scratch import scratch_folder
 from orchestrator.system_metrics import SystemMetrics
 from orchestrator.trial import Train, TrialResult, TrialSpec, run_trial
 
@@ -164,18 +164,17 @@ def _final_checkpoint(scratch: Path, result: TrialResult, adapter: Path | None) 
 
 @contextmanager
 def _scratch(settings: WorkerSettings, key: str) -> Iterator[Path]:
-    if settings.scratch is None:
-        folder = Path(tempfile.mkdtemp(prefix=f"craft-{key}-"))
-    else:
-        folder = Path(settings.scratch) / key
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    (folder / "run").mkdir()
-    try:
+    with ExitStack() as stack:
+        if settings.scratch is None:
+            folder = stack.enter_context(scratch_folder(key))
+        else:
+            folder = Path(settings.scratch) / key
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            # A process that dies never comes to this, so that its stderr stays for the driver to read.
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        (folder / "run").mkdir()
         yield folder
-    finally:
-        # A process that dies never comes here, so that its stderr stays for the driver to read.
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Heartbeat:
