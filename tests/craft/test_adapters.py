@@ -1,0 +1,122 @@
+"""Adapters as scored: what a run has saved gives the very same outputs, moved, in PEFT's hands and in a new process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+
+from craft.adapters import load_adapter
+from craft.encoding import Collator, encode_split
+from craft.evaluation import predict
+from craft.models import MINILM
+from craft.spec import RunSpec
+from craft.tasks import TASKS
+from craft.tasks.splits import load_splits
+from craft.training import train_run
+
+MakeSpec = Callable[..., RunSpec]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", ["craft", "lora"])
+def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, dtype: str
+) -> None:
+    spec = tiny_spec(method=method, training={"dtype": dtype, "select": "last"})
+    result = train_run(spec, tmp_path / "run")
+    model, tokenizer = load_adapter(shutil.copytree(result.adapter, tmp_path / "moved"))
+    task = TASKS[spec.task]
+    splits = load_splits(task, spec.data, protocol=spec.protocol, eval_examples=40, train_examples=48)
+    encoded = encode_split(splits.reported[""], task.kind, tokenizer, 32)
+    outputs = predict(model, encoded, Collator(tokenizer.pad_token_id), spec.training.eval_batch_size)
+    assert torch.equal(torch.from_numpy(outputs), load_file(tmp_path / "run" / "predictions.safetensors")["outputs"])
+    assert tuple(model.config.id2label.values()) == task.labels
+    trained = {name: weight.dtype for name, weight in model.named_parameters() if "classifier.modules_to_save" in name}
+    assert trained
+    assert set(trained.values()) == {torch.float32}
+
+
+def test_peft_loads_the_adapter_onto_a_base_model_of_the_users_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    spec = tiny_spec(training={"select": "last"})
+    result = train_run(spec, tmp_path)
+    ours, tokenizer = load_adapter(result.adapter)
+    base = AutoModelForSequenceClassification.from_pretrained(spec.model, num_labels=2)
+    theirs = PeftModel.from_pretrained(base, str(result.adapter)).eval()
+    batch = tokenizer(["a plain line", "and quite another one"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
+    assert json.loads((result.adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == spec.model
+
+
+RELOAD = """
+import json, sys
+from pathlib import Path
+from safetensors.torch import load_file
+import torch
+from craft.adapters import load_adapter
+from craft.encoding import Collator, encode_split
+from craft.evaluation import predict
+from craft.spec import RunSpec
+from craft.tasks import find_task
+from craft.tasks.splits import load_splits
+folder = Path(sys.argv[1])
+spec = RunSpec.model_validate(json.loads((folder / "run.json").read_text())["spec"])
+task, training = find_task(spec.task, spec.data), spec.training
+model, tokenizer = load_adapter(folder)
+split = load_splits(task, spec.data, protocol=spec.protocol, eval_examples=training.eval_examples).reported[""]
+outputs = predict(model, encode_split(split, task.kind, tokenizer, training.max_length), Collator(tokenizer.pad_token_id), 64)
+scored = load_file(sys.argv[2])["outputs"]
+print("equal" if torch.equal(torch.from_numpy(outputs), scored) else (torch.from_numpy(outputs) - scored).abs().max())
+"""
+
+
+@pytest.mark.slow
+def test_real_weights_train_above_chance_and_reload_in_a_new_process(tmp_path: Path) -> None:
+    words = {"good": "lovely brilliant moving superb charming", "bad": "dull clumsy awful tedious lifeless"}
+    things = ["film", "book", "song", "play", "meal", "show", "story", "game", "concert", "lecture"]
+    frames = ("the {} was {}", "what a {1} {0}", "i found this {} rather {}", "a {1} {0} , all in all")
+    rows = [
+        f'"{frame.format(thing, word)}",{label}'
+        for label, choice in words.items()
+        for word in choice.split()
+        for thing in things
+        for frame in frames
+    ]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]))
+    custom = {"reviews": {"train": str(tmp_path / "reviews.csv"), "text": "text", "label": "label"}}
+    spec = RunSpec(
+        model=MINILM,
+        task="custom/reviews",
+        method="craft",
+        parameters={"ranks": ["all", 32, 32], "projections": ["q", "k", "v", "o"]},
+        data={"custom": custom},
+        training={"epochs": 2, "train_examples": 192, "eval_examples": 40, "learning_rate": 3e-3, "max_length": 16},
+    )
+    losses: list[float] = []
+    result = train_run(spec, tmp_path / "run", report=lambda progress: losses.append(progress.metrics["search_loss"]))
+    assert losses[-1] < losses[0]
+    assert result.metrics["score"] > 80  # the classes are even
+    moved = shutil.move(result.adapter, tmp_path / "elsewhere")
+    scored = tmp_path / "run" / "predictions.safetensors"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "CRAFT_CACHE_DIR": str(tmp_path / "empty-cache")}
+    child = subprocess.run(
+        [sys.executable, "-c", RELOAD, str(moved), str(scored)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert child.stdout.strip().endswith("equal"), child.stdout + child.stderr
