@@ -101,8 +101,8 @@ def make_scorer(
         ValueError: nothing of the data can be learnt within `max_length`.
     """
     training = spec.training
-    cut = (spec.protocol, spec.data.search_fraction, training.train_examples, training.eval_examples)
-    key = (spec.model, spec.revision, *cut)
+    sizes = training.train_examples, training.eval_examples, training.search_examples
+    key = (spec.model, spec.revision, spec.protocol, spec.data.search_fraction, *sizes)
     length = longest_input(training.max_length, tokenizer, config)
     if task.kind == "generation":
         from craft.answers import AnswerScorer

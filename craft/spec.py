@@ -29,7 +29,8 @@ class TrainingSettings(Settings):
 
     `learning_rate` is the adapter's; `head_learning_rate` the task head's (the same where it is not given).
     `select` names the weights that are scored at the end: those of the evaluation with the best search score, or the last.
-    `train_examples` and `eval_examples` cut the splits to a seeded sample, for small machines and for tests.
+    `train_examples` and `eval_examples` cut the splits to a seeded sample, for small machines and for tests; `search_examples`
+    cuts the search split alone, where scoring all of it at every evaluation would cost too much.
     `group_by_length` makes batches of examples of about equal length: less padding, another order.
     """
 
@@ -51,6 +52,7 @@ class TrainingSettings(Settings):
     select: Literal["best", "last"] = "best"
     train_examples: int | None = Field(None, gt=0)
     eval_examples: int | None = Field(None, gt=0)
+    search_examples: int | None = Field(None, gt=0, description="eval_examples if absent")
     group_by_length: bool = False
 
     def identity(self) -> dict[str, Any]:
@@ -59,6 +61,8 @@ class TrainingSettings(Settings):
         content = self.model_dump(mode="json")
         if not self.group_by_length:
             del content["group_by_length"]
+        if self.search_examples is None:
+            del content["search_examples"]
         return content
 
 

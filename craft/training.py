@@ -159,6 +159,7 @@ def _prepare(
         protocol=spec.protocol,
         train_examples=training.train_examples,
         eval_examples=training.eval_examples,
+        search_examples=training.search_examples,
     )
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
     base = load_model(

@@ -55,6 +55,7 @@ def load_splits(
     protocol: Protocol = "honest",
     train_examples: int | None = None,
     eval_examples: int | None = None,
+    search_examples: int | None = None,
 ) -> Splits:
     """The splits of `task` under `protocol`.
 
@@ -64,6 +65,7 @@ def load_splits(
         protocol: `honest` or `customary`.
         train_examples: train on a seeded sample of so many; a smaller sample is the beginning of a larger one.
         eval_examples: the same for the search split and for each reported split.
+        search_examples: for the search split alone; `eval_examples` if None.
 
     Raises:
         DataError: the data are missing or wrong, or too few to be split.
@@ -79,7 +81,7 @@ def load_splits(
         search = _joined(list(raw.reported.values()))
     return Splits(
         cut(train, train_examples),
-        cut(search, eval_examples),
+        cut(search, eval_examples if search_examples is None else search_examples),
         {suffix: cut(split, eval_examples) for suffix, split in raw.reported.items()},
         raw.fingerprint,
     )

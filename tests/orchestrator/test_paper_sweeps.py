@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from craft.methods import METHODS
-from orchestrator.plan import make_plan
+from craft.results import Counts
+from orchestrator.plan import Planner, make_plan
 from orchestrator.sweep import load_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -60,10 +62,103 @@ def test_published_runs_start_from_mnli_where_they_did() -> None:
         assert "vera" in fresh
         lora = next(block for block in sweep.blocks if block.method == "lora")
         assert lora.warm_start
-    base = load_sweep(ROOT / "sweeps" / "glue" / "roberta_base.yaml")
-    # LoRA's table 9, in its order: MNLI SST-2 MRPC CoLA QNLI QQP RTE STS-B.
-    order = ("mnli", "sst2", "mrpc", "cola", "qnli", "qqp", "rte", "stsb")
-    settings = [base.training_for(f"glue/{task}", {}) for task in order]
-    assert [one.batch_size for one in settings] == [16, 16, 16, 32, 32, 16, 32, 16]
-    assert [one.epochs for one in settings] == [30, 60, 30, 80, 25, 25, 80, 40]
-    assert [one.learning_rate for one in settings] == [5e-4, 5e-4, 4e-4, 4e-4, 4e-4, 5e-4, 5e-4, 4e-4]
+
+
+# LoRA's table 9 (arXiv 2106.09685) and VeRA's table 8 (arXiv 2310.11454); VeRA's row has neither MNLI nor QQP.
+ORDER = ("mnli", "sst2", "mrpc", "cola", "qnli", "qqp", "rte", "stsb")
+VERA_ORDER = ("sst2", "mrpc", "cola", "qnli", "rte", "stsb")
+E = 1e-4
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row's settings, task by task in the table's order."""
+
+    file: str
+    method: str
+    parameters: dict[str, Any]
+    batch_size: tuple[int, ...]
+    epochs: tuple[int, ...]
+    learning_rate: tuple[float, ...]
+    max_length: tuple[int, ...]
+    head_learning_rate: tuple[float, ...] = ()
+    restricted: bool = False
+
+
+BASE, LARGE = "roberta_base", "roberta_large"
+ADAPTER_RATES = (3 * E,) * 8
+ROWS = [
+    Published(
+        BASE, "lora", {"rank": 8, "alpha": 8}, (16, 16, 16, 32, 32, 16, 32, 16), (30, 60, 30, 80, 25, 25, 80, 40),
+        (5 * E, 5 * E, 4 * E, 4 * E, 4 * E, 5 * E, 5 * E, 4 * E), (512,) * 8,
+    ),
+    Published(
+        LARGE, "lora", {"rank": 8, "alpha": 16}, (4, 4, 4, 4, 4, 4, 8, 8), (10, 10, 20, 20, 10, 20, 20, 30),
+        (3 * E, 4 * E, 3 * E, 2 * E, 2 * E, 3 * E, 4 * E, 2 * E), (128, 128, 512, 128, 512, 512, 512, 512),
+    ),
+    Published(
+        LARGE, "lora", {"rank": 8, "alpha": 16}, (4,) * 8, (10, 10, 20, 20, 10, 20, 20, 10),
+        (3 * E, 4 * E, 3 * E, 2 * E, 2 * E, 3 * E, 4 * E, 2 * E), (128,) * 8, restricted=True,
+    ),
+    Published(
+        LARGE, "pfeiffer", {"bottleneck": 64}, (32,) * 8, (10, 20, 20, 20, 10, 20, 20, 20),
+        (0.3 * E, 0.3 * E, *(3 * E,) * 6), (128,) * 8, restricted=True,
+    ),
+    Published(
+        LARGE, "pfeiffer", {"bottleneck": 16}, (32,) * 8, (5, 20, 20, 20, 10, 20, 20, 20), ADAPTER_RATES, (128,) * 8,
+        restricted=True,
+    ),
+    Published(
+        LARGE, "houlsby", {"bottleneck": 64}, (32,) * 8, (10, 5, 10, 10, 5, 20, 20, 10), (0.3 * E, *(3 * E,) * 7), (128,) * 8,
+        restricted=True,
+    ),
+    Published(
+        LARGE, "houlsby", {"bottleneck": 8}, (32,) * 8, (10, 5, 10, 10, 5, 20, 20, 10), ADAPTER_RATES, (128,) * 8,
+        restricted=True,
+    ),
+    Published(
+        BASE, "vera", {"rank": 1024}, (64,) * 6, (60, 30, 80, 25, 160, 80), (4e-3, 1e-2, 1e-2, 1e-2, 4e-3, 1e-2), (512,) * 6,
+        (4e-3, 4e-3, 1e-2, 4e-3, 1e-2, 1e-2), restricted=True,
+    ),
+    Published(
+        LARGE, "vera", {"rank": 256}, (32,) * 6, (10, 40, 40, 20, 40, 20), (1e-2, 3e-2, 1e-2, 1e-2, 2e-2, 2e-2), (128,) * 6,
+        (6e-3, 3e-3, 6e-3, 2e-4, 2e-3, 2e-3), restricted=True,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.file}-{row.method}-{row.restricted}-{row.parameters}")
+def test_rows_run_with_their_published_settings(row: Published) -> None:
+    """What the trials themselves are given, after the file's layers are laid over each other."""
+    sweep = load_sweep(ROOT / "sweeps" / "glue" / f"{row.file}.yaml")
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1, 1, 1, 1), lambda run: 1))
+    order = VERA_ORDER if row.method == "vera" else ORDER
+    (configuration,) = {
+        trial.configuration
+        for trial in plan.trials
+        if trial.run.method == row.method
+        and row.parameters.items() <= trial.run.parameters.items()
+        and (trial.run.training.max_length == 128) == (row.max_length[-1] == 128)
+        and trial.run.task == "glue/stsb"
+    }
+    runs = {trial.run.task.removeprefix("glue/"): trial.run for trial in plan.trials_of(configuration) if trial.run.seed == 0}
+    for name in ("batch_size", "epochs", "learning_rate", "max_length", "head_learning_rate"):
+        given = [getattr(runs[task].training, name) for task in order]
+        expected = getattr(row, name)
+        assert given == pytest.approx(expected) if expected else given == [None] * len(order), name
+    assert {runs[task].training.gradient_accumulation for task in order} == {1}
+    assert {runs[task].training.warmup_ratio for task in order} == {0.06}
+    warm = {task for task in order if runs[task].warm_start is not None}
+    assert warm == (set() if row.restricted else {"mrpc", "rte", "stsb"})
+
+
+@pytest.mark.parametrize("name", ["llama2_7b", "llama3_8b"])
+def test_commonsense_runs_keep_a_checkpoint_each_epoch_and_ask_every_question_once(name: str) -> None:
+    sweep = load_sweep(ROOT / "sweeps" / "commonsense" / f"{name}.yaml")
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1, 1, 1, 1), lambda run: 1))
+    for trial in plan.trials:
+        training, batch = trial.run.training, 64 if trial.run.method == "lora_xs" else 16
+        assert (training.epochs, training.evaluate_every, training.select) == (3, 1, "last")
+        assert training.search_examples is not None
+        assert training.batch_size * training.gradient_accumulation == batch
+    assert {trial.run.seed for trial in plan.trials} >= {25}

@@ -111,3 +111,13 @@ def test_too_few_rows_to_split_are_refused(tmp_path):
     write(tmp_path, 1)
     with pytest.raises(DataError, match="1 training rows cannot be split"):
         load_splits(TASK, DataSettings(root=str(tmp_path)))
+
+
+@pytest.mark.parametrize("protocol", ["honest", "customary"])
+def test_the_search_split_may_be_cut_alone(data, protocol):
+    whole = load_splits(TASK, data, protocol=protocol)
+    splits = load_splits(TASK, data, protocol=protocol, eval_examples=50, search_examples=7)
+    assert len(splits.search) == 7
+    assert set(texts(splits.search)) < set(texts(whole.search))
+    assert len(splits.reported[""]) == 50
+    assert texts(load_splits(TASK, data, protocol=protocol, search_examples=7).reported[""]) == texts(whole.reported[""])
