@@ -159,6 +159,8 @@ class Meter:
         gc.collect()
         self._resettable = _reset_peak_memory()
         self._energy_at_start = _energy_millijoules()
+        self._peak_before = 0
+        self._energy_before: float | None = 0.0
 
     def step_begins(self) -> None:
         self._began = time.perf_counter()
@@ -171,23 +173,36 @@ class Meter:
         self.tokens += tokens
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a resumed run's times are those of the whole run."""
-        return {"step_times": list(self.step_times), "seconds": self.seconds, "tokens": self.tokens}
+        """What a checkpoint keeps, so that a resumed run's costs are those of the whole run."""
+        times = {"step_times": list(self.step_times), "seconds": self.seconds, "tokens": self.tokens}
+        return times | {"peak_memory_bytes": self._peak(), "energy_joules": self._energy()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.step_times.extend(state["step_times"])
         self.seconds, self.tokens = state["seconds"], state["tokens"]
+        self._peak_before = state.get("peak_memory_bytes", 0)
+        self._energy_before = state.get("energy_joules")
 
     def costs(self) -> dict[str, float]:
         """The measured fields of `Counts` that are known here."""
-        costs: dict[str, float] = {"peak_memory_bytes": _peak_memory(self._resettable)}
+        costs: dict[str, float] = {"peak_memory_bytes": self._peak()}
         if self.step_times:
             costs["step_seconds"] = statistics.median(self.step_times)
             costs["tokens_per_second"] = self.tokens / self.seconds
-        energy = _energy_millijoules()
-        if energy is not None and self._energy_at_start is not None:
-            costs["energy_joules"] = (energy - self._energy_at_start) / 1000
+        energy = self._energy()
+        if energy is not None:
+            costs["energy_joules"] = energy
         return costs
+
+    def _peak(self) -> int:
+        return max(_peak_memory(self._resettable), self._peak_before)
+
+    def _energy(self) -> float | None:
+        """Joules of the whole run; None where any part of it is not known."""
+        now = _energy_millijoules()
+        if now is None or self._energy_at_start is None or self._energy_before is None:
+            return None
+        return self._energy_before + (now - self._energy_at_start) / 1000
 
 
 def _reset_peak_memory() -> bool:

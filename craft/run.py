@@ -85,6 +85,7 @@ class Run:
     seconds_before: float = 0.0
     resumed_at: list[int] = field(default_factory=list)
     checkpoint: Path | None = None
+    optimizer_bytes: int | None = None
     trainer: RunTrainer = field(init=False)
 
     def evaluate(self, trainer: RunTrainer) -> None:
@@ -105,6 +106,8 @@ class Run:
             raise RunFailed(f"training diverged by step {step}: {error}") from error
         if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
             self.best = Best(metrics["search_score"], step, metrics, trainable_state(self.model))
+        if trainer.optimizer is not None:
+            self.optimizer_bytes = optimizer_bytes(trainer.optimizer)
         self.checkpoint = write_folder(self.directory / f"checkpoint-{step}", lambda aside: self._fill(aside, trainer))
         for old in _older_checkpoints(self.directory, step):
             shutil.rmtree(old, ignore_errors=True)
@@ -127,6 +130,7 @@ class Run:
             "epoch": trainer.state.epoch,
             "best": {"score": best.score, "step": best.step, "metrics": best.metrics},
             "meter": self.meter.state(),
+            "optimizer_bytes": self.optimizer_bytes,
             "seconds": self.seconds_before + time.perf_counter(),
             "resumed_at": self.resumed_at,
         }
@@ -139,6 +143,7 @@ class Run:
         file = BEST_FILE if best["step"] != content["step"] else TRAINABLE_FILE
         self.best = Best(best["score"], best["step"], best["metrics"], load_file(checkpoint / file))
         self.meter.restore(content["meter"])
+        self.optimizer_bytes = content.get("optimizer_bytes")
         self.seconds_before += content["seconds"]
         self.resumed_at = [*content["resumed_at"], content["step"]]
         self.trainer.state.global_step = content["step"]
@@ -177,8 +182,8 @@ class Run:
             metrics |= describe(self.model)
         notes = [*self.notes, *reported.notes]
         measured = dict(self.meter.costs())
-        if self.trainer.optimizer is not None:
-            measured["optimizer_bytes"] = optimizer_bytes(self.trainer.optimizer)
+        if self.optimizer_bytes is not None:
+            measured["optimizer_bytes"] = self.optimizer_bytes
         counts = replace(count(self.model), **measured)  # type: ignore[arg-type]
         facts = self.facts | ({"resumed_at": self.resumed_at} if self.resumed_at else {})
         record = {

@@ -131,9 +131,27 @@ def test_a_meters_times_survive_a_checkpoint() -> None:
     for tokens in (10, 20, 30):
         meter.step_begins()
         meter.step_ends(tokens)
-    second.restore(json.loads(json.dumps(meter.state())))
+    state = json.loads(json.dumps(meter.state()))
+    second.restore(state)
     assert second.costs()["step_seconds"] == meter.costs()["step_seconds"]
     assert second.costs()["tokens_per_second"] == pytest.approx(60 / meter.seconds)
+    second.restore(state | {"peak_memory_bytes": 2**60})
+    assert second.costs()["peak_memory_bytes"] == 2**60, "the higher of both parts"
+
+
+def test_the_energy_of_a_resumed_run_is_that_of_both_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = [5_000_000]
+    monkeypatch.setattr("craft.measure._energy_millijoules", lambda: counter[0])
+    first = Meter()
+    counter[0] += 3_000
+    state = json.loads(json.dumps(first.state()))
+    counter[0] = 700_000  # another board
+    second = Meter()
+    second.restore(state)
+    counter[0] += 500
+    assert second.costs()["energy_joules"] == pytest.approx(3.5)
+    second.restore(state | {"energy_joules": None})
+    assert "energy_joules" not in second.costs(), "a part of it is not known"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="reads the host's memory")

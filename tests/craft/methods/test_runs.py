@@ -48,6 +48,10 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_does(
     again = train_run(spec, tmp_path / "again", resume_from=checkpoint)
     assert again.metrics == whole.metrics
     assert whole.counts.optimizer_bytes, "what the optimizer held is measured"
+    # Broken off after its last step there is no optimizer any more, and still its bytes are those that were there.
+    ended = train_run(spec, tmp_path / "ended", resume_from=newest_valid(tmp_path / "whole"))
+    assert ended.metrics == whole.metrics
+    assert {run.counts.optimizer_bytes for run in (whole, again, ended)} == {whole.counts.optimizer_bytes}
     one, tokenizer = load_adapter(tmp_path / "whole" / "adapter")
     other, _ = load_adapter(tmp_path / "again" / "adapter")
     words = tokenizer(["a fine film", "not a film at all"], padding=True, return_tensors="pt")
