@@ -75,7 +75,11 @@ class AnswerScorer:
             "search_examples": len(splits.search),
             "reported_examples": sum(tests.values()),
         }
-        self.facts: dict[str, Any] = {"generation": settings.model_dump(mode="json"), "tests": tests}
+        self.facts: dict[str, Any] = {
+            "generation": settings.model_dump(mode="json"),
+            "mixture": commonsense.mixture(spec.data),
+            "tests": tests,
+        }
         self.notes = commonsense.notes(spec.data, tests)
         if train.untaught:
             total = train.untaught + len(train)

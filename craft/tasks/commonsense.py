@@ -76,22 +76,36 @@ def load(task: Task, data: DataSettings) -> RawData:
             f"{', '.join(f'{TESTS[name].folder}/test.json' for name in absent)}). A mean over fewer tests is another number, "
             f"so they are not left out silently: {advice} to score only the tests that are there"
         )
-    mixture = next((folder / name for name in MIXTURES if (folder / name).is_file()), None)
-    train = _checked(read_rows(mixture) if mixture else _from_hub(folder), None)
+    file = _mixture_file(data)
+    train = _checked(read_rows(file) if file else _from_hub(folder), None)
     reported = {f"_{name}": _checked(read_rows(path), name) for name, path in paths.items()}
-    files = (*([mixture] if mixture else []), *paths.values())
+    files = (*([file] if file else []), *paths.values())
     return RawData(train, reported, fingerprint([train, *reported.values()]), files)
 
 
+def mixture(data: DataSettings) -> str:
+    """What is trained on: the name of the file in `data.root`, or the hub's."""
+    file = _mixture_file(data)
+    return file.name if file else HUB
+
+
 def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
-    """What a reader of the score must know: which tests it averages, and which are not of their published size."""
+    """What a reader of the score must know: which tests it averages, which are not of their published size, and whether the
+    mixture is the one of published rows."""
     said = []
     if set(data.generation.tests) != set(TESTS):
         said.append(f"mean of {len(reported)} of the 8 commonsense tests: {', '.join(data.generation.tests)}")
     odd = [f"{name} {size} of {TESTS[name].size}" for name, size in reported.items() if size != TESTS[name].size]
     if odd:
         said.append(f"tests not of their published size: {', '.join(odd)}")
+    if mixture(data) == MIXTURES[1]:
+        said.append(f"trained on {MIXTURES[1]}, a tenth of the mixture that published rows are trained on")
     return said
+
+
+def _mixture_file(data: DataSettings) -> Path | None:
+    folder = Path(data.root or "").expanduser() / "commonsense"
+    return next((folder / name for name in MIXTURES if (folder / name).is_file()), None)
 
 
 def _checked(rows: Rows, test: str | None) -> Dataset:

@@ -2,6 +2,8 @@
 
 The rule is the published one and is meant to be no better: the first match of the pattern counts, letter case matters, and an
 output without a match is wrong. "Not answer1 but answer2" is therefore answer1.
+Where a model goes on and writes the mark of a response again, what follows the last one is read; the published script reads
+what stands before the second.
 """
 
 from __future__ import annotations

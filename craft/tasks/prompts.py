@@ -1,9 +1,9 @@
 """PROMPTS: how an instruction is put to a language model, and which of its tokens the loss sees.
 
-`alpaca` is the plain template. `llm_adapters` is the published code's, byte for byte: its lines are indented by the sixteen
-spaces of a Python literal, and its training text differs from its evaluation text (two blanks after the first sentence instead
-of one, an indented empty line before the response). Scores under the two are not comparable, so the variant is part of a
-run's settings.
+`alpaca` is the plain template. `llm_adapters` is the published code's, byte for byte (LLM-Adapters' finetune.py and
+commonsense_evaluate.py, as DoRA took them over): its lines are indented by the sixteen spaces of a Python literal, and its
+training text differs from its evaluation text (two blanks after the first sentence instead of one, an indented empty line
+before the response). Scores under the two are not comparable, so the variant is part of a run's settings.
 """
 
 from __future__ import annotations

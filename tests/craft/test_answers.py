@@ -106,6 +106,8 @@ def test_every_prediction_is_kept_with_what_it_was_scored_by(
     assert np.isfinite(result.metrics["search_loss"])
     assert result.facts["generation"]["score"] == score
     assert result.facts["tests"] == dict.fromkeys(TESTS, 5)
+    assert result.facts["mixture"] == "commonsense_16k.json"
+    assert any("trained on commonsense_16k.json" in note for note in result.notes)
     assert result.counts.head_parameters == 0
     assert "mean of 3 of the 8 commonsense tests" in result.notes[0]
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from craft.spec import DataSettings
 from craft.tasks import TASKS, expand_tasks
-from craft.tasks.commonsense import TESTS, notes, response
+from craft.tasks.commonsense import HUB, TESTS, mixture, notes, response
 from craft.tasks.extraction import PATTERNS, extract, family_of, options, response_part, score
 from craft.tasks.files import DataError
 from craft.tasks.metrics import compute_reported
@@ -65,8 +65,11 @@ def test_the_small_mixture_is_taken_where_the_large_one_is_not(root):
     records = json.loads((folder / "commonsense_170k.json").read_text())
     (folder / "commonsense_16k.json").write_text(json.dumps(records[:50]))
     assert len(load_splits(TASK, settings(root), protocol="customary").train) == 320
+    assert notes(settings(root), {name: test.size for name, test in TESTS.items()}) == []
     (folder / "commonsense_170k.json").unlink()
     assert len(load_splits(TASK, settings(root), protocol="customary").train) == 50
+    (note,) = notes(settings(root), {name: test.size for name, test in TESTS.items()})
+    assert "commonsense_16k.json, a tenth of the mixture" in note
 
 
 def test_a_missing_test_is_reported_and_has_to_be_left_out_by_name(root):
@@ -82,6 +85,29 @@ def test_a_missing_test_is_reported_and_has_to_be_left_out_by_name(root):
         "mean of 2 of the 8 commonsense tests: boolq, piqa",
         "tests not of their published size: boolq 4 of 3270",
     ]
+
+
+def test_the_hubs_mixture_is_taken_where_the_folder_has_none(root, monkeypatch):
+    from datasets import Dataset
+
+    local = load_splits(TASK, settings(root))
+    file = root / "commonsense" / "commonsense_170k.json"
+    records = json.loads(file.read_text())
+    assert mixture(settings(root)) == "commonsense_170k.json"
+    file.unlink()
+    asked = []
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: asked.append(names[0]) or Dataset.from_list(records))
+    found = load_splits(TASK, settings(root))
+    assert asked == [HUB] == [mixture(settings(root))]
+    assert found.fingerprint == local.fingerprint
+    assert found.train[:] == local.train[:]
+
+    def out_of_reach(*_names, split):
+        raise ConnectionError
+
+    monkeypatch.setattr("datasets.load_dataset", out_of_reach)
+    with pytest.raises(DataError, match=r"commonsense_170k\.json or commonsense_16k\.json.*cannot be read \(ConnectionError\)"):
+        load_splits(TASK, settings(root, beams=1))  # not what is remembered
 
 
 def test_an_unknown_test_is_refused_with_the_known_ones():
