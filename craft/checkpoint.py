@@ -54,6 +54,8 @@ def verify(folder: Path) -> None:
         raise CheckpointCorrupt(f"checkpoint {folder} has no readable {MANIFEST_FILE}") from error
     for name, (size, digest) in expected.items():
         file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise CheckpointCorrupt(f"checkpoint {folder}: {name} lies outside of it")
         if not file.is_file():
             raise CheckpointCorrupt(f"checkpoint {folder}: {name} is missing")
         if file.stat().st_size != size:

@@ -21,6 +21,7 @@ from pyarrow import fs
 
 from craft.checkpoint import CheckpointCorrupt, verify
 from craft.results import PREDICTIONS_FOLDER
+from orchestrator.trial import TrialResult
 
 RESULT_FILE = "result.json"
 ADAPTER_FOLDER = "adapter"
@@ -67,6 +68,7 @@ def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, 
         try:
             local = stored.fetch(directory / f"{stored.attempt}-{stored.number}")
             verify(local)
+            _check_result(local, key)
         except (OSError, CheckpointCorrupt):
             broken += 1
             continue
@@ -157,6 +159,20 @@ def stored_result(checkpoint: Path) -> dict[str, Any] | None:
     """The result that a finished trial left in its last checkpoint, if this is one."""
     path = checkpoint / RESULT_FILE
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def _check_result(checkpoint: Path, key: str) -> None:
+    """
+    Raises:
+        CheckpointCorrupt: there is a result, and it is none, or another trial's.
+    """
+    try:
+        found = stored_result(checkpoint)
+        wrong = found is not None and TrialResult.from_json(found).key != key
+    except (ValueError, TypeError) as error:
+        raise CheckpointCorrupt(f"checkpoint {checkpoint}: {RESULT_FILE} is no trial's result") from error
+    if wrong:
+        raise CheckpointCorrupt(f"checkpoint {checkpoint}: {RESULT_FILE} is that of another trial")
 
 
 def _copy(filesystem: fs.FileSystem, path: str, folder: Path) -> None:
