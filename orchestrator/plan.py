@@ -251,6 +251,16 @@ class Planner:
         content["resolved"] = resolve(self._meta, checked)
         return content_hash(content, 16)
 
+    def group(self, configuration: Configuration, apart: Iterable[str]) -> str:
+        """Equal for configurations that differ in nothing but the dimensions `apart`; what a block says for single tasks, or
+        of where its runs start, is a difference."""
+        names = {*apart}
+        content = self._content(configuration.method, configuration.training, configuration.path)
+        content |= {"parameters": configuration.parameters, "chosen": sorted({*content["chosen"]} - names)}
+        for part in ("training", "parameters"):
+            content[part] = {name: value for name, value in content[part].items() if name not in names}
+        return content_hash(content, 16)
+
     def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:
         tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
         seed = self.sweep.seeds[0]

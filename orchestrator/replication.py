@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from craft.spec import content_hash
 from orchestrator import pareto
 from orchestrator.summary import Summary, summarize
 
@@ -37,9 +36,10 @@ def chosen(plan: Plan, summaries: Mapping[str, Summary], rule: ReplicationSettin
     if rule.choose == "front":
         marked = _may_be_on_front(plan, [summaries[one.id] for one in whole], rule.margin)
         return [one for one, mark in zip(whole, marked, strict=True) if mark]
+    assert plan.planner is not None, "a plan without a planner does not grow"
     best: dict[str, Configuration] = {}
     for one in whole:
-        group = content_hash([one.method, _without(one.parameters, rule.tuned), _without(one.training, rule.tuned)], 16)
+        group = plan.planner.group(one, rule.tuned)
         if group not in best or _score(summaries[one.id]) > _score(summaries[best[group].id]):
             best[group] = one
     return list(best.values())
@@ -130,7 +130,3 @@ def _value(summary: Summary, objective: str) -> float:
 
 def _score(summary: Summary) -> float:
     return summary.value(SEARCH_SCORE)
-
-
-def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}

@@ -117,6 +117,23 @@ def test_without_tuned_dimensions_groups_are_equal_configurations_only(tmp_path:
     assert set(map(frozenset, seeds_of(ran).values())) == {frozenset({0, 1})}
 
 
+def test_what_a_block_says_for_single_tasks_is_a_group_of_its_own(tmp_path: Path) -> None:
+    block = "method: lora, rank: 4, learning_rate: {values: [0.001, 0.01]}"
+    space = f"[{{{block}}}, {{{block}, task_training: {{toy/sentiment: {{batch_size: 4}}}}}}]"
+    plan = plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate]}", space=space)
+    ran = run(plan, tmp_path)
+    chosen = {trial.configuration for trial in ran if trial.run.seed == 1}
+    blocks = {one.path for one in plan.configurations if one.id in chosen}
+    assert blocks == {("space", 0), ("space", 1)}
+    assert {trial.run.training.learning_rate for trial in ran if trial.run.seed == 1} == {0.001}
+
+
+def test_a_default_written_out_is_no_difference(tmp_path: Path) -> None:
+    space = "[{method: lora, rank: 4, learning_rate: 0.001, weight_decay: 0.0}, {method: lora, rank: 4, learning_rate: 0.01}]"
+    ran = run(plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate]}", space=space), tmp_path)
+    assert {trial.run.training.learning_rate for trial in ran if trial.run.seed == 1} == {0.001}
+
+
 def test_the_front_is_chosen_anew_before_every_seed(tmp_path: Path) -> None:
     def score(rank: int, rate: float, seed: int) -> float:
         # Rank 2 is 1.5 points behind the smaller rank 1: within two margins of one seed, beyond those of two.
