@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import optuna
+from optuna.trial import BaseTrial
 
 from orchestrator.ordering import has_order, ordered
 from orchestrator.space import Block, Choice, Dimension, Point, point
@@ -31,7 +31,7 @@ class Encoding:
         """Equal for equal spaces."""
         return [[title, {name: repr(one) for name, one in block.dimensions.items()}] for title, block in self._blocks.items()]
 
-    def suggest(self, trial: optuna.Trial) -> Point:
+    def suggest(self, trial: BaseTrial) -> Point:
         """The point that the study suggests in `trial`, a block first and then the dimensions of that block."""
         titles = list(self._blocks)
         title = trial.suggest_categorical(BLOCK, titles) if len(titles) > 1 else titles[0]
@@ -76,7 +76,7 @@ class Encoding:
         return f"{plain}.place" if isinstance(dimension, Choice) and has_order(dimension.values) else plain
 
 
-def _suggest(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
+def _suggest(trial: BaseTrial, name: str, dimension: Dimension) -> Any:
     if not isinstance(dimension, Choice):
         low, high = dimension.ends
         log = "log" in dimension.distribution

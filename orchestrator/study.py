@@ -26,16 +26,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import optuna
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, NSGAIIISampler, NSGAIISampler
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from craft.spec import content_hash
 from orchestrator.cma import CmaSampler
 from orchestrator.dimensions import Encoding
 from orchestrator.mistakes import SweepError
 from orchestrator.space import Point, grid, sample
+from orchestrator.study_file import StudyFile
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
@@ -48,6 +48,9 @@ REPEATS = 20
 """After so many suggestions in a row that need no training, the next point is one that has not been asked for, at random."""
 DRAWS = 500
 """Points drawn at random for that, at most; when all are known the space is taken to be used up."""
+
+FIRST_GENERATION = {f"{kind.__name__}:generation": 0 for kind in (NSGAIISampler, NSGAIIISampler)}
+"""Marks a trial as one of the first generation: without it the genetic samplers would not breed from it."""
 
 MakeSampler = Callable[["Sweep", int], BaseSampler]
 
@@ -124,7 +127,7 @@ class StudyProposer:
             storage = InMemoryStorage()
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            storage = JournalStorage(JournalFileBackend(str(folder / STUDY_FILE)))
+            storage = JournalStorage(StudyFile(folder / STUDY_FILE))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study = optuna.create_study(
@@ -176,15 +179,19 @@ class StudyProposer:
         for one in self._plan.earlier:
             if one.source in known:
                 continue
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._study.enqueue_trial(self._encoding.parameters(one.point))
-                trial = self._study.ask()
-                self._encoding.suggest(trial)
-            for name, excess in excesses(self._sweep, self._planner.configuration(one.point)).items():
-                trial.set_constraint(name, excess)
-            trial.set_user_attr("earlier", one.source)
-            self._study.tell(trial, [one.values[name] for name in self._objectives])
+            # Whole at once: asked for and answered in steps, a crash between the two would leave it for another one's answer.
+            point = FixedTrial(self._encoding.parameters(one.point))
+            self._encoding.suggest(point)
+            self._study.add_trial(
+                create_trial(
+                    values=[one.values[name] for name in self._objectives],
+                    params=point.params,
+                    distributions=point.distributions,
+                    user_attrs={"earlier": one.source},
+                    system_attrs=dict(FIRST_GENERATION),
+                    constraints=excesses(self._sweep, self._planner.configuration(one.point)),
+                )
+            )
 
     def _give_up(self, trial: FrozenTrial) -> None:
         if trial.state == TrialState.RUNNING:
@@ -304,11 +311,11 @@ def tpe(sweep: Sweep, seed: int) -> BaseSampler:
 
 
 def nsga2(sweep: Sweep, seed: int) -> BaseSampler:
-    return optuna.samplers.NSGAIISampler(seed=seed, population_size=_population(sweep))
+    return NSGAIISampler(seed=seed, population_size=_population(sweep))
 
 
 def nsga3(sweep: Sweep, seed: int) -> BaseSampler:
-    return optuna.samplers.NSGAIIISampler(seed=seed, population_size=_population(sweep))
+    return NSGAIIISampler(seed=seed, population_size=_population(sweep))
 
 
 def gp(sweep: Sweep, seed: int) -> BaseSampler:

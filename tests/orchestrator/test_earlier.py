@@ -84,14 +84,15 @@ def test_the_study_has_each_result_once_however_often_it_is_resumed(folder: Path
     assert seen
 
 
-def test_what_is_learnt_is_used(folder: Path) -> None:
-    # TPE draws at random until it has ten results: with a grid to begin with it goes to the best learning rate at once.
+@pytest.mark.parametrize("algorithm", ["tpe", "nsga2", "nsga3"])
+def test_what_is_learnt_is_used(folder: Path, algorithm: str) -> None:
+    # All of them draw at random to begin with: with a grid to begin with they go to the best learning rates at once.
     space = (
         f"{{method: lora, rank: {{values: [1, 2, 4]}}, learning_rate: {{values: {RATES}}}, dropout: {{values: [0.0, 0.1]}}}}"
     )
     more = "tasks: [toy/acceptability]\nobjectives: {score: maximize}\n"
-    cold = plan_of(folder, "cold", space, "{algorithm: tpe, trials: 6}", more)
-    warm = plan_of(folder, "warm", space, "{algorithm: tpe, trials: 6, warm_start: [first]}", more)
+    cold = plan_of(folder, "cold", space, f"{{algorithm: {algorithm}, trials: 6}}", more)
+    warm = plan_of(folder, "warm", space, f"{{algorithm: {algorithm}, trials: 6, warm_start: [first]}}", more)
 
     def answer(one) -> dict[str, float]:
         return {"score": 80 - 8 * abs(math.log10(one.training["learning_rate"]) + 3) + one.parameters["rank"]}

@@ -1,0 +1,75 @@
+"""The study's file after what a crash can leave: half a line, a lock of a dead process, a disk that took only a part."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from orchestrator import journal
+from orchestrator.study_file import StudyFile
+
+
+def study_of(path: Path) -> optuna.Study:
+    return optuna.create_study(storage=JournalStorage(StudyFile(path)), study_name="s", load_if_exists=True)
+
+
+def one_more(study: optuna.Study, value: float) -> None:
+    trial = study.ask()
+    trial.suggest_float("x", 0, 1)
+    study.tell(trial, value)
+
+
+def values(path: Path) -> list[float | None]:
+    """What Optuna's own reader finds."""
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    return [trial.value for trial in optuna.load_study(study_name="s", storage=storage).get_trials()]
+
+
+@pytest.mark.parametrize("torn", [b'{"op_code":4,"worker', b"\x00\x00\x00", b'{"op_code":4}'])
+def test_half_a_line_is_cut_away_and_the_study_goes_on(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "study.db"
+    one_more(study_of(path), 1.0)
+    with path.open("ab") as file:
+        file.write(torn)
+    study = study_of(path)
+    one_more(study, 2.0)
+    one_more(study, 3.0)
+    assert values(path) == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+def test_a_lock_that_a_dead_process_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    path, lock = tmp_path / "study.db", tmp_path / "study.db.lock"
+    one_more(study_of(path), 1.0)
+    if kind == "file":
+        lock.touch()
+    else:
+        lock.symlink_to(path if kind == "link" else tmp_path / "moved" / "study.db")
+    monkeypatch.setattr("orchestrator.study_file.STALE_SECONDS", 3)
+    one_more(study_of(path), 2.0)
+    assert values(path) == [1.0, 2.0]
+    assert not lock.exists()
+
+
+def test_a_full_disk_takes_nothing_of_what_it_cannot_take_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "study.db"
+    study = study_of(path)
+    one_more(study, 1.0)
+    before = path.read_bytes()
+
+    def full(file: int, content: bytes, offset: int) -> None:
+        os.pwrite(file, content[: len(content) // 2], offset)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "_write_all", full)
+        with pytest.raises(OSError, match="No space left"):
+            study.ask()
+    assert path.read_bytes() == before
+    one_more(study, 2.0)
+    assert values(path)[-1] == 2.0
