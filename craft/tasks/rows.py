@@ -80,7 +80,7 @@ def fingerprint(splits: Iterable[Dataset]) -> str:
     digest = hashlib.sha256()
     for split in splits:
         digest.update(json.dumps([len(split), split.column_names]).encode())
-        cells = [split[name] for name in split.column_names]
+        cells = [split[name][:] for name in split.column_names]  # whole columns: row by row takes ten times as long
         for row in zip(*cells, strict=True):
             digest.update(json.dumps(row, ensure_ascii=False).encode())
     return digest.hexdigest()
