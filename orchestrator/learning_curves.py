@@ -24,6 +24,8 @@ from orchestrator.parameters import flat_parameters, flatten
 JOURNAL = "journal.jsonl"
 NOT_ASKED = ("model", "revision", "protocol", "task", "seed")
 """Parameters of a run that are no part of its configuration; task and seed have columns of their own."""
+BEFOREHAND = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "optimizer_bytes")
+"""Counts that a sweep knows before it trains; a replay must know no more."""
 
 
 class MissingCurve(LookupError):
@@ -61,7 +63,7 @@ class Record:
 
     def curve(self, run: RunSpec) -> Curve:
         """The curve of a run. Raises MissingCurve."""
-        found = self._by_name.get(_name(_asked(flat_parameters(run)), run.task, run.seed))
+        found = self._by_name.get(_name(asked(flat_parameters(run)), run.task, run.seed))
         if found is None:
             shown = ", ".join(f"{name} {value}" for name, value in flatten(run.parameters).items())
             near = sorted({(curve.task, curve.seed) for curve in self.curves})[:6]
@@ -81,8 +83,7 @@ class Record:
             if found is None:
                 shown = ", ".join(f"{name} {value}" for name, value in own.items())
                 raise MissingCurve(f"the record has no trial with {shown}: simulate a space whose every point was recorded")
-            fields = Counts.__dataclass_fields__
-            self._counts[key] = Counts(**{name: value for name, value in found.counts.items() if name in fields})  # type: ignore[arg-type]
+            self._counts[key] = Counts(**{name: int(value) for name, value in found.counts.items() if name in BEFOREHAND})
         return self._counts[key]
 
 
@@ -160,7 +161,7 @@ def record_sweep(folder: Path) -> tuple[list[Curve], int]:
         curves.append(
             Curve(
                 label=event["label"],
-                parameters=_asked(event["params"]),
+                parameters=asked(event["params"]),
                 task=event["task"],
                 seed=event["seed"],
                 evaluations=sorted(points[key].items()),
@@ -194,7 +195,8 @@ def _from_csv(path: Path) -> list[Curve]:
     return list(found.values())
 
 
-def _asked(flat: Mapping[str, Any]) -> dict[str, Any]:
+def asked(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's flat parameters a curve is found by."""
     return {name: value for name, value in flat.items() if name not in NOT_ASKED}
 
 

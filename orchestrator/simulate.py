@@ -7,6 +7,7 @@ python -m orchestrator.simulate SWEEP.yaml --recorded curves.csv --workers 8 --s
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -16,10 +17,12 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.learning_curves import MissingCurve, read_record, record_sweep, write_record
+from orchestrator.learning_curves import MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.progress import duration
-from orchestrator.simulation import Faults, Outcome, Yardstick, simulate, whole_record
-from orchestrator.sweep import load_sweep
+from orchestrator.simulation import Faults, Outcome, Yardstick, everything, simulate, whole_record
+from orchestrator.summary import Summary
+from orchestrator.surrogate import SURROGATES, Nearest
+from orchestrator.sweep import Sweep, load_sweep
 
 GOOD, WRONG = 0, 2
 
@@ -32,6 +35,8 @@ examples:
   python -m orchestrator.simulate sweeps/search.yaml --recorded curves.csv --workers 200 \\
       --set search.algorithm=random --set scheduler='{name: none}' --failures 0.02 --preemptions 0.1
       another strategy, on a cluster where things go wrong
+  python -m orchestrator.simulate sweeps/search.yaml --recorded runs/ranks --surrogate nearest
+      a space with ranges, on a sweep that never tried their values: curves of the nearest trials stand in, and are counted
 """
 
 
@@ -44,12 +49,17 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument("sweep", metavar="SWEEP.yaml", help="the sweep file, whose every point must have been recorded")
-    flags.add_argument("--recorded", metavar="FILE", type=Path, required=True, help="the curves, .jsonl or .csv")
+    flags.add_argument(
+        "--recorded", metavar="RUNS", type=Path, required=True, help="a sweep's folder, or its curves as .jsonl or .csv"
+    )
     flags.add_argument("--workers", metavar="N", type=int, default=1, help="trials at once (1)")
     flags.add_argument("--seeds", metavar="N", type=int, default=1, help="replays, each with its own search seed (1)")
     flags.add_argument("--failures", metavar="P", type=float, default=0.0, help="chance that an evaluation's work is lost")
     flags.add_argument("--preemptions", metavar="P", type=float, default=0.0, help="chance to lose the worker after one")
     flags.add_argument("--reach", metavar="SHARE", type=float, default=0.95, help="share of the record's hypervolume (0.95)")
+    flags.add_argument(
+        "--surrogate", choices=SURROGATES, help="make up curves that were not recorded; without it they are refused"
+    )
     flags.add_argument("--set", dest="overrides", metavar="KEY.PATH=VALUE", action="append", default=[], help="as for a run")
     return flags
 
@@ -86,8 +96,8 @@ def _record(arguments: Sequence[str], console: Console) -> int:
 
 
 def _replay(given: argparse.Namespace, console: Console) -> int:
-    sweep, record = load_sweep(given.sweep, given.overrides), read_record(given.recorded)
-    best, grid_epochs = whole_record(sweep, record)
+    sweep, record = load_sweep(given.sweep, given.overrides), _recorded(given.recorded)
+    record, best, grid_epochs = _judged_by(sweep, record, given.surrogate)
     yardstick = Yardstick(best, sweep.objectives)
     faults = Faults(given.failures, given.preemptions)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -101,15 +111,38 @@ def _replay(given: argparse.Namespace, console: Console) -> int:
         table.add_row(str(seed), *_row(one, yardstick, given.reach, grid_epochs))
     spent = time.perf_counter() - started
     console.print(table)
-    reached = [epochs for one in outcomes if (epochs := one.epochs_to(given.reach * yardstick.whole)) is not None]
+    reached = [one.epochs_to(given.reach * yardstick.whole) for one in outcomes]
+    # A replay that never came so far counts as endless: leaving it out would flatter the strategy.
+    middle = median(math.inf if epochs is None else epochs for epochs in reached)
     trials = sum(one.finished + one.stopped + one.failed for one in outcomes)
     console.print(
         f"{sweep.search.algorithm} + {sweep.scheduler.name}, {given.workers} workers: "
-        + (f"median {median(reached):.1f} trial-epochs to {given.reach:.0%} of the record's hypervolume, " if reached else "")
-        + f"reached in {len(reached)} of {given.seeds} replays; the whole grid takes {grid_epochs:g}"
+        + (f"median {middle:.1f} trial-epochs to {given.reach:.0%} of the record's hypervolume, " if middle < math.inf else "")
+        + f"reached in {len(reached) - reached.count(None)} of {given.seeds} replays; the whole grid takes {grid_epochs:g}"
     )
+    if isinstance(record, Nearest):
+        console.print(f"made up: the curves of {len(record.made_up)} trials, from their nearest recorded ones")
     console.print(f"{trials} trials replayed, {1000 * spent / max(1, trials):.2f} ms each", style="dim")
     return GOOD
+
+
+def _recorded(path: Path) -> Record:
+    if not path.is_dir():
+        return read_record(path)
+    curves, _ = record_sweep(path)
+    if not curves:
+        raise ValueError(f"{path} has no finished trial to replay")
+    return Record(curves)
+
+
+def _judged_by(sweep: Sweep, record: Record, surrogate: str | None) -> tuple[Record, list[Summary], float]:
+    """What is replayed, the configurations that give the hypervolume to reach, and the trial-epochs that those took."""
+    if surrogate is None:
+        return record, *whole_record(sweep, record)
+    from craft.measure import planned_counts
+
+    dimensions = {name for block in sweep.blocks for name in block.dimensions}
+    return Nearest(record, dimensions, planned_counts), *everything(record)
 
 
 def _row(one: Outcome, yardstick: Yardstick, reach: float, grid_epochs: float) -> list[str]:

@@ -15,15 +15,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from craft.spec import TrainingSettings, content_hash
 from orchestrator import pareto
 from orchestrator.budget import Watch
-from orchestrator.learning_curves import Curve, Record
+from orchestrator.learning_curves import BEFOREHAND, Curve, Record
 from orchestrator.mistakes import SweepError
 from orchestrator.objectives import SearchValues
 from orchestrator.plan import Configuration, Plan, Planner, make_plan
 from orchestrator.proposers import SEARCHERS
 from orchestrator.stopping import RULES, Entrant, entrant
-from orchestrator.summary import Summary, logarithmic, summarize
+from orchestrator.summary import Entry, Summary, logarithmic, summarize, summarize_entries
 from orchestrator.sweep import Sweep
 from orchestrator.trial import TrialResult, TrialSpec
 
@@ -86,7 +87,15 @@ class Yardstick:
 
 
 def planner_of(sweep: Sweep, record: Record) -> Planner:
-    """A planner that counts by the record, so that a replay needs neither the model nor torch."""
+    """A planner that counts by the record, so that a replay needs neither the model nor torch.
+
+    Raises:
+        SweepError: a constraint on what a record does not hold: what a sweep would refuse, its replay would train.
+    """
+    unknown = [name for name in sweep.constraints if name not in BEFOREHAND]
+    if unknown:
+        message = f"a record holds no such count, only {', '.join(BEFOREHAND)}; leave it out of a replay"
+        raise SweepError([f"{sweep.where(('constraints', name))}: constraints.{name}: {message}" for name in unknown])
     return Planner(sweep, record.counts)
 
 
@@ -105,8 +114,29 @@ def whole_record(sweep: Sweep, record: Record) -> tuple[list[Summary], float]:
     sweep = sweep.model_copy(update={"search": plain, "budget": budget})
     plan = make_plan(sweep, planner_of(sweep, record))
     curves = {trial.key: record.curve(trial.run) for trial in plan.trials}
-    results = {trial.key: _finished(trial, curves[trial.key]) for trial in plan.trials}
+    results = {trial.key: _finished(trial.key, curves[trial.key]) for trial in plan.trials}
     return summarize(plan.trials, results, plan.counts), sum(curve.evaluations[-1][0] for curve in curves.values())
+
+
+def everything(record: Record) -> tuple[list[Summary], float]:
+    """Every configuration of a record, summed up, and the trial-epochs they all took: the yardstick where a sweep's space is
+    wider than what was recorded. Settings may differ from task to task; those that a configuration chose are in its label."""
+    settings = TrainingSettings.model_fields
+    entries = [
+        Entry(
+            curve.name,
+            content_hash([curve.label, *sorted(one for one in curve.parameters.items() if one[0] not in settings)], 10),
+            curve.label,
+            str(curve.parameters["method"]),
+            curve.task,
+            curve.seed,
+            "",
+            curve.parameters,
+            _finished(curve.name, curve),
+        )
+        for curve in record.curves
+    ]
+    return summarize_entries(entries), sum(curve.evaluations[-1][0] for curve in record.curves)
 
 
 def simulate(
@@ -224,7 +254,7 @@ class _Simulation:
         stop = stop or trial.configuration.id in self._given_up
         if trial.done == len(trial.curve.evaluations):
             self._outcome.finished += 1
-            self._end(trial, _finished(trial.spec, trial.curve))
+            self._end(trial, _finished(trial.spec.key, trial.curve))
         elif stop:
             self._outcome.stopped += 1
             self._end(trial, TrialResult(trial.spec.key, "stopped", {"search_score": score}))
@@ -261,6 +291,6 @@ class _Simulation:
             self._outcome.progress.append((self._outcome.epochs, self._now, reached))
 
 
-def _finished(spec: TrialSpec, curve: Curve) -> TrialResult:
+def _finished(key: str, curve: Curve) -> TrialResult:
     metrics = {"search_score": curve.search_score, "score": curve.score}
-    return TrialResult(spec.key, "finished", metrics, dict(curve.counts), seconds=curve.seconds)
+    return TrialResult(key, "finished", metrics, dict(curve.counts), seconds=curve.seconds)

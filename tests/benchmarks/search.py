@@ -31,12 +31,12 @@ RECORD = Path(__file__).with_name("recorded_grid.csv")
 SWEEP = ROOT / "sweeps" / "recorded_grid.yaml"
 SEARCHERS = ("random", "sobol", "tpe")
 ONE_BLOCK = ("random", "sobol", "tpe", "nsga2", "nsga3", "gp")
-SCHEDULERS = {
-    "none": "{name: none}",
-    "asha": "{name: asha, grace: 0.5, factor: 3}",
-    "asha, factor 4": "{name: asha, grace: 0.5, factor: 4}",
-    "hyperband": "{name: hyperband, grace: 0.5, factor: 3, brackets: 2}",
-    "median": "{name: median, grace: 0.5}",
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "none": {"name": "none"},
+    "asha": {"name": "asha", "factor": 3},
+    "asha, factor 4": {"name": "asha", "factor": 4},
+    "hyperband": {"name": "hyperband", "factor": 3, "brackets": 2},
+    "median": {"name": "median"},
 }
 
 
@@ -98,7 +98,7 @@ def measure(
         for scheduler in schedulers:
             started, epochs = time.perf_counter(), []
             for seed in range(seeds):
-                sweep = sweep_of(searcher, scheduler, seed, block, size)
+                sweep = sweep_of(searcher, scheduler, seed, block, size, grace=first_evaluation(record))
                 yardstick = Yardstick(summaries, sweep.objectives)
                 enough = reach * yardstick.whole
                 epochs.append(simulate(sweep, record, workers, yardstick, seed=seed, enough=enough).epochs_to(enough))
@@ -127,12 +127,24 @@ def table(rows: Sequence[Row], title: str) -> Table:
     return found
 
 
+def first_evaluation(record: Record) -> float:
+    """The epoch by which every trial of the record has been evaluated: the earliest at which a scheduler can judge."""
+    return max(curve.evaluations[0][0] for curve in record.curves)
+
+
 def sweep_of(
-    searcher: str, scheduler: str, seed: int, block: int | None, trials: int | None, changes: dict[str, Any] | None = None
+    searcher: str,
+    scheduler: str,
+    seed: int,
+    block: int | None,
+    trials: int | None,
+    changes: dict[str, Any] | None = None,
+    grace: float = 0.5,
 ) -> Sweep:
     """The grid's sweep file with another searcher and scheduler, over one of its blocks or all."""
     search = {"algorithm": searcher} | ({"seed": seed, "trials": trials} if trials else {})
-    given = {"search": search, "scheduler": yaml.safe_load(SCHEDULERS[scheduler])} | (changes or {})
+    stopping = SCHEDULERS[scheduler] | ({} if scheduler == "none" else {"grace": grace})
+    given = {"search": search, "scheduler": stopping} | (changes or {})
     if block is not None:
         given["space"] = [yaml.safe_load(SWEEP.read_text())["space"][block]]
     return load_sweep(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from orchestrator.mistakes import SweepError
 from orchestrator.objectives import SearchValues
 from orchestrator.parameters import flat_parameters
 from orchestrator.plan import Planner, make_plan
-from orchestrator.simulation import Faults, Yardstick, simulate, whole_record
+from orchestrator.simulation import Faults, Yardstick, planner_of, simulate, whole_record
 from orchestrator.summary import summarize
 from orchestrator.sweep import Sweep, load_sweep
 from orchestrator.trial import TrialResult
@@ -162,6 +164,59 @@ def test_a_sweep_s_folder_becomes_a_record(tmp_path: Path, record: Record) -> No
     assert record_sweep(folder) == ([curve], 1)
     assert command.main(["record", str(folder), "--to", str(tmp_path / "curves.jsonl")]) == 0
     assert json.loads((tmp_path / "curves.jsonl").read_text())["score"] == curve.score
+
+
+def test_a_sweep_s_folder_is_replayed_as_its_file_is(
+    tmp_path: Path, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    grid = sweep_of(tmp_path)
+    with Journal(folder / "journal.jsonl") as journal:
+        ledger = Ledger(folder)
+        for trial in make_plan(grid, Planner(grid, counted)).trials:
+            curve, names = record.curve(trial.run), {"key": trial.key, "label": trial.label}
+            names |= {"task": trial.run.task, "seed": trial.run.seed}
+            journal.append({"kind": "trial_started", **names, "params": flat_parameters(trial.run)})
+            rows = [{"step": epoch, "epoch": epoch, "search_score": score} for epoch, score in curve.evaluations]
+            journal.append({"kind": "trial_progress", "key": trial.key, "rows": rows})
+            metrics = {"search_score": curve.search_score, "score": curve.score}
+            ledger.add(TrialResult(trial.key, "finished", metrics, curve.counts, seconds=curve.seconds))
+        ledger.close()
+    write_record(record.curves, tmp_path / "curves.csv")
+    sweep_of(tmp_path, "{algorithm: random, trials: 12}")
+    said = []
+    for recorded in (folder, tmp_path / "curves.csv"):
+        assert command.main([str(tmp_path / "sweep.yaml"), "--recorded", str(recorded)]) == 0
+        said.append(capsys.readouterr().out.splitlines()[:-1])  # the last line tells how long it took
+    assert said[0] == said[1]
+    assert command.main([str(tmp_path / "sweep.yaml"), "--recorded", str(tmp_path)]) == 2
+    assert "holds no sweep's journal" in capsys.readouterr().err
+
+
+def test_a_replay_knows_no_more_beforehand_than_a_sweep_does(tmp_path: Path, record: Record) -> None:
+    measured = [
+        replace(curve, counts={**curve.counts, "step_seconds": 0.1, "peak_memory_bytes": 1e9}) for curve in record.curves
+    ]
+    sweep = sweep_of(tmp_path, more="objectives: {score: maximize, step_seconds: minimize, trainable_parameters: minimize}\n")
+    plan = make_plan(sweep, planner_of(sweep, Record(measured)))
+    assert {name for one in plan.configurations for name in one.known} == {*counted(plan.trials[0].run).known()}
+    bounded = sweep_of(tmp_path, more="constraints: {estimated_memory_bytes: {max: 1}}\n")
+    with pytest.raises(SweepError, match=r"sweep.yaml:8: constraints.estimated_memory_bytes: a record holds no such count"):
+        simulate(bounded, record, 1, yardstick(sweep_of(tmp_path), record))
+
+
+def test_a_strategy_that_seldom_comes_so_far_is_not_judged_by_when_it_does(
+    tmp_path: Path, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_of(tmp_path, "{algorithm: random, trials: 2}")
+    write_record(record.curves, tmp_path / "curves.csv")
+    given = [str(tmp_path / "sweep.yaml"), "--recorded", str(tmp_path / "curves.csv"), "--seeds", "9", "--reach", "0.6"]
+    assert command.main(given) == 0
+    out = capsys.readouterr().out
+    (reached,) = re.findall(r"reached in (\d) of 9 replays", out)
+    assert 0 < int(reached) < 5
+    assert "median" not in out
 
 
 def test_the_command_replays_and_refuses_in_a_sentence(
