@@ -61,8 +61,9 @@ Craft.copies = {
     const lines = rows.map(row => table.columns.map((column, index) => {
       const value = column.values[row];
       if (value === null || value === undefined) return "--";
-      const text = column.key === "m.trainable_parameters" ? Craft.millions(value) : escape(Craft.cell(table, column, row, true));
-      return best[index] !== null && value === best[index] ? `\\textbf{${text}}` : text;
+      const text = column.key === "m.trainable_parameters" ? Craft.millions(value) : escape(Craft.shown(column, value));
+      const half = Craft.half(table, column, row);
+      return (best[index] !== null && value === best[index] ? `\\textbf{${text}}` : text) + (half ? `$_{\\pm${half}}$` : "");
     }).join(" & ") + " \\\\");
     const align = table.columns.map(column => column.kind === "text" ? "l" : column.kind === "score" ? "c" : "r").join(" ");
     const heads = table.columns.map(column => `\\textbf{${escape(column.label)}}`).join(" & ");
@@ -70,13 +71,17 @@ Craft.copies = {
   },
 };
 
-/* A cell's text; a score with an interval says how wide it is. */
-Craft.cell = function (table, column, row, tex) {
+/* Half of a score's interval as text, empty where there is none. */
+Craft.half = function (table, column, row) {
   const value = column.values[row];
-  const text = Craft.shown(column, value);
-  if (column.key !== "m.score" || !table.low || table.low[row] === null || value === null) return text;
-  const half = Math.max(table.high[row] - value, value - table.low[row]).toFixed(1);
-  return tex ? text : `${text} ± ${half}`;
+  if (column.key !== "m.score" || !table.low || table.low[row] === null || value === null) return "";
+  return Math.max(table.high[row] - value, value - table.low[row]).toFixed(1);
+};
+
+/* A cell's text; a score with an interval says how wide it is. */
+Craft.cell = function (table, column, row) {
+  const half = Craft.half(table, column, row);
+  return Craft.shown(column, column.values[row]) + (half ? ` ± ${half}` : "");
 };
 
 /* Whether the text is on the clipboard now. */

@@ -80,7 +80,7 @@ Craft.rangeOf = function (data) {
   return [Math.max(lowest, low - spread) - edge, Math.min(highest, high + spread) + edge];
 };
 
-/* One drawn figure: keeps its spec and its choices over updates. `on` has hover(id, event), leave(), click(id), select(ids or null). */
+/* One drawn figure: keeps its spec and its choices over updates. `on` has hover(id, event), leave(), click(id), keep(id), select(ids or null). */
 Craft.Figure = class {
   constructor(holder, on, wide) {
     this.holder = holder;
@@ -109,9 +109,9 @@ Craft.Figure = class {
     for (const trace of data) this.dress(trace, palette);
     this.data = data;
     const layout = Craft.layout(figure.layout || {}, palette, width, this.wide);
-    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = Craft.rangeOf(data);
     // other axes mean another picture: a zoom of the old one would be nonsense there
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
+    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data), layout.uirevision);
     layout.showlegend = figure.layout && "showlegend" in figure.layout ? figure.layout.showlegend : data.filter(trace => trace.showlegend !== false).length > 1;
     const config = {
       displaylogo: false, responsive: true, scrollZoom: false, plotlyServerURL: "", doubleClickDelay: 350,
@@ -123,6 +123,17 @@ Craft.Figure = class {
     if (!this.drawn) this.listen();
     this.drawn = true;
     this.drew();
+  }
+
+  /* The vertical range to ask plotly for: the wanted one, unless a person has zoomed since. Plotly itself keeps a zoom only while
+     the range that it is given stays the same, and a running sweep's does not. */
+  range(wanted, picture) {
+    if (picture !== this.picture) this.given = new Set();
+    const axis = this.drawn && picture === this.picture ? this.holder.layout.yaxis : null;
+    this.picture = picture;
+    if (axis && axis.range && !axis.autorange && !this.given.has(String(axis.range))) return [...axis.range];
+    if (wanted) this.given.add(String(wanted));
+    return wanted;
   }
 
   worthLegend(trace) {
@@ -189,6 +200,7 @@ Craft.Figure = class {
     this.holder.on("plotly_selecting", event => { if (event && event.points) this.dim(new Set(event.points.map(point => point.customdata))); });
     this.holder.on("plotly_relayout", () => this.placeRing());
     this.holder.on("plotly_afterplot", () => this.drew());
+    if (this.data.some(Craft.walks)) new Craft.Keys(this);
   }
 
   /* A ring around one configuration's point: an element over the plot, because redrawing thousands of points for it would be slow. */

@@ -243,14 +243,15 @@ Craft.Page = class {
 
   async showFigure(panel, spec) {
     if (!panel.figure) {
-      const plot = Craft.element("div", {class: "plot", role: "img", "aria-label": `${panel.meta.title}: ${panel.meta.about} The table of configurations holds the same values.`});
+      const keys = spec.figure.data.some(Craft.walks) ? " The arrow keys go from point to point, Enter keeps one, Space selects it." : "";
+      const plot = Craft.element("div", {class: "plot", role: "group", "aria-label": `${panel.meta.title}: ${panel.meta.about} The table of configurations holds the same values.${keys}`});
       panel.content.replaceChildren(plot);
       if (panel.meta.name === "front") {
         this.cardBox = Craft.element("aside", {class: "card", "aria-label": "The configuration in focus", "aria-live": "polite"}, Craft.element("p", {class: "hint"}, "Point at a configuration to see what it is; click it, or its name in the table, to keep it here."));
         panel.content.className = "with-card";
         panel.content.append(this.cardBox);
       }
-      const on = {hover: (id, event) => this.hover(id, event), leave: () => this.leave(), click: id => this.pin(id, true), select: ids => this.choose(ids)};
+      const on = {hover: (id, event) => this.hover(id, event), leave: () => this.leave(), click: id => this.pin(id, true), keep: id => this.pin(id, false), select: ids => this.choose(ids)};
       panel.figure = new Craft.Figure(plot, on, panel.meta.wide);
     }
     panel.figure.selected = this.selected;
@@ -305,8 +306,10 @@ Craft.Page = class {
   hover(id, event) {
     const about = this.about(id);
     if (!about) return;
-    const shown = about[1].slice(0, 18);
-    this.tip.replaceChildren(Craft.element("h4", {}, about[0].slice(0, 200)), this.lines(shown));
+    const [title, lines, row] = about;
+    const same = row === null ? [] : this.table.data.shared.map(([name, value]) => `${name} ${value}`);
+    this.tip.replaceChildren(Craft.element("h4", {}, title.slice(0, 200)), this.lines(lines));
+    if (same.length) this.tip.append(Craft.element("p", {class: "note"}, "As all: " + same.join(", ").slice(0, 900)));
     this.tip.hidden = false;
     const box = this.tip.getBoundingClientRect();
     const x = event.clientX + 16 + box.width > innerWidth ? Math.max(4, event.clientX - 16 - box.width) : event.clientX + 16;
@@ -355,45 +358,3 @@ Craft.Page = class {
     return true;
   }
 };
-
-/* Text from gzip in base64: how the one-file page carries its data and plotly. */
-Craft.inflate = async function (encoded) {
-  const bytes = Uint8Array.from(atob(encoded.trim()), sign => sign.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-};
-
-/* Plotly, as soon as it is there: it is by far the largest script, so all else begins without it. */
-Craft.plotly = function () {
-  Craft.plotlyComes = Craft.plotlyComes || new Promise((here, failed) => {
-    const script = document.createElement("script");
-    const packed = document.getElementById("plotly");
-    script.addEventListener("load", here);
-    script.addEventListener("error", () => failed(new Error("The script that draws could not be loaded. Reload the page.")));
-    if (packed) {
-      Craft.inflate(packed.textContent).then(text => { script.textContent = text; document.head.append(script); here(); }, failed);
-    } else {
-      script.src = document.getElementById("plotly-address").href;
-      document.head.append(script);
-    }
-  });
-  return Craft.plotlyComes;
-};
-
-Craft.begin = async function () {
-  const packed = document.getElementById("content");
-  let source;
-  if (packed) {
-    try {
-      source = new Craft.FileSource(JSON.parse(await Craft.inflate(packed.textContent)));
-    } catch (error) {
-      document.getElementById("waiting").textContent = `This page could not be opened (${error.message}); it needs a browser from 2023 or later.`;
-      return;
-    }
-  } else {
-    source = new Craft.LiveSource();
-  }
-  Craft.plotly().catch(() => {});  // whoever draws hears of it
-  Craft.page = new Craft.Page(source);
-  await Craft.page.start();
-};
-document.addEventListener("DOMContentLoaded", Craft.begin);

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 from mlflow import MlflowClient
+from selenium.webdriver.common.keys import Keys
 
 from dashboards.__main__ import main
 from dashboards.app import make_app
@@ -31,6 +32,7 @@ SET = """(([where, value, kind]) => { const box = document.querySelector(where);
   box.dispatchEvent(new Event(kind)); })(arguments)"""
 READY = "{0}.querySelector('.main-svg, table tbody tr, .empty') && !{0}.innerText.includes('Loading')"
 ROWS = "document.querySelectorAll('[data-panel=table] tbody tr').length"
+LABEL = "Craft.page.table.data.label[Craft.page.table.index.get(arguments[0])]"
 HOSTILE = "<img src=x onerror=alert(1)>/../<b>б\u202eя</b>{x}" + "ы" * 300
 
 
@@ -81,8 +83,9 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         at = place(browser, x, y)
         browser.mouse("mouseMoved", *at)
         tip = browser.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")
-        label = browser.run("Craft.page.table.data.label[Craft.page.table.index.get(arguments[0])]", identity)
-        assert all(word in tip for word in (label, "learning_rate", "MRPC"))
+        label = browser.run(LABEL, identity)
+        same = dict(browser.run("Craft.page.table.data.shared"))
+        assert all(word in tip for word in (label, "learning_rate", "MRPC", f"protocol {same['protocol']}", "model sentence-"))
         browser.mouse("mousePressed", *at, button="left", clickCount=1)
         browser.mouse("mouseReleased", *at, button="left", clickCount=1)
         browser.wait("document.querySelector('.card h4').innerText === " + repr(label))
@@ -219,6 +222,16 @@ def test_the_exported_file_needs_nothing(
         browser.wait(
             "document.querySelector('.card h4').textContent === document.querySelector('[data-panel=table] .name').textContent"
         )
+        # and so can the points of the plot: walked along, kept, selected
+        browser.run("document.querySelector('[data-panel=front] .plot').focus()")
+        for _ in range(3):
+            browser.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+        points = sorted({tuple(point) for point in browser.run(POINTS)}, key=lambda point: (point[1], -point[2]))
+        assert browser.run("document.querySelector('#tip h4').textContent") == browser.run(LABEL, points[2][0])
+        browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        browser.driver.switch_to.active_element.send_keys(Keys.SPACE)
+        assert browser.run("[Craft.page.pinned, ...Craft.page.selected]") == [points[2][0]] * 2
+        assert browser.run(ROWS) == 1
         assert browser.hosts() == {"file://"}
         assert browser.complaints() == []
     finally:
