@@ -87,7 +87,8 @@ class Browser:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 url = urlsplit(message["params"]["request"]["url"])
-                if url.scheme not in ("data", "blob", "chrome"):  # chrome: is the empty tab it starts with
+                # chrome: and chrome-untrusted: are the browser's own, the empty tab that it starts with
+                if url.scheme not in ("data", "blob", "chrome", "chrome-untrusted"):
                     asked.add(f"{url.scheme}://{url.netloc}")
         return asked
 

@@ -33,9 +33,10 @@ seeds: [0, 1]
 training: {epochs: 1, batch_size: 8, learning_rate: 1e-2, max_length: 32, train_examples: 32, eval_examples: 24}
 space:
   - {method: craft, ranks: {values: [[all, 4, 4], [all, 8, 8], [all, 16, 16]]}}
-  - {method: lora, rank: {values: [1, 2]}}
+  - {method: lora, rank: {values: [1, 2, 300]}}
+constraints: {trainable_parameters: {max: 100_000}}
 """
-PLANNED, CONFIGURATIONS = 10, 5
+PLANNED, CONFIGURATIONS, INFEASIBLE = 10, 5, 1
 COPY = "[...document.querySelectorAll('.tools button')].find(one => one.textContent === 'Copy {0}').click()"
 LISTED = "[...document.querySelectorAll('*')].filter(one => one.textContent.trim() === 'front.html').pop()"
 
@@ -127,6 +128,11 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
         assert (x, y) == pytest.approx((float(row["trainable_parameters"]), float(row["score"])), rel=1e-5)
     on_front = {identity for identity, row in rows.items() if row["on_front"] == "True"}
     assert set(browser.run("Craft.page.table.data.front")) == on_front
+    note = browser.run("document.querySelector('[data-panel=front] .note').innerText")
+    assert f"{CONFIGURATIONS} done, {INFEASIBLE} dropped as infeasible" in note
+    states = browser.run("Craft.page.table.data.columns.find(one => one.key === 'state').values")
+    methods = browser.run("Craft.page.table.data.columns.find(one => one.key === 'method').values")
+    assert [pair for pair in zip(methods, states, strict=True) if pair[1] != "done"] == [("lora", "infeasible")]
 
     # another axis, and back
     browser.run(SET, "select[name=x]", "adapter_bytes", "change")
@@ -184,11 +190,13 @@ def recorded(browser: Browser, mlflow: Server) -> None:
     browser.wait("document.querySelector('iframe')")
     browser.driver.switch_to.frame(browser.driver.find_element("css selector", "iframe"))
     browser.wait("window.Craft && Craft.page && document.querySelector('[data-panel=front] .main-svg .points path')")
-    assert browser.run(ROWS) == CONFIGURATIONS
+    assert browser.run(ROWS) == CONFIGURATIONS + INFEASIBLE
     browser.run("Craft.page.table.copy('CSV')")
     browser.wait("document.querySelector('.said').textContent")
     text = browser.run("document.querySelector('.by-hand').hidden || document.querySelector('.by-hand').value")
-    assert text is True or len(text.splitlines()) == CONFIGURATIONS + 1, "what cannot be copied there is there to be taken"
+    assert text is True or len(text.splitlines()) == CONFIGURATIONS + INFEASIBLE + 1, (
+        "what cannot be copied there is there to be taken"
+    )
     browser.driver.switch_to.default_content()
     # the last of what the live page asked for before it was left may be among them
     assert all(host.startswith("http://127.0.0.1:") for host in browser.hosts())
