@@ -32,6 +32,7 @@ from dashboards.content import view_of
 from dashboards.data import Store
 from dashboards.page import as_json
 from dashboards.panels import PANELS, spec_of
+from orchestrator.manifest import hardware
 from tests.dashboards.browser import Browser
 from tests.dashboards.synthetic import START, FakeRun, configuration, experiment_of, sweep_run, write_many
 
@@ -97,7 +98,7 @@ def measure(configurations: int, trials: int, repeats: int, folder: Path) -> dic
             feed.refresh()
             found[f"{what} by {label}, s"] = time.perf_counter() - began
             if not direct:
-                found["of it inside MLflow, s"] = store.mlflow_seconds
+                found[f"{what} by {label}, inside MLflow, s"] = store.mlflow_seconds
     began = time.perf_counter()
     feed._frames = None
     _, view = view_of(store, [feed])
@@ -170,7 +171,8 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(given.configurations, given.trials, given.repeats, Path(folder))
-    found["machine"] = f"{platform.machine()}, Python {platform.python_version()}"
+    facts = hardware()
+    found["machine"] = f"{facts['processor']}, {facts['cpus']} cores, Python {platform.python_version()}"
     for name, value in found.items():
         print(f"{name:45} {value:.3f}" if isinstance(value, float) else f"{name:45} {value}")
     if given.json:
