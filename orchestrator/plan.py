@@ -64,6 +64,7 @@ class Plan:
     earlier: list[Earlier] = field(default_factory=list)
     refused: list[Dropped] = field(default_factory=list)
     on_refused: list[Callable[[Dropped], None]] = field(default_factory=list)
+    _by_configuration: dict[str, list[TrialSpec]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def adaptive(self) -> bool:
@@ -115,7 +116,9 @@ class Plan:
 
     def trials_of(self, configuration: str) -> list[TrialSpec]:
         """The trials of a configuration that is in the plan."""
-        return [trial for trial in self.trials if trial.configuration == configuration]
+        for trial in self.trials[sum(map(len, self._by_configuration.values())) :]:
+            self._by_configuration.setdefault(trial.configuration, []).append(trial)
+        return list(self._by_configuration.get(configuration, ()))
 
     @property
     def counts(self) -> dict[str, dict[str, float]]:

@@ -12,9 +12,10 @@ Epochs are the measure of progress. A trial is judged when it reports; at its la
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 from craft.spec import content_hash
@@ -37,6 +38,32 @@ class Entrant:
     def competes_with(self, costs: tuple[float, ...]) -> bool:
         """Whether one of such costs may be held against it: none of them is larger than its own."""
         return all(other <= own for other, own in zip(costs, self.costs, strict=True))
+
+
+class Ranked:
+    """One number of each trial, in order, kept apart by what the trials cost: what a trial is held against, without going
+    through all of them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, float] = {}
+        self._by_costs: dict[tuple[float, ...], list[float]] = {}
+
+    def add(self, entrant: Entrant, number: float) -> bool:
+        """Takes in a trial's number; False if it has one."""
+        if entrant.key in self._numbers:
+            return False
+        self._numbers[entrant.key] = number
+        insort(self._by_costs.setdefault(entrant.costs, []), number)
+        return True
+
+    def rivals(self, entrant: Entrant, others: bool = False) -> list[list[float]]:
+        """The numbers of all that may be held against `entrant`, itself among them or the `others` only, each list in order."""
+        found = [numbers for costs, numbers in self._by_costs.items() if entrant.competes_with(costs)]
+        if not others or entrant.key not in self._numbers:
+            return found
+        own, mine = self._numbers[entrant.key], self._by_costs[entrant.costs]
+        place = bisect_left(mine, own)
+        return [mine[:place] + mine[place + 1 :] if numbers is mine else numbers for numbers in found]
 
 
 class Rule(Protocol):
@@ -65,21 +92,20 @@ class Halving:
     grace: float = 1.0
     factor: float = 3.0
     brackets: int = 1
-    _rungs: dict[tuple[tuple[str, int], int, int], dict[str, tuple[tuple[float, ...], float]]] = field(default_factory=dict)
+    _rungs: dict[tuple[tuple[str, int], int, int], Ranked] = field(default_factory=dict)
 
     def report(self, entrant: Entrant, epoch: float, score: float) -> bool:
         bracket = self.bracket(entrant.configuration)
-        top: dict[str, tuple[tuple[float, ...], float]] | None = None
+        top: Ranked | None = None
         for level in self._levels(bracket, epoch):
-            rung = self._rungs.setdefault((entrant.group, bracket, level), {})
-            if entrant.key not in rung:
-                rung[entrant.key] = (entrant.costs, score)
+            rung = self._rungs.setdefault((entrant.group, bracket, level), Ranked())
+            if rung.add(entrant, score):
                 top = rung
         if top is None:
             return False
-        field_ = [other for costs, other in top.values() if entrant.competes_with(costs)]
-        stay = max(1, int(len(field_) / self.factor))
-        return sum(other > score for other in field_) >= stay
+        rivals = top.rivals(entrant)
+        stay = max(1, int(sum(map(len, rivals)) / self.factor))
+        return sum(len(scores) - bisect_right(scores, score) for scores in rivals) >= stay
 
     def bracket(self, configuration: str) -> int:
         """The bracket a configuration belongs to; 0 stops earliest and gets the most."""
@@ -111,22 +137,62 @@ class Median:
 
     grace: float = 1.0
     rivals: int = 3
-    _curves: dict[tuple[str, int], dict[str, tuple[tuple[float, ...], dict[float, float]]]] = field(default_factory=dict)
+    _fields: dict[tuple[str, int], _Means] = field(default_factory=dict)
 
     def report(self, entrant: Entrant, epoch: float, score: float) -> bool:
-        group = self._curves.setdefault(entrant.group, {})
-        _, own = group.setdefault(entrant.key, (entrant.costs, {}))
-        if epoch in own:
+        means = self._fields.setdefault(entrant.group, _Means())
+        best = means.add(entrant, epoch, score)
+        if best is None or epoch < self.grace - 1e-9:
             return False
-        own[epoch] = score
-        if epoch < self.grace - 1e-9:
-            return False
-        means = [
-            fmean(value for at, value in curve.items() if at <= epoch + 1e-9)
-            for key, (costs, curve) in group.items()
-            if key != entrant.key and entrant.competes_with(costs) and max(curve) >= epoch - 1e-9 and min(curve) <= epoch + 1e-9
-        ]
-        return len(means) >= self.rivals and max(own.values()) < median(means)
+        rivals = [numbers for numbers in means.at(epoch).rivals(entrant, others=True) if numbers]
+        return sum(map(len, rivals)) >= self.rivals and _below_median(best, rivals)
+
+
+@dataclass
+class _Means:
+    """Trials of one task and seed: at every epoch that one of them has reported, the mean scores until then of all who came
+    as far."""
+
+    _curves: dict[str, tuple[Entrant, dict[float, float]]] = field(default_factory=dict)
+    _epochs: dict[float, Ranked] = field(default_factory=dict)
+
+    def add(self, entrant: Entrant, epoch: float, score: float) -> float | None:
+        """Takes in a report; the trial's best score so far, or None if the report is known."""
+        _, curve = self._curves.setdefault(entrant.key, (entrant, {}))
+        if epoch in curve:
+            return None
+        before = max(curve, default=-math.inf)
+        curve[epoch] = score
+        if epoch not in self._epochs:
+            self._epochs[epoch] = Ranked()
+            for one, other in self._curves.values():
+                if other is not curve:
+                    self._place(one, other, epoch)
+        for at in self._epochs:
+            if before + 1e-9 < at <= epoch + 1e-9:
+                self._place(entrant, curve, at)
+        return max(curve.values())
+
+    def at(self, epoch: float) -> Ranked:
+        return self._epochs[epoch]
+
+    def _place(self, entrant: Entrant, curve: Mapping[float, float], at: float) -> None:
+        until = [score for epoch, score in curve.items() if epoch <= at + 1e-9]
+        if until and max(curve) >= at - 1e-9:
+            self._epochs[at].add(entrant, fmean(until))
+
+
+def _below_median(value: float, groups: Sequence[Sequence[float]]) -> bool:
+    """Whether `value` is below the median of ordered groups of numbers taken together."""
+    count = sum(map(len, groups))
+    places = [bisect_right(numbers, value) for numbers in groups]
+    above = count - sum(places)
+    if 2 * above != count:
+        return 2 * above > count
+    # As many above as not: the median lies halfway between the two neighbours of `value`.
+    lower = max(numbers[place - 1] for numbers, place in zip(groups, places, strict=True) if place)
+    upper = min(numbers[place] for numbers, place in zip(groups, places, strict=True) if place < len(numbers))
+    return value < (lower + upper) / 2
 
 
 RULES: dict[str, Callable[[SchedulerSettings], Rule | None]] = {

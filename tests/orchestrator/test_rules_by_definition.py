@@ -1,0 +1,113 @@
+"""The stopping rules against their definitions in docs/search.md, written out over all reports so far: on random curves with
+uneven evaluations."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
+
+import pytest
+
+from orchestrator.stopping import Entrant, Halving, Median, Rule
+
+Report = tuple[Entrant, float, float]
+
+
+def rivals_of(entrant: Entrant, reports: Sequence[Report]) -> dict[str, dict[float, float]]:
+    """The curves so far of all that may be held against a trial: same task, same seed, no larger in any cost."""
+    found: dict[str, dict[float, float]] = {}
+    for other, epoch, score in reports:
+        smaller = all(one <= own for one, own in zip(other.costs, entrant.costs, strict=True))
+        if other.group == entrant.group and smaller:
+            found.setdefault(other.key, {})[epoch] = score
+    return found
+
+
+def halving_stops(rule: Halving, reports: Sequence[Report]) -> bool:
+    """Whether the last of `reports` is the trial's first at a rung and not among the best `factor`-th there."""
+    entrant, epoch, score = reports[-1]
+    bracket = rule.bracket(entrant.configuration)
+    start = rule.grace * rule.factor**bracket
+    rungs = [start * rule.factor**power for power in range(20) if start * rule.factor**power <= epoch + 1e-9]
+    own = [at for other, at, _ in reports[:-1] if other.key == entrant.key]
+    if not rungs or any(at >= rungs[-1] - 1e-9 for at in own):
+        return False
+    there = []
+    for key, curve in rivals_of(entrant, [one for one in reports if rule.bracket(one[0].configuration) == bracket]).items():
+        come = [at for at in curve if at >= rungs[-1] - 1e-9]
+        if come and key != entrant.key:
+            first = next(at for other, at, _ in reports if other.key == key and at >= rungs[-1] - 1e-9)
+            there.append(curve[first])
+    stay = max(1, math.floor((len(there) + 1) / rule.factor))
+    return sum(other > score for other in there) >= stay
+
+
+def median_stops(rule: Median, reports: Sequence[Report]) -> bool:
+    entrant, epoch, _ = reports[-1]
+    if epoch < rule.grace - 1e-9:
+        return False
+    best = max(score for other, _, score in reports if other.key == entrant.key)
+    means = [
+        fmean(score for at, score in curve.items() if at <= epoch + 1e-9)
+        for key, curve in rivals_of(entrant, reports).items()
+        if key != entrant.key and max(curve) >= epoch - 1e-9 and min(curve) <= epoch + 1e-9
+    ]
+    return len(means) >= rule.rivals and best < median(means)
+
+
+def judge(
+    rule: Rule, waiting: Mapping[Entrant, Sequence[tuple[float, float]]], draw: random.Random
+) -> Iterator[tuple[bool, list[Report]]]:
+    """Trials report in a random order until they end or are stopped; what the rule says each time, and all reports so far."""
+    left = {entrant: list(curve) for entrant, curve in waiting.items()}
+    reports: list[Report] = []
+    while left:
+        entrant = draw.choice(list(left))
+        epoch, score = left[entrant].pop(0)
+        reports.append((entrant, epoch, score))
+        stop = rule.report(entrant, epoch, score)
+        yield stop, reports
+        if stop or not left[entrant]:
+            del left[entrant]
+
+
+def random_curves(draw: random.Random) -> dict[Entrant, list[tuple[float, float]]]:
+    curves = {}
+    for number in range(60):
+        entrant = Entrant(
+            f"k{number}", f"c{number}", (draw.choice("ab"), draw.choice([0, 1])), (draw.choice([1.0, 2.0, 3.0]), 1.0)
+        )
+        step = draw.choice([0.5, 0.5, 0.5, 0.75])
+        # Few distinct scores, so that there are ties.
+        curves[entrant] = [(step * place, float(draw.randrange(50, 60))) for place in range(1, 9)]
+    return curves
+
+
+CURVES = {"random": random_curves}
+
+
+@pytest.mark.parametrize("kind", CURVES)
+@pytest.mark.parametrize("brackets", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_halving_is_what_it_is_said_to_be(kind: str, brackets: int, seed: int) -> None:
+    draw = random.Random(seed)
+    rule = Halving(0.5, 2 + seed, brackets)
+    said = []
+    for stop, reports in judge(rule, CURVES[kind](draw), draw):
+        assert stop == halving_stops(rule, reports), reports[-1]
+        said.append(stop)
+    assert 0 < sum(said) < len(said)
+
+
+@pytest.mark.parametrize("kind", CURVES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_median_is_what_it_is_said_to_be(kind: str, seed: int) -> None:
+    draw = random.Random(seed)
+    rule = Median(0.5 + 0.5 * (seed % 2), 3)
+    said = []
+    for stop, reports in judge(rule, CURVES[kind](draw), draw):
+        assert stop == median_stops(rule, reports), reports[-1]
+        said.append(stop)
+    assert 0 < sum(said) < len(said)
