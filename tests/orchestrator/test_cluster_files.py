@@ -56,31 +56,40 @@ def test_the_rayjob_resumes_on_storage_that_every_pod_mounts() -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
 
 
-# Fields of KubeRay's ray.io/v1 (v1.5), as far as such a file may want them: its own schema is a megabyte and in no package.
-KUBERAY = {
+# Fields of KubeRay's ray.io/v1 by the Go types that its schema is made from (v1.5), without those that only the operator sets:
+# the schema itself is a megabyte, most of it Kubernetes' own pods, and in no package.
+KUBERAY: dict[str, dict[str, type]] = {
     "spec": {
-        "activeDeadlineSeconds", "backoffLimit", "clusterSelector", "deletionStrategy", "entrypoint", "entrypointNumCpus",
-        "entrypointNumGpus", "entrypointResources", "jobId", "managedBy", "metadata", "rayClusterSpec", "runtimeEnvYAML",
-        "shutdownAfterJobFinishes", "submissionMode", "submitterConfig", "submitterPodTemplate", "suspend",
-        "ttlSecondsAfterFinished",
+        "activeDeadlineSeconds": int, "backoffLimit": int, "clusterSelector": dict, "deletionStrategy": dict, "entrypoint": str,
+        "entrypointNumCpus": float, "entrypointNumGpus": float, "entrypointResources": str, "jobId": str, "managedBy": str,
+        "metadata": dict, "rayClusterSpec": dict, "runtimeEnvYAML": str, "shutdownAfterJobFinishes": bool,
+        "submissionMode": str, "submitterConfig": dict, "submitterPodTemplate": dict, "suspend": bool,
+        "ttlSecondsAfterFinished": int,
     },
     "rayClusterSpec": {
-        "authOptions", "autoscalerOptions", "enableInTreeAutoscaling", "gcsFaultToleranceOptions", "headGroupSpec",
-        "headServiceAnnotations", "managedBy", "rayVersion", "suspend", "upgradeStrategy", "workerGroupSpecs",
+        "authOptions": dict, "autoscalerOptions": dict, "enableInTreeAutoscaling": bool, "gcsFaultToleranceOptions": dict,
+        "headGroupSpec": dict, "headServiceAnnotations": dict, "managedBy": str, "rayVersion": str, "suspend": bool,
+        "upgradeStrategy": dict, "workerGroupSpecs": list,
     },
-    "authOptions": {"mode"},
+    "authOptions": {"mode": str},
     "autoscalerOptions": {
-        "env", "envFrom", "idleTimeoutSeconds", "image", "imagePullPolicy", "resources", "securityContext", "upscalingMode",
-        "version", "volumeMounts",
+        "env": list, "envFrom": list, "idleTimeoutSeconds": int, "image": str, "imagePullPolicy": str, "resources": dict,
+        "securityContext": dict, "upscalingMode": str, "version": str, "volumeMounts": list,
     },
     "headGroupSpec": {
-        "enableIngress", "headService", "labels", "rayStartParams", "resources", "serviceType", "template"
+        "enableIngress": bool, "headService": dict, "labels": dict, "rayStartParams": dict, "resources": dict,
+        "serviceType": str, "template": dict,
     },
     "workerGroupSpecs": {
-        "groupName", "idleTimeoutSeconds", "labels", "maxReplicas", "minReplicas", "numOfHosts", "rayStartParams", "replicas",
-        "resources", "scaleStrategy", "suspend", "template",
+        "groupName": str, "idleTimeoutSeconds": int, "labels": dict, "maxReplicas": int, "minReplicas": int, "numOfHosts": int,
+        "rayStartParams": dict, "replicas": int, "resources": dict, "scaleStrategy": dict, "suspend": bool, "template": dict,
     },
 }  # fmt: skip
+NEEDED = {
+    "rayClusterSpec": {"headGroupSpec"},
+    "headGroupSpec": {"rayStartParams", "template"},
+    "workerGroupSpecs": {"groupName", "maxReplicas", "minReplicas", "rayStartParams", "template"},
+}
 
 
 def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
@@ -98,7 +107,8 @@ def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
         ("headGroupSpec", cluster["headGroupSpec"]),
         *(("workerGroupSpecs", group) for group in cluster["workerGroupSpecs"]),
     ]:
-        assert set(found) <= KUBERAY[name], name
+        assert {field: type(value) for field, value in found.items()}.items() <= KUBERAY[name].items(), name
+        assert NEEDED.get(name, set()) <= set(found), name
     assert spec["submissionMode"] in ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
     # Pods submit the job by the head's dashboard, so it may not listen on loopback alone; the token is its lock.
     assert cluster["authOptions"] == {"mode": "token"}
