@@ -68,12 +68,12 @@ class Watch:
         self,
         budget: Budget,
         objectives: Mapping[str, Any],
-        gpus: float,
+        gpus: Callable[[str], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
-            gpus: GPUs that one trial takes.
+            gpus: how many the trial of a key takes.
             clock: seconds, from anywhere.
         """
         self._budget, self._objectives, self._gpus, self._clock = budget, objectives, gpus, clock
@@ -81,15 +81,15 @@ class Watch:
         self._since: dict[str, float] = {}
         self.spent: str | None = None
 
-    def look(self, running: Iterable[str], ended_seconds: float) -> None:
-        """Called often: `running` are the keys of trials that run, `ended_seconds` the time of all that have ended."""
+    def look(self, running: Iterable[str], ended: float) -> None:
+        """Called often: `running` are the keys of trials that run, `ended` the GPU seconds of all that have ended."""
         now = self._clock()
         self._since = {key: self._since.get(key, now) for key in running}
         limit = self._budget.wall_clock_seconds
         if limit is not None and now - self._started >= limit:
             self._end(f"budget.wall_clock: {self._budget.wall_clock} are over")
         if self._budget.gpu_hours is not None:
-            hours = (ended_seconds + sum(now - since for since in self._since.values())) * self._gpus / 3600
+            hours = (ended + sum((now - since) * self._gpus(key) for key, since in self._since.items())) / 3600
             if hours >= self._budget.gpu_hours:
                 self._end(f"budget.gpu_hours: {hours:.2f} of {self._budget.gpu_hours:g} are used")
 

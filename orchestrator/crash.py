@@ -8,6 +8,8 @@ from pathlib import Path
 from orchestrator.trial import reason
 
 TAIL_BYTES = 16_384
+LOST, TAKEN = "the machine it ran on was lost", "the machine it ran on was taken away"
+OUT_OF_REACH = "the machine it ran on is out of reach"
 
 
 def describe(error: BaseException | None, stderr: Path | None = None) -> str:
@@ -30,9 +32,11 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
         limit = f"{hours * 60 + minutes} min" if hours or minutes else f"{seconds} s"
         return f"no step for {limit}, so its process was ended{_where(tail)}"
     if "node has died" in text or "node died" in text or "NODE_DIED" in text:
-        return "the machine it ran on was lost"
+        return LOST
     if "preempt" in text.lower():
-        return "the machine it ran on was taken away"
+        return TAKEN
+    if "temporarily unavailable" in text:
+        return OUT_OF_REACH  # what a machine lost without grace looks like at first: nobody is left there to tell more
     if "memory" in text.lower() and "kill" in text.lower():
         return "killed by the system because memory ran out on its machine"
     last = [line.strip() for line in tail.splitlines() if line.strip()]
@@ -40,6 +44,12 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
     if "actor died" in text or "worker died" in text or "Worker unexpectedly exits" in text or "ActorDied" in text:
         return f"its process died{_exit(text)}{said}"
     return (text[:300] or "its process died") + said
+
+
+def machine_lost(error: BaseException | None) -> bool:
+    """Whether a trial failed because its machine, or that of one of its workers, is gone: no fault of the trial's."""
+    why = describe(error)
+    return any(words in why for words in (LOST, TAKEN, OUT_OF_REACH))
 
 
 def _exit(text: str) -> str:

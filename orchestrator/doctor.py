@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.run import QUIET
+from orchestrator.run import QUIET, joinable
 from orchestrator.sweep import Sweep, load_sweep
 from orchestrator.tracking_uri import redact, resolve_uri, sqlite_file
 
 if TYPE_CHECKING:
     from orchestrator.nodes import Answer
     from orchestrator.plan import Plan
+    from orchestrator.resources import Resources
 
 GOOD, TROUBLE, WRONG = 0, 1, 2
 KEPT_CHECKPOINTS = 2
@@ -95,34 +96,34 @@ def _machines(plan: Plan, storage: str, address: str | None) -> Iterator[Finding
     finally:
         with suppress(OSError):
             take_token(storage, token)
-    yield fitting
+    yield from fitting
     for answer in answers:
         yield from _one_machine(answer, plan.sweep)
     yield from _agreement(answers)
     yield _disk(plan, storage, answers)
 
 
-def _ask(plan: Plan, storage: str, token: str, address: str | None) -> tuple[list[Answer], Finding]:
+def _ask(plan: Plan, storage: str, token: str, address: str | None) -> tuple[list[Answer], list[Finding]]:
     from orchestrator.examination import examine
     from orchestrator.nodes import Answer, ask_each, joined
 
-    resources = plan.sweep.resources
+    shares = plan.sweep.shares
     trials = plan.trials or plan.examples
     runs = list({trial.run.task: trial.run.model_dump(mode="json") for trial in trials}.values())
-    question = (storage, token, runs, resources.gpu > 0)
+    question = (storage, token, runs, any(share.gpu for share in shares))
     if address is None:
         content = examine(*question)
         has = {"CPU": float(os.cpu_count() or 1), "GPU": float(len(content["gpus"]))}
         has["memory"] = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         # What only Ray knows of a machine (custom resources) cannot be asked here.
-        unknown = {name: 1e9 for name in resources.asked if name not in has}
-        return [Answer(content["host"], has, content)], _fitting(resources.slots(has | unknown), plan)
+        unknown = {name: 1e9 for share in shares for name in share.asked if name not in has}
+        return [Answer(content["host"], has, content)], [_fitting(share, share.slots(has | unknown)) for share in shares]
     with joined(address) as cluster:
-        return ask_each(examine, *question), _fitting(cluster.slots(resources), plan, cluster=True)
+        return ask_each(examine, *question), [_fitting(share, cluster.slots(share), cluster=True) for share in shares]
 
 
-def _fitting(slots: int, plan: Plan, cluster: bool = False) -> Finding:
-    asked = plan.sweep.resources.told()
+def _fitting(share: Resources, slots: int, cluster: bool = False) -> Finding:
+    asked = share.told()
     if slots:
         return Finding("good", "room", f"{slots} trials at once, each with {asked}")
     if cluster:
@@ -142,7 +143,7 @@ def _one_machine(answer: Answer, sweep: Sweep) -> Iterator[Finding]:
         yield Finding("bad", f"{host}: {what}", why)
     if not content["faults"]:
         yield Finding("good", host, "sees the storage, the model and the data")
-    if sweep.resources.gpu and answer.resources.get("CPU"):
+    if any(share.gpu for share in sweep.shares) and answer.resources.get("CPU"):
         yield from _gpu_findings(host, content["gpus"], answer.resources.get("GPU", 0))
 
 
@@ -231,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("sweep", metavar="SWEEP.yaml", help="the sweep file")
     flags.add_argument("--set", dest="overrides", metavar="KEY.PATH=VALUE", action="append", default=[], help="as for the run")
     flags.add_argument("--storage", metavar="FOLDER|URI", help="where runs are kept, instead of the file's")
-    flags.add_argument("--address", help="a Ray cluster to look at; this machine alone if not given")
+    flags.add_argument("--address", type=joinable, help="a Ray cluster to look at; this machine alone if not given")
     flags.add_argument("--tracking-uri", metavar="URI", help="the MLflow store, instead of the file's")
     given = flags.parse_args(arguments)
     for name, value in QUIET.items():

@@ -6,6 +6,7 @@ read different data, or have different libraries, train different trials. A faul
 
 from __future__ import annotations
 
+import json
 import platform
 import posixpath
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
@@ -22,6 +24,7 @@ from craft.spec import RunSpec
 from orchestrator.checkpoints import open_storage
 
 PACKAGES = ("craft-sweeps", "torch", "transformers", "peft", "ray", "numpy")
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def examine(storage: str, token: str, runs: Sequence[dict[str, Any]], gpus: bool) -> dict[str, Any]:
@@ -48,7 +51,7 @@ def examine(storage: str, token: str, runs: Sequence[dict[str, Any]], gpus: bool
 
     specs = [RunSpec.model_validate(run) for run in runs]
     tried("storage", lambda: _see(storage, token))
-    tried("model", lambda: _load_tokenizer(specs[0]))
+    tried("model", lambda: _see_model(specs[0]))
     return {
         "host": socket.gethostname(),
         "versions": versions(),
@@ -91,10 +94,33 @@ def _free(storage: str) -> int | None:
     return shutil.disk_usage(root).free if isinstance(filesystem, fs.LocalFileSystem) else None
 
 
-def _load_tokenizer(run: RunSpec) -> None:
+def _see_model(run: RunSpec) -> None:
     from craft.models import load_tokenizer
 
     load_tokenizer(run.model, revision=run.revision)
+    _find_weights(run)
+
+
+def _find_weights(run: RunSpec) -> None:
+    """Looks for the model's weights without reading or downloading them."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    from craft.models import ModelUnavailable, resolve_model
+
+    source = resolve_model(run.model, revision=run.revision)
+    folder = Path(source)
+    for name in WEIGHTS:
+        cached = folder / name if folder.is_dir() else try_to_load_from_cache(source, name, revision=run.revision)
+        if not isinstance(cached, str | Path) or not Path(cached).is_file():
+            continue
+        parts = json.loads(Path(cached).read_text())["weight_map"].values() if name.endswith(".json") else ()
+        absent = sorted({part for part in parts if not Path(cached).with_name(part).is_file()})
+        if absent:
+            missing = f"{len(absent)} of its files of weights are missing, the first is {absent[0]}"
+            raise ModelUnavailable(f"model {run.model}: {missing}")
+        return
+    if folder.is_dir() or not any(HfApi().file_exists(source, name, revision=run.revision) for name in WEIGHTS):
+        raise ModelUnavailable(f"model {run.model} has no safetensors weights here")
 
 
 def _fingerprint(run: RunSpec) -> str:

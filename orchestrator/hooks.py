@@ -8,6 +8,7 @@ All decisions lie with the recorder and the run; here is only the translation fr
 
 from __future__ import annotations
 
+import json
 import logging
 import posixpath
 import time
@@ -21,11 +22,11 @@ from ray import tune
 
 from orchestrator import crash
 from orchestrator.checkpoints import ADAPTER_FOLDER, local_adapter, within
+from orchestrator.nodes import share
 from orchestrator.options import RunOptions
 from orchestrator.recorder import ADAPTERS_FOLDER, Recorder, with_facts
-from orchestrator.resources import Resources
 from orchestrator.team import TeamTraining
-from orchestrator.trial import TrialResult
+from orchestrator.trial import TrialResult, TrialSpec
 from orchestrator.worker import STDERR_FILE, WorkerSettings, work
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Recording(tune.Callback):
     def __init__(self, run: Run, attempt: int) -> None:
         self._run, self._recorder, self._attempt = run, run.recorder, attempt
         self._next_tick = 0.0
+        self._lost_at: dict[str, int] = {}
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         self._recorder.started(trial.config["key"])
@@ -76,6 +78,7 @@ class Recording(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if not self._run.stop.asked:
             self._recorder.retried(trial.config["key"], self._why(trial))
+        self._excuse(trial)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if self._run.stop.asked:
@@ -110,6 +113,18 @@ class Recording(tune.Callback):
             )
         self._recorder.ended(with_facts(result, adapter=within(self._run.storage, *parts)), adapter)
 
+    def _excuse(self, trial: Any) -> None:
+        """A machine that is lost or taken away is no failure of the trial, so long as the trial gets on in between.
+
+        One that never gets on may be what ends its machines. Ray itself excuses only what its autoscaler announced.
+        """
+        key, error = trial.config["key"], _error_of(trial)
+        step = self._recorder.step_of(key)
+        if crash.machine_lost(error) and step > self._lost_at.get(key, -1):
+            self._lost_at[key] = step
+            if not getattr(error, "preempted", False):
+                trial.run_metadata.num_failures -= 1
+
     def _why(self, trial: Any) -> str:
         return crash.describe(_error_of(trial), self._run.folder / "scratch" / trial.config["key"] / STDERR_FILE)
 
@@ -143,18 +158,37 @@ def _error_of(trial: Any) -> BaseException | None:
         return None
 
 
-def trainable(settings: WorkerSettings, resources: Resources) -> Callable[[dict[str, Any]], None]:
-    if resources.workers > 1:
-        settings = replace(settings, train=settings.train or TeamTraining(resources.asked, settings))
-
+def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
     def trial(config: dict[str, Any]) -> None:
         def report(metrics: dict[str, Any], folder: Path | None) -> None:
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
-        work(config["key"], config["trial"], settings, report)
+        work(config["key"], config["trial"], _held_to(settings, config["trial"]), report)
 
     return trial
+
+
+def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """What Tune places a trial by."""
+    return share(TrialSpec.from_json(json.loads(config["trial"])).resources)
+
+
+def _held_to(settings: WorkerSettings, trial: str) -> WorkerSettings:
+    """The settings with what the trial itself gets; `work` says what is wrong with one that cannot be read."""
+    try:
+        resources = TrialSpec.from_json(json.loads(trial)).resources
+    except ValueError:
+        return settings
+    held = replace(
+        settings,
+        threads=max(1, int(resources.cpu)),
+        heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
+        memory_bytes=resources.memory,
+    )
+    if resources.workers > 1:
+        held = replace(held, train=settings.train or TeamTraining(resources.asked, held))
+    return held
 
 
 def key_of(trial: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from contextlib import suppress
 from urllib.parse import urlparse
 
@@ -22,13 +23,24 @@ def probe(uri: str) -> str:
     """
     quiet_mlflow()
     client = mlflow.MlflowClient(uri)
-    run = client.create_run("0", run_name="doctor", tags={"craft.kind": "doctor"})
+    if not uri.startswith("http"):
+        return _write(client, "0", artifact=False)
+    # A server with users lets each of them write only into experiments of their own, as a sweep's is.
+    experiment = client.create_experiment(f"doctor-{uuid.uuid4().hex}")
+    try:
+        return _write(client, experiment, artifact=True)
+    finally:
+        client.delete_experiment(experiment)
+
+
+def _write(client: mlflow.MlflowClient, experiment: str, artifact: bool) -> str:
+    run = client.create_run(experiment, run_name="doctor", tags={"craft.kind": "doctor"})
     identifier = run.info.run_id
     try:
         client.log_metric(identifier, "probe", 1.0, step=1)
         if client.get_run(identifier).data.metrics.get("probe") != 1.0:
             raise MlflowException("a metric that was written does not come back")
-        if uri.startswith("http"):
+        if artifact:
             client.log_text(identifier, "ok", FILE)
             with suppress(Exception):
                 get_artifact_repository(run.info.artifact_uri).delete_artifacts(FILE)

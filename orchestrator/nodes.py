@@ -2,7 +2,8 @@
 
 With no address a cluster of this machine alone is started, and ends with the driver; with one, a running cluster is joined.
 Its own processes can die while the driver lives (a SIGTERM to the whole process group takes them all); the driver then waits
-in Ray's C++ until that ends it, so `Cluster.broken` tells whoever watches from another thread.
+in Ray's C++ until that ends it, as it does where a joined cluster's head is lost. So `Cluster.broken` tells whoever watches
+from another thread.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator.options import cluster_address
 from orchestrator.quiet import log_to_root
 from orchestrator.resources import Resources, told
 
@@ -28,6 +32,8 @@ DRIVER_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Of a driver that `ray job submit` started, with an environment of its own: both hold, even where they name the same.
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
     # The monitor kills a worker, perhaps an innocent one, with an error that ends the whole of fit().
     "RAY_memory_monitor_refresh_ms": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -41,6 +47,9 @@ WORKER_ENVIRONMENT = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_FUNCTION_THREAD_TIMEO
 PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
 OBJECT_STORE_BYTES = 100 * 2**20
 VITAL = ("gcs_server", "raylet")
+ASK_SECONDS = 2.0
+HEAD_SECONDS = 25.0
+"""How long a joined cluster's head may be silent before its driver counts as hanging."""
 
 
 class Cluster:
@@ -49,22 +58,42 @@ class Cluster:
     def __init__(self, own: bool) -> None:
         self.resources: dict[str, float] = ray.cluster_resources()
         self._node = ray._private.worker._global_node if own else None
-        self._broken = False
+        self._head = None if own else ray.get_runtime_context().gcs_address
+        self._asked = self._answered = time.monotonic()
+        self._broken: str | None = None
 
     @property
-    def broken(self) -> bool:
-        """Whether it is this machine's own and one of the processes it cannot live without has died. For any thread."""
-        if self._node is not None and not self._broken:
-            self._broken = any(kind in VITAL for kind, _ in self._node.dead_processes())
+    def broken(self) -> str | None:
+        """Why it is of no use any more, if it is not. For any thread.
+
+        This machine's own: one of the processes it cannot live without has died. Another: its head has not answered for a
+        while. One that keeps its state may come back; Ray would end the driver after a minute.
+        """
+        if self._node is not None and self._broken is None and any(kind in VITAL for kind, _ in self._node.dead_processes()):
+            self._broken = "Ray's own processes on this machine died"
+        if self._head is not None:
+            self._ask(self._head)
+            silent = self._asked - self._answered
+            self._broken = f"the cluster's head at {self._head} does not answer" if silent > HEAD_SECONDS else None
         return self._broken
 
     def leave(self) -> None:
         """Ends the connection, and the cluster with it where it is this machine's own."""
-        node, self._node = self._node, None
+        node, self._node, self._head = self._node, None, None
         ray.shutdown()
-        self._broken = False
+        self._broken = None
         if node is not None:
             shutil.rmtree(node.get_session_dir_path(), ignore_errors=True)
+
+    def _ask(self, head: str) -> None:
+        if time.monotonic() - self._asked < ASK_SECONDS:
+            return
+        host, _, port = head.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+            self._asked = self._answered = time.monotonic()
+        except OSError:
+            self._asked = time.monotonic()
 
     def slots(self, resources: Resources) -> int:
         """How many trials it holds at once."""
@@ -90,7 +119,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
     """The cluster at `address`, or one of this machine alone with so many of its cores.
 
     Raises:
-        ValueError: the cluster does not answer.
+        ValueError: the cluster does not answer, or its address is none for a driver.
     """
     os.environ.update(DRIVER_ENVIRONMENT)
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -100,6 +129,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
         "runtime_env": {"env_vars": WORKER_ENVIRONMENT | passed_on},
     }
     if address:
+        cluster_address(address)
         named = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
         if named or Path("~/.ray/auth_token").expanduser().exists():
             os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -19,7 +19,7 @@ class RunOptions:
         folder: everything the sweep keeps locally (`runs/NAME`): ledger, journal, log, and Ray's folder unless `storage` says
             otherwise. Made absolute.
         storage: where checkpoints and adapters go, a folder that all machines see or a URI; `folder/ray` if not given.
-        address: a Ray cluster to join (`auto`, `ray://host:10001`); a cluster of this machine alone if not given.
+        address: a Ray cluster to join (`auto`, `host:6379`); a cluster of this machine alone if not given.
         resume: go on with what `folder` already holds; without it a folder with results is refused.
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use, where no address is given; all if not given.
@@ -68,3 +68,17 @@ class SweepOutcome:
     def complete(self) -> bool:
         """Every trial of the plan has a result that counts, and no more were to come."""
         return not (self.failed or self.interrupted or self.missing or self.open)
+
+
+def cluster_address(text: str) -> str:
+    """The address of a cluster, as a driver can join it.
+
+    Raises:
+        ValueError: it is one of Ray's client, which would run half of the driver in a process of the cluster's.
+    """
+    if text.startswith("ray://"):
+        raise ValueError(
+            f"got {text}; Ray's client cannot drive a sweep. Give HOST:6379 (or auto) on a machine of the cluster, or hand the "
+            "driver over by `ray job submit`"
+        )
+    return text

@@ -200,8 +200,9 @@ class Planner:
     def trials(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[TrialSpec]:
         """The configuration on every task with every seed, the sweep's unless others are given; seeds outside, so that whole
         suites finish early."""
+        resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
         return [
-            TrialSpec(self.run_spec(configuration, task, seed), configuration.id, configuration.label)
+            TrialSpec(self.run_spec(configuration, task, seed), configuration.id, configuration.label, resources)
             for seed in (self.sweep.seeds if seeds is None else seeds)
             for task in self.sweep.task_names
         ]

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from craft.methods import METHODS
 from craft.tasks import find_task
 from craft.tasks.glue import WARM_START
-from orchestrator.mistakes import Mistake, YamlPath, nearest, shown
+from orchestrator.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown
+from orchestrator.resources import Resources
 
 if TYPE_CHECKING:
     from orchestrator.sweep import Sweep
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 def check_prerequisites(sweep: Sweep) -> list[Mistake]:
     """What is wrong with a sweep in this, every mistake with its place in the file."""
+    wrong = _check_shares(sweep)
+    if wrong:
+        return wrong  # what a trial gets is asked below
     mistakes = [
         Mistake(
             (*block.path, "method"),
@@ -29,7 +35,7 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
             "give resources: {gpu: 1}, or take another method",
         )
         for block in sweep.blocks
-        if METHODS[block.method].requires == "cuda" and not sweep.resources.gpu
+        if METHODS[block.method].requires == "cuda" and not sweep.resources_for(block).gpu
     ]
     mistakes += [
         Mistake((*block.path, "task_training", task), f"no such task here.{nearest(task, known)} Tasks: {', '.join(known)}")
@@ -39,6 +45,17 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
         if task not in known
     ]
     return mistakes + _check_warm_start(sweep)
+
+
+def _check_shares(sweep: Sweep) -> list[Mistake]:
+    """Blocks whose resources do not go with the sweep's."""
+    mistakes: list[Mistake] = []
+    for block in sweep.blocks:
+        try:
+            sweep.resources_for(block)
+        except ValidationError as error:
+            mistakes += from_pydantic(error, Resources, (*block.path, "resources"))
+    return mistakes
 
 
 def _check_warm_start(sweep: Sweep) -> list[Mistake]:
@@ -55,7 +72,7 @@ def _check_warm_start(sweep: Sweep) -> list[Mistake]:
     if sweep.warm_start and sweep.scheduler.name != "none":
         message = f"{sweep.scheduler.name} may stop the runs that others start from; give scheduler: {{name: none}}"
         mistakes.append(Mistake(("warm_start",), message))
-    if sweep.warm_start and sweep.resources.workers > 1:
+    if sweep.warm_start and any(share.workers > 1 for share in sweep.shares):
         mistakes.append(Mistake(("warm_start",), "trials of several workers start afresh; give resources.workers: 1"))
     return mistakes
 

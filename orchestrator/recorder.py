@@ -124,6 +124,10 @@ class Recorder:
         """Keys of trials that run."""
         return list(self._running)
 
+    def step_of(self, key: str) -> int:
+        """The last step that a running trial has reported; 0 before its first report."""
+        return int(self._running.get(key, {}).get("step", 0))
+
     def spec(self, key: str) -> TrialSpec:
         return self._specs[key]
 

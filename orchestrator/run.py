@@ -23,6 +23,7 @@ from rich.console import Console
 
 from orchestrator.identity import EFFECTIVE_FILE, check_resume
 from orchestrator.mistakes import SweepError
+from orchestrator.options import cluster_address
 from orchestrator.sweep import Sweep, load_sweep
 from orchestrator.tracking_uri import redact, resolve_uri
 
@@ -91,7 +92,9 @@ def parser() -> argparse.ArgumentParser:
         "--storage", metavar="FOLDER|URI", help="where runs are kept, instead of runs/; checkpoints alone go to a URI"
     )
     flags.add_argument("--tracking-uri", metavar="URI", help="the MLflow store, instead of the file's (sqlite:///mlflow.db)")
-    flags.add_argument("--address", help="a Ray cluster to join (auto, ray://HOST:10001); this machine alone if not given")
+    flags.add_argument(
+        "--address", type=joinable, help="a Ray cluster to join (auto, HOST:6379); this machine alone if not given"
+    )
     flags.add_argument("--max-concurrent", type=_positive, metavar="N", help="trials at once, at most")
     flags.add_argument("--cpus", type=_positive, metavar="N", help="cores of this machine to use; all if not given")
     loudness = flags.add_mutually_exclusive_group()
@@ -238,6 +241,14 @@ def _take_back(folders: Sequence[Path]) -> None:
 
 def _is_uri(storage: str | None) -> bool:
     return storage is not None and "://" in storage
+
+
+def joinable(text: str) -> str:
+    """`--address` as the parser takes it."""
+    try:
+        return cluster_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _positive(text: str) -> int:

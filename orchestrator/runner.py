@@ -27,9 +27,9 @@ from ray import tune
 from orchestrator import crash
 from orchestrator.budget import Watch
 from orchestrator.checkpoints import attempts, check_writable
-from orchestrator.hooks import Recording, Stopper, key_of, trainable
+from orchestrator.hooks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.ledger import Ledger, one_driver
-from orchestrator.nodes import Cluster, joined, share
+from orchestrator.nodes import Cluster, joined
 from orchestrator.objectives import SearchValues
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.population import Population
@@ -100,13 +100,13 @@ def run_sweep(
 
 
 def _check_workers(plan: Plan) -> None:
-    workers = plan.sweep.resources.workers
-    smallest = min((trial.run.training.batch_size for trial in plan.trials), default=workers)
-    if workers > smallest:
-        raise ValueError(
-            f"resources.workers: got {workers}, which share micro-batches of {smallest} examples, so that some would have "
-            f"nothing to do; at most {smallest}, or a larger training.batch_size"
-        )
+    for trial in plan.trials or plan.examples:
+        workers, smallest = trial.resources.workers, trial.run.training.batch_size
+        if workers > smallest:
+            raise ValueError(
+                f"resources.workers: got {workers}, which share micro-batches of {smallest} examples, so that some would have "
+                f"nothing to do; at most {smallest}, or a larger training.batch_size"
+            )
 
 
 class _Run:
@@ -125,7 +125,7 @@ class _Run:
     ) -> None:
         self.plan, self.options, self.folder, self.storage, self.train = plan, options, folder, storage, train
         self.display = display
-        self.watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpus)
+        self.watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda key: self.recorder.spec(key).resources.gpus)
         # First the proposer: one that learns adds to the plan what it proposed before.
         self.proposer: Proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
@@ -135,6 +135,7 @@ class _Run:
         self._at_once = 1
         self._started = time.monotonic()
         self._cluster: Cluster | None = None
+        self._began = False
         self._suggested: list[str] = []
         self._trials_of: dict[str, list[TrialSpec]] = {}
         for trial in plan.trials:
@@ -159,7 +160,9 @@ class _Run:
 
     def look(self) -> None:
         """Holds what has been used against the budget."""
-        self.watch.look(self.recorder.running, sum(result.seconds for result in self.recorder.results.values()))
+        results = self.recorder.results
+        ended = sum(result.seconds * self.recorder.spec(key).resources.gpus for key, result in results.items())
+        self.watch.look(self.recorder.running, ended)
 
     def to_the_end(self) -> str | None:
         """Returns why it ended before its plan did, or None."""
@@ -176,8 +179,9 @@ class _Run:
             self.stop.asked = True
         return self._closed() or trouble
 
-    def is_broken(self) -> bool:
-        return self._cluster is not None and self._cluster.broken
+    def is_broken(self) -> str | None:
+        cluster = self._cluster
+        return cluster.broken if cluster is not None else None
 
     def abandoned(self, why: str) -> SweepOutcome:
         """The run's end when its own thread will not come back from Ray. The process must end after it: the lock is kept."""
@@ -231,14 +235,13 @@ class _Run:
 
     def _attempt(self, only: Sequence[str]) -> Exception | None:
         """One Tune experiment over what remains (of the trials `only`, one at a time, if given). Returns what broke it."""
-        sweep = self.plan.sweep
         number = max(attempts(self.storage), default=0) + 1
         try:
             with joined(self.options.address, self.options.cpus) as self._cluster:
                 self.stop.listen()  # Ray has put its own handler there
                 self._at_once = self._slots = self._slots_of(self._cluster)
                 tuner = tune.Tuner(
-                    tune.with_resources(trainable(self._worker_settings(), sweep.resources), share(sweep.resources)),
+                    tune.with_resources(trainable(self._worker_settings()), share_of),
                     param_space={},
                     tune_config=tune.TuneConfig(
                         search_alg=self._source(only),
@@ -260,9 +263,12 @@ class _Run:
                     ),
                 )
                 os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else self._slots)
+                self._began = True
                 tuner.fit()
-        except ValueError:
-            raise
+        except ValueError as error:
+            if not self._began:
+                raise  # a refusal: nothing has been trained
+            return error
         except Exception as error:
             return error
         finally:
@@ -298,24 +304,18 @@ class _Run:
             self.watch.finished(summary.label, values)
 
     def _slots_of(self, cluster: Cluster) -> int:
-        """How many trials run at once.
+        """How many trials run at once, of those that take least.
 
         Raises:
-            ValueError: not one, and the cluster is this machine, which will not grow.
+            ValueError: not one of some kind, and the cluster is this machine, which will not grow.
         """
-        resources = self.plan.sweep.resources
+        shares = self.plan.sweep.shares
         if not self.options.address:
-            cluster.check(resources)
-        slots = cluster.slots(resources)
+            for resources in shares:
+                cluster.check(resources)
+        slots = max(map(cluster.slots, shares))
         return max(1, min(slots, self.options.max_concurrent or slots))
 
     def _worker_settings(self) -> WorkerSettings:
-        resources = self.plan.sweep.resources
-        return WorkerSettings(
-            storage=self.storage,
-            scratch=None if self.options.address else str(self.folder / "scratch"),
-            threads=max(1, int(resources.cpu)),
-            heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
-            memory_bytes=resources.memory,
-            train=self.train,
-        )
+        scratch = None if self.options.address else str(self.folder / "scratch")
+        return WorkerSettings(storage=self.storage, scratch=scratch, threads=1, train=self.train)

@@ -236,6 +236,7 @@ def _check_budget(sweep: Sweep) -> list[Mistake]:
         for name in sweep.budget.target
         if name not in sweep.objectives
     ]
-    if sweep.budget.gpu_hours is not None and not sweep.resources.gpu:
+    asks = sweep.resources.gpu or any(block.resources.get("gpu") for block in sweep.blocks)
+    if sweep.budget.gpu_hours is not None and not asks:
         mistakes.append(Mistake(("budget", "gpu_hours"), "trials take no GPU (resources.gpu is 0); give wall_clock instead"))
     return mistakes

@@ -182,7 +182,7 @@ class _Simulation:
         self._proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self._rule = RULES[plan.sweep.scheduler.name](plan.sweep.scheduler)
         self._now, self._order = 0.0, 0
-        self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, plan.sweep.resources.gpus, lambda: self._now)
+        self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda key: 0.0, lambda: self._now)
         self._queue: deque[_Running] = deque()
         self._events: list[tuple[float, int, _Running, bool]] = []
         self._open: dict[str, list[TrialSpec]] = {}
@@ -234,7 +234,7 @@ class _Simulation:
             share = self._chance.random()
             epochs, seconds = epochs * share, seconds * share
         self._outcome.epochs += epochs
-        self._used += seconds
+        self._used += seconds * trial.spec.resources.gpus
         self._free -= 1
         self._order += 1
         heapq.heappush(self._events, (self._now + seconds, self._order, trial, lost))

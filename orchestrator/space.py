@@ -20,6 +20,7 @@ from pydantic import AliasChoices, ValidationError
 from craft.methods import METHODS, Method
 from craft.spec import Settings, TrainingSettings
 from orchestrator.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown, unknown
+from orchestrator.resources import Resources
 
 DISTRIBUTIONS: dict[str, str] = {
     "uniform": "any number between min and max",
@@ -29,7 +30,7 @@ DISTRIBUTIONS: dict[str, str] = {
 }
 _RANGE_KEYS = ("values", "min", "max", "distribution")
 MAX_VALUES = 1000
-OWN_KEYS = ("task_training", "warm_start")
+OWN_KEYS = ("task_training", "warm_start", "resources")
 """What a block may say of its runs beside dimensions."""
 
 
@@ -74,7 +75,8 @@ class Block:
     """One method block: `dimensions` by the canonical names of the method's parameters and of training settings.
 
     `task_training` are settings of single tasks for this method alone, as published runs have them; `warm_start` is False
-    where its runs start afresh whatever the sweep's `warm_start` says.
+    where its runs start afresh whatever the sweep's `warm_start` says; `resources` are amounts its trials get in place of the
+    sweep's.
     """
 
     index: int
@@ -82,10 +84,11 @@ class Block:
     dimensions: dict[str, Dimension] = field(default_factory=dict)
     task_training: dict[str, dict[str, Any]] = field(default_factory=dict)
     warm_start: bool = True
+    resources: dict[str, Any] = field(default_factory=dict)
 
     @property
     def own(self) -> dict[str, Any]:
-        """What it says beside its dimensions, as far as it says something."""
+        """What it says of its runs beside its dimensions, as far as it says something. What they run on is no part of them."""
         own: dict[str, Any] = {"task_training": self.task_training} if self.task_training else {}
         return own if self.warm_start else own | {"warm_start": False}
 
@@ -218,6 +221,7 @@ def _parse_own(content: dict[str, Any], path: YamlPath) -> tuple[dict[str, Any],
     mistakes: list[Mistake] = []
     if not isinstance(own.get("warm_start", True), bool):
         mistakes.append(Mistake((*path, "warm_start"), f"got {shown(own['warm_start'])}; false where its runs start afresh"))
+    mistakes += _check_resources(own.get("resources", {}), (*path, "resources"))
     by_task = own.get("task_training", {})
     if not isinstance(by_task, dict) or not all(isinstance(one, dict) for one in by_task.values()):
         message = f"got {shown(by_task)}; settings by task, as in {{glue/rte: {{epochs: 80}}}}"
@@ -228,6 +232,17 @@ def _parse_own(content: dict[str, Any], path: YamlPath) -> tuple[dict[str, Any],
         except ValidationError as error:
             mistakes += from_pydantic(error, TrainingSettings, (*path, "task_training", task))
     return own, mistakes
+
+
+def _check_resources(given: Any, path: YamlPath) -> list[Mistake]:
+    """What is wrong with a block's resources by themselves; together with the sweep's they are checked with the whole file."""
+    if not isinstance(given, dict):
+        return [Mistake(path, f"got {shown(given)}; amounts by name, as in {{gpu: 1, memory: 24 GiB}}")]
+    try:
+        Resources.model_validate(given)
+    except ValidationError as error:
+        return from_pydantic(error, Resources, path)
+    return []
 
 
 def parameter_names(method: Method) -> dict[str, str]:

@@ -40,11 +40,11 @@ class Stop:
         self._over = threading.Event()
 
     @contextmanager
-    def watching(self, broken: Callable[[], bool], last_words: Callable[[str], None]) -> Iterator[None]:
+    def watching(self, broken: Callable[[], str | None], last_words: Callable[[str], None]) -> Iterator[None]:
         """Listens to SIGINT and SIGTERM while inside; does nothing outside the main thread, where Python allows no handlers.
 
         Args:
-            broken: whether what the main thread waits for is dead; asked often, from another thread.
+            broken: why what the main thread waits for is dead, if it is; asked often, from another thread.
             last_words: what there is to say, with the reason, before the process is ended from outside the main thread.
         """
         if threading.current_thread() is not threading.main_thread():
@@ -78,15 +78,16 @@ class Stop:
         if self._heard > 1:
             raise KeyboardInterrupt
 
-    def _watch(self, read: int, broken: Callable[[], bool], last_words: Callable[[str], None]) -> None:
+    def _watch(self, read: int, broken: Callable[[], str | None], last_words: Callable[[str], None]) -> None:
         while not self._over.is_set():
             ready, _, _ = select.select([read], [], [], 0.25)
             for number in os.read(read, 512) if ready else b"":
                 if number in SIGNALS:
                     self._hear(number)
-            self._look(broken())
+            why = broken()
+            self._look(why is not None)
             if time.monotonic() > self._deadline:
-                why = "stopped" if self.asked else "Ray's own processes on this machine died"
+                why = "stopped" if self.asked or why is None else why
                 _within(LAST_WORDS_SECONDS, lambda why=why: last_words(why))  # type: ignore[misc]
                 os._exit(128 + self.signal if self.signal else 1)
 

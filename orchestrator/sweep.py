@@ -162,6 +162,21 @@ class Sweep(Settings):
             merged |= layer
         return TrainingSettings.model_validate(merged)
 
+    def resources_for(self, block: Block | None) -> Resources:
+        """What each trial of a block's configurations gets: what the block says, and the file's `resources` for the rest."""
+        if block is None or not block.resources:
+            return self.resources
+        return Resources.model_validate(self.resources.model_dump(exclude_unset=True) | block.resources)
+
+    @property
+    def shares(self) -> list[Resources]:
+        """What trials of this sweep get, each that differs from the others once."""
+        found: list[Resources] = []
+        for block in self.blocks:
+            resources = self.resources_for(block)
+            found += [] if resources in found else [resources]
+        return found
+
     def where(self, path: YamlPath) -> str:
         """`file:line` of a path of the file, for later messages."""
         return self._source.where(path) if self._source else self.name

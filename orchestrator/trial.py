@@ -21,28 +21,33 @@ from typing import Any, Literal, Protocol
 from craft.checkpoint import newest_valid
 from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec, TrainingSettings
+from orchestrator.resources import Resources
 
 Status = Literal["finished", "failed", "stopped", "interrupted"]
 
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """A trial to run: `key` names it by content, `configuration` is the id of the configuration it belongs to."""
+    """A trial to run: `key` names it by content, `configuration` is the id of the configuration it belongs to; `resources` are
+    its share of a machine, which are no part of what it is."""
 
     run: RunSpec
     configuration: str
     label: str
+    resources: Resources = field(default_factory=Resources)
 
     @property
     def key(self) -> str:
         return self.run.key
 
     def to_json(self) -> dict[str, Any]:
-        return {"run": self.run.model_dump(mode="json"), "configuration": self.configuration, "label": self.label}
+        names = {"configuration": self.configuration, "label": self.label}
+        return {"run": self.run.model_dump(mode="json"), "resources": self.resources.model_dump(mode="json"), **names}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrialSpec:
-        return cls(RunSpec.model_validate(content["run"]), content["configuration"], content["label"])
+        resources = Resources.model_validate(content.get("resources", {}))
+        return cls(RunSpec.model_validate(content["run"]), content["configuration"], content["label"], resources)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -57,7 +58,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_sweep_joins_a_running_cluster_and_leaves_it_running(
     tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for ranks in ([1, 2], [1, 2, 4]):
+    for ranks, submitted in (([1, 2], False), ([1, 2, 4], True)):
+        if submitted:  # as by `ray job submit`, with an environment that names what the driver passes on too
+            monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+            environment = {"env_vars": {"HF_HUB_OFFLINE": "1"}}
+            monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": environment, "metadata": {}}))
         process = start_driver(tmp_path, ranks=ranks, seconds=0.1, session=True, address=cluster)
         out, screen = process.communicate(timeout=240)
         assert process.returncode == 0, out + screen

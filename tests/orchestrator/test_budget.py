@@ -17,7 +17,7 @@ OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 
 def watch(budget: Budget, gpus: float = 1.0) -> tuple[Watch, list[float]]:
     now = [100.0]
-    return Watch(budget, OBJECTIVES, gpus, lambda: now[0]), now
+    return Watch(budget, OBJECTIVES, lambda key: gpus, lambda: now[0]), now
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])
@@ -37,13 +37,13 @@ def test_the_wall_clock_counts_this_session() -> None:
 
 def test_gpu_hours_count_what_has_ended_and_what_runs_by_their_share() -> None:
     one, now = watch(Budget(gpu_hours=1), gpus=0.5)
-    one.look(["a", "b"], 3600)  # half an hour used
+    one.look(["a", "b"], 1800)  # half an hour used
     assert one.spent is None
     now[0] += 1799
-    one.look(["a", "b"], 3600)
+    one.look(["a", "b"], 1800)
     assert one.spent is None
     now[0] += 1
-    one.look(["a", "b"], 3600)
+    one.look(["a", "b"], 1800)
     assert "1.00 of 1" in str(one.spent)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.crash import describe
+from orchestrator.crash import describe, machine_lost
 
 GUESSES = (
     "The actor died unexpectedly before finishing this task. Worker unexpectedly exits with a connection error code 2. End of "
     "file. Some common causes include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop "
     "--force was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error."
+)
+UNAVAILABLE = (
+    "The actor 60a0fa21 is unavailable: The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14. "
+    "The task may or may not have been executed on the actor."
 )
 PRESSURE = "2 worker(s) were killed due to the node running low on memory. Memory on the node was 22.9GB / 23.0GB."
 
@@ -20,7 +24,16 @@ PRESSURE = "2 worker(s) were killed due to the node running low on memory. Memor
         (GUESSES, "its process died"),
         (PRESSURE, "memory ran out on its machine"),
         ("The node has died: worker memory was killed", "the machine it ran on was lost"),
+        (UNAVAILABLE, "the machine it ran on is out of reach"),
     ],
 )
 def test_a_lost_process_is_told_by_what_ray_knows_not_by_what_it_guesses(said: str, found: str) -> None:
     assert found in describe(RuntimeError(said))
+
+
+@pytest.mark.parametrize(
+    ("said", "lost"),
+    [(GUESSES, False), (PRESSURE, False), (UNAVAILABLE, True), ("its node has died", True), ("ValueError", False)],
+)
+def test_a_lost_machine_is_told_from_a_lost_process(said: str, lost: bool) -> None:
+    assert machine_lost(RuntimeError(said)) is lost

@@ -48,6 +48,20 @@ def test_a_model_that_is_not_there_is_found(tmp_path: Path, monkeypatch: pytest.
     assert found(findings, ": model").level == "bad"
 
 
+def test_a_model_without_its_weights_is_found(tmp_path: Path) -> None:
+    from craft.models import load_config, load_tokenizer
+
+    folder = tmp_path / "model"
+    load_config(MODEL, "classification", ("a", "b")).save_pretrained(folder)
+    load_tokenizer(MODEL).save_pretrained(folder)
+    findings = diagnose(plan_of(tmp_path, model=str(folder)), str(tmp_path / "runs"), None, store(tmp_path))
+    assert "no safetensors weights" in found(findings, ": model").found
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}')
+    (folder / "one.safetensors").write_bytes(b"")
+    findings = diagnose(plan_of(tmp_path, model=str(folder)), str(tmp_path / "runs"), None, store(tmp_path))
+    assert "the first is two.safetensors" in found(findings, ": model").found
+
+
 def test_storage_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     findings = diagnose(plan_of(tmp_path), str(tmp_path / "file" / "runs"), None, store(tmp_path))

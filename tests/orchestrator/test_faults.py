@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ledger import Ledger
-from orchestrator.options import RunOptions
-from tests.orchestrator.stand_in import ROOT, kill_at_random, plan_of, stand_in, start_driver, starts, steps, undisturbed
+from tests.orchestrator.stand_in import ROOT, kill_at_random, start_driver, starts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -89,45 +88,6 @@ def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
 
 def test_killed_at_random_moments_nothing_is_lost_and_nothing_finished_runs_again(tmp_path: Path) -> None:
     assert len(list(kill_at_random(tmp_path, times=3, draw=random.Random(0)))) == 4
-
-
-def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A driver with a token (the user's ~/.ray/auth_token) and nodes without one start no worker.
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    import ray
-    from ray.cluster_utils import Cluster
-
-    from orchestrator.runner import run_sweep
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    node = cluster.add_node(num_cpus=1)
-    cluster.add_node(num_cpus=1)
-    log = tmp_path / "log"
-
-    def lose() -> bool:
-        return log.exists() and steps(log).total() >= 2
-
-    try:
-        import threading
-
-        def losing() -> None:
-            until = time.monotonic() + 120
-            while not lose() and time.monotonic() < until:
-                time.sleep(0.1)
-            cluster.remove_node(node, allow_graceful=False)
-
-        thread = threading.Thread(target=losing)
-        thread.start()
-        plan = plan_of(tmp_path, ranks="[1, 2, 4]")
-        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
-        outcome = run_sweep(plan, options, train=stand_in(str(log), {}, seconds=2.0))
-        thread.join()
-        assert len(outcome.finished) == 3, outcome
-        assert {key: result.metrics for key, result in outcome.results.items()} == undisturbed(plan)
-        assert len(starts(log)) == 4
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 def test_one_trial_that_eats_all_memory_fails_alone(tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]) -> None:

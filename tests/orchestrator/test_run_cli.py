@@ -103,7 +103,15 @@ def test_a_wrong_call_is_one_message_and_leaves_nothing(
     assert names(folder) == before
 
 
-@pytest.mark.parametrize("arguments", [[], ["sweep.yaml", "--max-concurrent", "0"], ["sweep.yaml", "--quiet", "--verbose"]])
+SENSELESS = [
+    [],
+    ["sweep.yaml", "--max-concurrent", "0"],
+    ["sweep.yaml", "--quiet", "--verbose"],
+    ["sweep.yaml", "--address", "ray://head:10001"],
+]
+
+
+@pytest.mark.parametrize("arguments", SENSELESS)
 def test_flags_that_make_no_sense_are_refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         run.main(arguments)

@@ -1,0 +1,173 @@
+"""A cluster of several Ray nodes that loses machines, and its head, under a running sweep.
+
+Training is the stand-in of `tests.orchestrator.stand_in`; the nodes are processes of this machine.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.ledger import Ledger
+from orchestrator.options import RunOptions
+from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, start_driver, starts, steps, undisturbed
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True)
+def without_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A driver with a token (the user's ~/.ray/auth_token) and nodes without one start no worker.
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+
+
+def done(log: Path) -> int:
+    return steps(log).total() if log.exists() else 0
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path) -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from orchestrator.runner import run_sweep
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    node = cluster.add_node(num_cpus=1)
+    cluster.add_node(num_cpus=1)
+    log = tmp_path / "log"
+
+    def lose() -> None:
+        wait_for(lambda: done(log) >= 2)
+        cluster.remove_node(node, allow_graceful=False)
+
+    try:
+        thread = threading.Thread(target=lose)
+        thread.start()
+        plan = plan_of(tmp_path, ranks="[1, 2, 4]")
+        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
+        outcome = run_sweep(plan, options, train=stand_in(str(log), {}, seconds=2.0))
+        thread.join()
+        assert len(outcome.finished) == 3, outcome
+        assert {key: result.metrics for key, result in outcome.results.items()} == undisturbed(plan)
+        assert len(starts(log)) == 4
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def driver() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(folder: Path, **told: object) -> subprocess.Popen[str]:
+        started.append(start_driver(folder, **told))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_trial(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    nodes = {one.all_processes["raylet"][0].process.pid: one for one in [cluster.add_node(num_cpus=1) for _ in range(3)]}
+    log = tmp_path / "log"
+
+    def where() -> Any:
+        """The node of the process that started last."""
+        pid = [int(line.split()[4]) for line in log.read_text().splitlines() if line.startswith("start")][-1]
+        return nodes[psutil.Process(pid).ppid()]
+
+    try:
+        # One failure is forgiven; two machines are lost.
+        options = {"address": cluster.address, "max_failures": 1}
+        process = driver(tmp_path, ranks=[1], seconds=5.0, options=options)
+        for steps_done in (1, 2):
+            wait_for(lambda many=steps_done: done(log) >= many)  # type: ignore[misc]
+            time.sleep(1.0)  # so that the step is reported
+            cluster.remove_node(where(), allow_graceful=False)
+        out, screen = process.communicate(timeout=240)
+    finally:
+        cluster.shutdown()
+    assert out.split()[:4] == ["1", "0", "0", "0"], out + screen
+    (result,) = Ledger(tmp_path / "test").finished().values()
+    assert result.metrics == {"score": 61.0}
+    assert [first for _, _, first in starts(log)] == [0, 1, 2]
+
+
+def test_a_head_that_is_lost_ends_the_driver_in_words_and_the_next_start_goes_on(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]]
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    first = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    address = first.address
+    try:
+        process = driver(tmp_path, ranks=[1, 2, 4, 8], seconds=3.0, session=True, address=address)
+        wait_for(lambda: len(Ledger(tmp_path / "test").finished()) >= 1)
+        wait_for(lambda: len(starts(tmp_path / "log")) == 3)
+        first.head_node.kill_gcs_server()
+        out, screen = process.communicate(timeout=120)
+    finally:
+        first.shutdown()
+    assert process.returncode == 1, out + screen
+    assert f"the cluster's head at {address} does not answer" in screen
+    results = Ledger(tmp_path / "test").results()
+    assert {result.status for result in results.values()} <= {"finished", "interrupted"}
+    left = 4 - len([result for result in results.values() if result.status == "finished"])
+    assert left
+    assert any(line.startswith(f"{left} trial") and line.endswith("--resume") for line in out.splitlines())
+
+    second = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    try:
+        again = driver(tmp_path, ranks=[1, 2, 4, 8], session=True, address=second.address)
+        out, screen = again.communicate(timeout=240)
+    finally:
+        second.shutdown()
+    assert again.returncode == 0, out + screen
+    check_runs(f"sqlite:///{tmp_path}/mlflow.db", set(Ledger(tmp_path / "test").finished()), configurations=4)
+
+
+def test_a_head_that_comes_back_with_its_state_is_waited_for(
+    tmp_path: Path, driver: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as state:
+        monkeypatch.setenv("RAY_gcs_storage", "rocksdb")
+        monkeypatch.setenv("RAY_gcs_storage_path", state)
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+        try:
+            process = driver(tmp_path, ranks=[1, 2, 4], seconds=3.0, session=True, address=cluster.address)
+            wait_for(lambda: done(tmp_path / "log") >= 2)
+            cluster.head_node.kill_gcs_server()
+            time.sleep(10)
+            cluster.head_node.start_gcs_server()
+            out, screen = process.communicate(timeout=240)
+        finally:
+            cluster.shutdown()
+    assert process.returncode == 0, out + screen
+    log = tmp_path / "log"
+    assert len(starts(log)) == 3, "no trial began anew"
+    assert set(steps(log).values()) == {1}
+    assert len(Ledger(tmp_path / "test").finished()) == 3

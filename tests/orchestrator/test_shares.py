@@ -1,0 +1,104 @@
+"""What each trial gets: the file's `resources`, and in a block of its own what that block says instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from craft.results import Counts
+from orchestrator.hooks import share_of
+from orchestrator.mistakes import SweepError
+from orchestrator.options import RunOptions
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.search import trial_config
+from orchestrator.sweep import Sweep, load_sweep
+
+BLOCKS = "  - {method: craft, ranks: [all, 8, 8]}\n  - {method: full, resources: {cpu: 2, memory: 2 GiB}}\n"
+
+
+def sweep_of(folder: Path, resources: str = "{cpu: 1, memory: 1 GiB}", blocks: str = BLOCKS, more: str = "") -> Sweep:
+    file = folder / "sweep.yaml"
+    head = f"name: t\nmodel: m\ntasks: [toy/acceptability]\nresources: {resources}\nstorage: {folder}\n"
+    file.write_text(f"{head}space:\n{blocks}{more}")
+    return load_sweep(file)
+
+
+def plan_of(sweep: Sweep) -> Plan:
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
+
+
+def test_a_block_says_what_its_trials_get_and_the_file_the_rest(tmp_path: Path) -> None:
+    plan = plan_of(sweep_of(tmp_path, "{cpu: 1, memory: 1 GiB, heartbeat_minutes: 7}"))
+    small, large = (trial.resources for trial in plan.trials)
+    assert (small.cpu, small.memory, small.heartbeat_minutes) == (1, 2**30, 7)
+    assert (large.cpu, large.memory, large.heartbeat_minutes) == (2, 2**31, 7)
+    assert plan.sweep.shares == [small, large]
+    bundles = [share_of(trial_config(trial)).bundles for trial in plan.trials]
+    assert bundles == [[{"CPU": 1.0, "memory": 2.0**30}], [{"CPU": 2.0, "memory": 2.0**31}]]
+
+
+def test_what_a_trial_runs_on_is_no_part_of_its_name(tmp_path: Path) -> None:
+    one = plan_of(sweep_of(tmp_path))
+    other = plan_of(sweep_of(tmp_path, "{cpu: 4}", BLOCKS.replace("cpu: 2", "gpu: 1")))
+    assert [trial.key for trial in one.trials] == [trial.key for trial in other.trials]
+    assert [trial.configuration for trial in one.trials] == [trial.configuration for trial in other.trials]
+
+
+def test_the_effective_file_keeps_them(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    (tmp_path / "again.yaml").write_text(sweep.to_yaml())
+    assert load_sweep(tmp_path / "again.yaml").shares == sweep.shares
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{gpus: 1}", "space.1.resources.gpus: unknown key 'gpus'. Did you mean 'gpu'?"),
+        ("{memory: 12 parsecs}", "space.1.resources.memory"),
+        ("2", "space.1.resources: got 2; amounts by name"),
+        ("{workers: 2}", "need a whole GPU each"),  # with the file's half of one
+    ],
+)
+def test_what_a_block_cannot_ask_for_is_refused_with_its_place(tmp_path: Path, given: str, said: str) -> None:
+    with pytest.raises(SweepError) as refused:
+        sweep_of(tmp_path, "{gpu: 0.5}", BLOCKS.replace("{cpu: 2, memory: 2 GiB}", given))
+    assert said in str(refused.value)
+    assert "sweep.yaml:" in str(refused.value)
+
+
+def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
+    block = "  - {method: qlora, rank: 4}\n"
+    with pytest.raises(SweepError, match="runs on a CUDA GPU only"):
+        sweep_of(tmp_path, "{cpu: 1}", block)
+    sweep = sweep_of(tmp_path, "{cpu: 1}", block.replace("rank: 4", "rank: 4, resources: {gpu: 1}"), "budget: {gpu_hours: 1}\n")
+    assert [share.gpu for share in sweep.shares] == [1]
+
+
+@pytest.mark.slow
+def test_each_trial_is_placed_by_its_own_share_and_held_to_it(tmp_path: Path) -> None:
+    from orchestrator.runner import run_sweep
+
+    log = str(tmp_path / "log")
+
+    def train(spec, directory, *, report, resume_from, on_step):
+        import resource
+        from pathlib import Path
+
+        import ray
+        import torch
+
+        from craft.results import Counts, RunResult
+
+        given = ray.get_runtime_context().get_assigned_resources()
+        limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+        with Path(log).open("a") as file:
+            file.write(f"{spec.method} {given['CPU']:g} {torch.get_num_threads()} {limited}\n")
+        adapter = directory / "adapter"
+        adapter.mkdir()
+        return RunResult({"score": 1.0}, Counts(10, 2, 100, 40), adapter, 1, 1, 1.0)
+
+    sweep = sweep_of(tmp_path, "{cpu: 1}", BLOCKS)
+    outcome = run_sweep(plan_of(sweep), RunOptions(tmp_path / "t", cpus=2, verbosity="quiet"), train=train)
+    assert len(outcome.finished) == 2, outcome.results
+    assert sorted((tmp_path / "log").read_text().splitlines()) == ["craft 1 1 False", "full 2 2 True"]
