@@ -12,10 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from optuna.trial import BaseTrial
+from optuna.distributions import BaseDistribution
+from optuna.trial import BaseTrial, FixedTrial
 
 from orchestrator.ordering import has_order, ordered
-from orchestrator.space import Block, Choice, Dimension, Point, point
+from orchestrator.space import Block, Choice, Dimension, Point, covering, point
 
 BLOCK = "block"
 
@@ -30,6 +31,19 @@ class Encoding:
     def signature(self) -> list[Any]:
         """Equal for equal spaces."""
         return [[title, {name: repr(one) for name, one in block.dimensions.items()}] for title, block in self._blocks.items()]
+
+    @property
+    def distributions(self) -> tuple[dict[str, BaseDistribution], dict[str, dict[str, BaseDistribution]]]:
+        """The choice of a block (empty where there is one), and by title each block's dimensions; none of a single value."""
+        choice: dict[str, BaseDistribution] = {}
+        dimensions: dict[str, dict[str, BaseDistribution]] = {}
+        for title, block in self._blocks.items():
+            trial = FixedTrial(self.parameters(next(covering((block,)))))
+            self.suggest(trial)
+            dimensions[title] = {name: one for name, one in trial.distributions.items() if not one.single()}
+            if len(self._blocks) > 1:
+                choice[BLOCK] = dimensions[title].pop(BLOCK)
+        return choice, dimensions
 
     def suggest(self, trial: BaseTrial) -> Point:
         """The point that the study suggests in `trial`, a block first and then the dimensions of that block."""

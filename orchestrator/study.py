@@ -36,6 +36,7 @@ from orchestrator.dimensions import Encoding
 from orchestrator.mistakes import SweepError
 from orchestrator.space import Point, grid, sample
 from orchestrator.study_file import StudyFile
+from orchestrator.tpe import BlockTpe, Memory
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
@@ -52,7 +53,8 @@ DRAWS = 500
 FIRST_GENERATION = {f"{kind.__name__}:generation": 0 for kind in (NSGAIISampler, NSGAIIISampler)}
 """Marks a trial as one of the first generation: without it the genetic samplers would not breed from it."""
 
-MakeSampler = Callable[["Sweep", int], BaseSampler]
+MakeSampler = Callable[[int], BaseSampler]
+"""Gives the sampler of one suggestion, by the seed of its random numbers."""
 
 
 @dataclass
@@ -72,19 +74,21 @@ class StudyProposer:
     the runner's to find out; values that they have already been told are never told again.
     """
 
-    def __init__(self, plan: Plan, folder: Path | None, sampler: MakeSampler | None) -> None:
+    def __init__(self, plan: Plan, folder: Path | None, samplers: Callable[[Sweep], MakeSampler] | None) -> None:
         """
         Args:
             folder: gets the study's file; the study is kept in memory if not given.
-            sampler: the sampler for a suggestion with that seed; None spreads points evenly by a Sobol sequence.
+            samplers: what makes a sampler for each suggestion; None spreads points evenly by a Sobol sequence.
         """
         assert plan.planner is not None, "the plan is of an algorithm that lists its configurations"
-        self._plan, self._planner, self._sweep, self._sampler = plan, plan.planner, plan.sweep, sampler
+        self._plan, self._planner, self._sweep = plan, plan.planner, plan.sweep
+        self._sampler = samplers(plan.sweep) if samplers else None
         self._encoding = Encoding(plan.sweep.blocks)
         self._objectives = list(plan.sweep.objectives)
         self._known: dict[str, _Known] = {}
         self._by_id: dict[str, _Known] = {}
         self._used_up = False
+        self._file: StudyFile | None = None
         self._study = self._open(folder)
         self._restore()
         self._learn_earlier()
@@ -105,6 +109,7 @@ class StudyProposer:
                 self._study.enqueue_trial(self._encoding.parameters(point))
             configuration = self._ask()
             if configuration is not None:
+                self._settle()
                 return configuration
             repeats += 1
         return None
@@ -119,6 +124,12 @@ class StudyProposer:
         for number in known.waiting:
             self._answer(number, known)
         known.waiting.clear()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Before a suggestion is acted on, and after an answer, the disk has it."""
+        if self._file is not None:
+            self._file.settle()
 
     def _open(self, folder: Path | None) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -127,7 +138,8 @@ class StudyProposer:
             storage = InMemoryStorage()
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            storage = JournalStorage(StudyFile(folder / STUDY_FILE))
+            self._file = StudyFile(folder / STUDY_FILE)
+            storage = JournalStorage(self._file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study = optuna.create_study(
@@ -207,11 +219,11 @@ class StudyProposer:
         """One suggestion of the study; None if it needs no training, in which case it has been answered or will be."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            number = len(self._study.get_trials(deepcopy=False))
+            trials = self._study.get_trials(deepcopy=False)
+            number, queued = len(trials), any(trial.state == TrialState.WAITING for trial in trials)
             seed = int(content_hash([self._sweep.search.seed, number], 8), 16)
-            queued = any(self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
             if self._sampler is not None:
-                self._study.sampler = self._sampler(self._sweep, seed)
+                self._study.sampler = self._sampler(seed)
             elif not queued:
                 self._study.enqueue_trial(self._encoding.evenly(number, self._sweep.search.seed))
             trial = self._study.ask()
@@ -306,21 +318,22 @@ def _population(sweep: Sweep) -> int:
     return min(50, max(4, (sweep.search.trials or 0) // 5))
 
 
-def tpe(sweep: Sweep, seed: int) -> BaseSampler:
-    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=len(sweep.blocks) > 1, constant_liar=True)
+def tpe(sweep: Sweep) -> MakeSampler:
+    encoding, memory = Encoding(sweep.blocks), Memory()
+    return lambda seed: BlockTpe(encoding, memory, seed)
 
 
-def nsga2(sweep: Sweep, seed: int) -> BaseSampler:
-    return NSGAIISampler(seed=seed, population_size=_population(sweep))
+def nsga2(sweep: Sweep) -> MakeSampler:
+    return lambda seed: NSGAIISampler(seed=seed, population_size=_population(sweep))
 
 
-def nsga3(sweep: Sweep, seed: int) -> BaseSampler:
-    return NSGAIIISampler(seed=seed, population_size=_population(sweep))
+def nsga3(sweep: Sweep) -> MakeSampler:
+    return lambda seed: NSGAIIISampler(seed=seed, population_size=_population(sweep))
 
 
-def gp(sweep: Sweep, seed: int) -> BaseSampler:
-    return optuna.samplers.GPSampler(seed=seed)
+def gp(sweep: Sweep) -> MakeSampler:
+    return lambda seed: optuna.samplers.GPSampler(seed=seed)
 
 
-def cmaes(sweep: Sweep, seed: int) -> BaseSampler:
-    return CmaSampler(seed)
+def cmaes(sweep: Sweep) -> MakeSampler:
+    return CmaSampler
