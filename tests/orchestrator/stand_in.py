@@ -123,6 +123,7 @@ def start_driver(
     session: bool = False,
     storage: str | None = None,
     address: str | None = None,
+    tracking: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> subprocess.Popen[str]:
     """A driver in a process group of its own.
@@ -131,10 +132,11 @@ def start_driver(
         session: run all that the command line runs after reading its file, with a tracking store, not `run_sweep` alone.
         storage: where such a one keeps its checkpoints, if not beside all else.
         address: the cluster that such a one joins.
+        tracking: the store that such a one records in, if not a SQLite file.
         options: of `RunOptions`.
     """
     told = {"ranks": list(ranks), "seeds": list(seeds), "seconds": seconds, "resources": resources, "session": session}
-    told |= {"storage": storage, "address": address}
+    told |= {"storage": storage, "address": address, "tracking": tracking}
     told |= {"behaviour": [[*key, how] for key, how in (behaviour or {}).items()], "options": options or {}}
     (folder / "driver.json").write_text(json.dumps(told))
     command = [sys.executable, "-m", "tests.orchestrator.stand_in", str(folder)]
@@ -165,7 +167,7 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
 
     session._prepare = lambda *_: {}
     session.run_sweep = functools.partial(session.run_sweep, train=train)
-    arguments = [str(folder / "sweep.yaml"), "--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
+    arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
     arguments += ["--storage", told["storage"]] if told["storage"] else []
     given = run.parser().parse_args(arguments)
@@ -190,11 +192,13 @@ def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bo
     Args:
         to_the_end: False to kill only; a later call in the same folder goes on.
     """
-    # Steps so long that there is work left at the last kill.
-    told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(3.0, 0.3 * times), "session": True}
+    # Steps so long that there is work left at the last of twenty kills.
+    told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(6.0, 0.6 * times), "session": True}
     ledger, log = Ledger(folder / "test"), folder / "log"
-    known: dict[str, Any] = {}
+    pairs = {trial.key: (trial.run.parameters["rank"], trial.run.seed) for trial in _plan_of_kills(folder, told).trials}
+    known = ledger.finished()
     for kill in range(times):
+        begun = len(starts(log)) if log.exists() else 0
         process = start_driver(folder, **told)
         # A third of them while it starts, wherever that is; the others once it is at work.
         when = "it started" if kill % 3 == 0 else "its first trial began"
@@ -212,6 +216,8 @@ def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bo
         process.communicate()
         now = ledger.finished()
         assert known.items() <= now.items(), "a result is gone or has changed"
+        again = {start[:2] for start in (starts(log)[begun:] if log.exists() else ())} & {pairs[key] for key in known}
+        assert not again, "a trial that had finished started again"
         known = now
         yield f"{kill + 1}: {how} {moment:.1f} s after {when}, {len(now)} of 12 trials done"
     if not to_the_end:
@@ -219,7 +225,7 @@ def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bo
     process = start_driver(folder, **told)
     said, screen = process.communicate(timeout=400)
     assert process.returncode == 0, said + screen
-    plan = plan_of(folder, str(told["seeds"]), str(told["ranks"]))
+    plan = _plan_of_kills(folder, told)
     results = ledger.results()
     assert {key: result.metrics for key, result in results.items()} == undisturbed(plan)
     lines = [json.loads(line) for line in ledger.path.read_text().splitlines()]
@@ -232,7 +238,11 @@ def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bo
     yield f"12 of 12 trials done, each once and with one run; {len(starts(log))} starts, {repeated} of 36 steps done again"
 
 
-def check_runs(uri: str, keys: set[str]) -> None:
+def _plan_of_kills(folder: Path, told: dict[str, Any]) -> Plan:
+    return plan_of(folder, str(told["seeds"]), str(told["ranks"]), storage=str(folder))
+
+
+def check_runs(uri: str, keys: set[str], configurations: int = 4) -> None:
     """One run for each trial, finished, with each evaluation once; one for each configuration; one for the sweep."""
     from mlflow import MlflowClient
 
@@ -240,7 +250,7 @@ def check_runs(uri: str, keys: set[str]) -> None:
     (experiment,) = [one for one in client.search_experiments() if one.name == "test"]
     runs = list(client.search_runs([experiment.experiment_id], max_results=1000))
     kinds = Counter(run.data.tags["craft.kind"] for run in runs)
-    assert kinds == {"sweep": 1, "configuration": 4, "trial": len(keys)}, kinds
+    assert kinds == {"sweep": 1, "configuration": configurations, "trial": len(keys)}, kinds
     assert {run.info.status for run in runs} == {"FINISHED"}
     trials = [run for run in runs if run.data.tags["craft.kind"] == "trial"]
     assert {run.data.tags["craft.key"] for run in trials} == keys

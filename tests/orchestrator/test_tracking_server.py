@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import socket
 import subprocess
 import threading
@@ -19,40 +17,19 @@ from craft.spec import RunSpec
 from orchestrator import shipping
 from orchestrator.tracking import Tracker
 from orchestrator.trial import TrialResult, TrialSpec
-from tests.mlflow_server import Server, free_port
+from tests.mlflow_server import Server
+from tests.postgres import Missing, postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-
 
 @pytest.fixture
-def postgres(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
-    """A PostgreSQL cluster of its own, by a user that is not root; yields its URI and the command that restarts it."""
-    if not POSTGRES:
-        pytest.skip("PostgreSQL is not installed")
-    bin_folder, port = POSTGRES[-1].parent, free_port()
-    home = Path(f"/tmp/craft-postgres-{os.getpid()}")
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir()
-    as_user: list[str] = []
-    if os.geteuid() == 0:
-        if subprocess.run(["id", "postgres"], capture_output=True, check=False).returncode:
-            pytest.skip("PostgreSQL refuses root, and there is no user postgres")
-        shutil.chown(home, "postgres", "postgres")
-        as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-    control = [*as_user, str(bin_folder / "pg_ctl"), "-D", str(home / "data"), "-w"]
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={home} -c fsync=off"
-    started = [*control, "-o", options, "-l", str(home / "log"), "start"]
-    subprocess.run([*as_user, str(bin_folder / "initdb"), "-D", str(home / "data"), "-A", "trust", "-U", "craft"],
-        check=True, capture_output=True)  # fmt: skip
-    subprocess.run(started, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def database() -> Iterator[tuple[str, list[str]]]:
     try:
-        restart = [*control, "-m", "immediate", "restart"]
-        yield f"postgresql://craft@127.0.0.1:{port}/postgres", restart
-    finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=False, capture_output=True)
-        shutil.rmtree(home, ignore_errors=True)
+        with postgres() as started:
+            yield started
+    except Missing as why:
+        pytest.skip(str(why))
 
 
 def trials() -> list[TrialSpec]:
@@ -121,9 +98,9 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_server_on_postgresql_whose_database_is_restarted_without_grace(
-    tmp_path: Path, postgres: tuple[str, list[str]]
+    tmp_path: Path, database: tuple[str, list[str]]
 ) -> None:
-    backend, restart = postgres
+    backend, restart = database
     server = Server(backend, tmp_path)
     server.start()
     try:
@@ -208,8 +185,8 @@ def test_requests_that_were_carried_out_but_whose_answers_were_lost(tmp_path: Pa
         server.kill()
 
 
-def test_postgresql_without_a_server(tmp_path: Path, postgres: tuple[str, list[str]]) -> None:
-    backend, restart = postgres
+def test_postgresql_without_a_server(tmp_path: Path, database: tuple[str, list[str]]) -> None:
+    backend, restart = database
     trial = trials()[0]
     tracker = Tracker(backend, "outage", tmp_path / "runs", artifact_root=tmp_path / "mlartifacts")
     tracker.sweep_started({"seeds": [0]})

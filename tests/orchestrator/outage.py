@@ -1,0 +1,81 @@
+"""A whole sweep whose tracking server goes away in the middle, its database restarted without grace meanwhile.
+
+The server is MLflow's own, on PostgreSQL, and asks for a password, as that of `orchestrator/cluster` does.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+from orchestrator.ledger import Ledger
+from tests.mlflow_server import Server
+from tests.orchestrator.stand_in import check_runs, start_driver, steps
+from tests.postgres import postgres
+
+
+def sweep_through_an_outage(folder: Path, step_seconds: float, ended: int, away: float) -> Iterator[str]:
+    """Runs four trials of three steps and takes the server away after the first steps.
+
+    Asserts that trials end while nothing records them, that the store then has one run for each with each evaluation once,
+    and that the password is in no file, in no row of the database and on no screen. Yields lines on what happened.
+
+    Args:
+        ended: how many trials must have ended before the server comes back.
+        away: for how many seconds it is gone at least.
+
+    Raises:
+        Missing: no PostgreSQL here.
+    """
+    password = secrets.token_hex(16)
+    (folder / "server").mkdir(parents=True)
+    (folder / "sweep").mkdir()
+    known = {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": password}
+    with postgres() as (backend, restart), patch.dict(os.environ, known):
+        server = Server(backend, folder / "server", password)
+        server.start()
+        try:
+            told = {"ranks": [1, 2], "seeds": [0, 1], "seconds": step_seconds, "session": True}
+            process = start_driver(folder / "sweep", **told, tracking=server.uri)  # type: ignore[arg-type]
+            log, ledger = folder / "sweep" / "log", Ledger(folder / "sweep" / "test")
+            while not log.exists() or steps(log).total() < 2:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.1)
+            server.kill()
+            gone, before = time.monotonic(), steps(log).total()
+            subprocess.run(restart, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while len(ledger.finished()) < ended or time.monotonic() - gone < away:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.1)
+            done = len(ledger.finished())
+            yield (
+                f"the server was gone for {time.monotonic() - gone:.0f} s; meanwhile {steps(log).total() - before} steps were "
+                f"done and {done} of 4 trials ended"
+            )
+            server.start()
+            out, screen = process.communicate(timeout=400)
+            assert process.returncode == 0, out + screen
+            results = ledger.finished()
+            assert sorted(result.metrics["score"] for result in results.values()) == [61.0, 62.0, 62.0, 63.0]
+            check_runs(server.uri, set(results), configurations=2)
+            places = {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+            places |= {"the screen": (out + screen).encode(), "the database": _rows(backend).encode()}
+            assert not [place for place, content in places.items() if password.encode() in content]
+            yield f"4 trials, each with one run and each evaluation once; the password is in none of {len(places)} places"
+        finally:
+            server.kill()
+
+
+def _rows(backend: str) -> str:
+    import psycopg
+
+    with psycopg.connect(backend) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        assert len(tables) > 10
+        found = [connection.execute(f'SELECT * FROM "{table}"').fetchall() for (table,) in tables]  # type: ignore[call-overload]
+        return "\n".join(str(row) for rows in found for row in rows)
