@@ -245,8 +245,9 @@ class MlflowWriter:
     def _metrics(self, run: _Run, row: Mapping[str, Any], time: int) -> None:
         from mlflow.entities import Metric
 
+        time = int(1000 * row["time"]) if "time" in row else time
         for name, value in row.items():
-            if name == "step":
+            if name in ("step", "time"):
                 continue
             name = stored_name(name)
             number = float(value)

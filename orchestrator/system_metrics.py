@@ -24,7 +24,8 @@ MEGABYTE = 1e6
 
 
 class SystemMetrics:
-    """Samples at steps at least `every_s` seconds apart, and once whenever the samples are taken."""
+    """Samples at steps at least `every_s` seconds apart, and once whenever the samples are taken. Each has its `step` and its
+    `time` (seconds since 1970), by which MLflow draws it."""
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         self._every_s = every_s
@@ -42,7 +43,7 @@ class SystemMetrics:
             self._sample(step)
 
     def take(self, step: int) -> list[dict[str, float]]:
-        """The samples since the last call, each with its `step`, one of now included."""
+        """The samples since the last call, one of now included."""
         if not self._samples or self._samples[-1]["step"] != step:
             self._sample(step)
         taken, self._samples = self._samples, []
@@ -58,7 +59,9 @@ class SystemMetrics:
         }
         for number, gpu in enumerate(self._gpus):
             sample |= {f"gpu_{number}_{name}": value for name, value in _of_gpu(gpu).items()}
-        self._samples.append({"step": step, **{PREFIX + name: float(value) for name, value in sample.items()}})
+        self._samples.append(
+            {"step": step, "time": time.time(), **{PREFIX + name: float(value) for name, value in sample.items()}}
+        )
 
 
 def _gpus() -> list[Any]:

@@ -38,6 +38,8 @@ __all__ = ["Tracker", "TrackingError", "redact", "resolve_uri"]
 log = logging.getLogger(__name__)
 
 JOURNAL = "journal.jsonl"
+OF_A_ROW = frozenset({"step", "time"})
+"""What of a row of metrics is no metric: its step, and when it was measured (seconds since 1970) where that is known."""
 
 
 class Tracker:
@@ -116,7 +118,7 @@ class Tracker:
         rows.append({**progress.get("metrics", {}), "step": progress["step"]})
         if "epoch" in progress:
             rows[-1]["epoch"] = progress["epoch"]
-        rows = [row for row in (self._new(key, row) for row in rows) if len(row) > 1]
+        rows = [row for row in (self._new(key, row) for row in rows) if row.keys() - OF_A_ROW]
         self._write({"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}, now)
 
     def trial_ended(self, result: TrialResult, adapter: Path | None = None) -> None:
@@ -227,9 +229,9 @@ class Tracker:
     def _new(self, key: str, row: Mapping[str, Any]) -> dict[str, Any]:
         """The part of `row` that is not recorded yet: metrics whose last recorded step lies before this one."""
         step = int(row["step"])
-        fresh: dict[str, Any] = {"step": step}
+        fresh: dict[str, Any] = {"step": step} | ({"time": row["time"]} if "time" in row else {})
         for name, value in row.items():
-            if name != "step" and isinstance(value, int | float) and step > self._last_step.get((key, name), -1):
+            if name not in OF_A_ROW and isinstance(value, int | float) and step > self._last_step.get((key, name), -1):
                 self._last_step[key, name] = step
                 fresh[name] = _number(value)
         return fresh

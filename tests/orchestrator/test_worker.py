@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def test_it_reports_progress_then_its_result_with_a_sealed_adapter(tmp_path: Pat
     assert first["progress"]["points"][0] == {"step": 1, "train_loss": 2.0}
     machine = first["progress"]["points"][1]
     assert 10 < machine["system/process_memory_megabytes"] < 1e6
+    assert abs(machine["time"] - time.time()) < 3600
     assert not any(name.startswith("system/") for name in {*first, *first["progress"]["metrics"]})
     assert none == {}
     assert last["result"]["metrics"] == {"score": 70.0}
