@@ -82,7 +82,8 @@ class Halving:
     """Asynchronous successive halving: at each rung only the best of every `factor` rivals go on.
 
     Rungs lie at `grace`, `grace` x `factor`, `grace` x `factor`² ... epochs. A trial is recorded at a rung with its first
-    report there; it stops if as many rivals as may stay (a `factor`-th of them and itself, at least one) were strictly better.
+    report there; it stops if as many rivals as may stay (a `factor`-th of them and itself, at least one) were better, or were
+    its equals and went on: trials that collapsed to one class all score the same, and no more of them go on than of others.
     With several `brackets` (Hyperband) every bracket starts its rungs a `factor` later than the one before, and only trials of
     one bracket are compared; a configuration's bracket is drawn by its name, in Hyperband's shares.
 
@@ -92,20 +93,28 @@ class Halving:
     grace: float = 1.0
     factor: float = 3.0
     brackets: int = 1
-    _rungs: dict[tuple[tuple[str, int], int, int], Ranked] = field(default_factory=dict)
+    _rungs: dict[tuple[tuple[str, int], int, int], tuple[Ranked, Ranked]] = field(default_factory=dict)
 
     def report(self, entrant: Entrant, epoch: float, score: float) -> bool:
         bracket = self.bracket(entrant.configuration)
-        top: Ranked | None = None
+        new = []
         for level in self._levels(bracket, epoch):
-            rung = self._rungs.setdefault((entrant.group, bracket, level), Ranked())
-            if rung.add(entrant, score):
-                top = rung
-        if top is None:
+            reached, went_on = self._rungs.setdefault((entrant.group, bracket, level), (Ranked(), Ranked()))
+            if reached.add(entrant, score):
+                new.append((reached, went_on))
+        if not new:
             return False
-        rivals = top.rivals(entrant)
+        for _, went_on in new[:-1]:
+            went_on.add(entrant, score)
+        reached, went_on = new[-1]
+        rivals = reached.rivals(entrant)
         stay = max(1, int(sum(map(len, rivals)) / self.factor))
-        return sum(len(scores) - bisect_right(scores, score) for scores in rivals) >= stay
+        better = sum(len(scores) - bisect_right(scores, score) for scores in rivals)
+        equals = sum(bisect_right(scores, score) - bisect_left(scores, score) for scores in went_on.rivals(entrant))
+        if better + equals >= stay:
+            return True
+        went_on.add(entrant, score)
+        return False
 
     def bracket(self, configuration: str) -> int:
         """The bracket a configuration belongs to; 0 stops earliest and gets the most."""

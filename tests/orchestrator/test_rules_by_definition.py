@@ -25,8 +25,9 @@ def rivals_of(entrant: Entrant, reports: Sequence[Report]) -> dict[str, dict[flo
     return found
 
 
-def halving_stops(rule: Halving, reports: Sequence[Report]) -> bool:
-    """Whether the last of `reports` is the trial's first at a rung and not among the best `factor`-th there."""
+def halving_stops(rule: Halving, reports: Sequence[Report], stopped: dict[str, float]) -> bool:
+    """Whether the last of `reports` is the trial's first at a rung and not among the best `factor`-th there: those that are
+    better and those that are as good and went on."""
     entrant, epoch, score = reports[-1]
     bracket = rule.bracket(entrant.configuration)
     start = rule.grace * rule.factor**bracket
@@ -34,14 +35,15 @@ def halving_stops(rule: Halving, reports: Sequence[Report]) -> bool:
     own = [at for other, at, _ in reports[:-1] if other.key == entrant.key]
     if not rungs or any(at >= rungs[-1] - 1e-9 for at in own):
         return False
-    there = []
+    there: dict[str, float] = {}
     for key, curve in rivals_of(entrant, [one for one in reports if rule.bracket(one[0].configuration) == bracket]).items():
         come = [at for at in curve if at >= rungs[-1] - 1e-9]
         if come and key != entrant.key:
             first = next(at for other, at, _ in reports if other.key == key and at >= rungs[-1] - 1e-9)
-            there.append(curve[first])
+            there[key] = curve[first]
     stay = max(1, math.floor((len(there) + 1) / rule.factor))
-    return sum(other > score for other in there) >= stay
+    ended_here = {key for key, at in stopped.items() if at < rungs[-1] * rule.factor - 1e-9}
+    return sum(other > score or (other == score and key not in ended_here) for key, other in there.items()) >= stay
 
 
 def median_stops(rule: Median, reports: Sequence[Report]) -> bool:
@@ -94,9 +96,11 @@ CURVES = {"random": random_curves}
 def test_halving_is_what_it_is_said_to_be(kind: str, brackets: int, seed: int) -> None:
     draw = random.Random(seed)
     rule = Halving(0.5, 2 + seed, brackets)
-    said = []
+    said: list[bool] = []
+    stopped: dict[str, float] = {}  # at which epoch
     for stop, reports in judge(rule, CURVES[kind](draw), draw):
-        assert stop == halving_stops(rule, reports), reports[-1]
+        assert stop == halving_stops(rule, reports, stopped), reports[-1]
+        stopped |= {reports[-1][0].key: reports[-1][1]} if stop else {}
         said.append(stop)
     assert 0 < sum(said) < len(said)
 

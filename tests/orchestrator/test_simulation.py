@@ -49,7 +49,8 @@ def record_of(folder: Path) -> Record:
     curves = []
     for trial in make_plan(sweep, Planner(sweep, counted)).trials:
         run = trial.run
-        final = 80 - 10 * abs(math.log10(run.training.learning_rate) + 3) + math.log2(run.parameters["rank"]) + run.seed
+        rate = math.log10(run.training.learning_rate)
+        final = 80 - 10 * abs(rate + 3) + rate / 10 + math.log2(run.parameters["rank"]) + run.seed
         flat = {
             name: value for name, value in flat_parameters(run).items() if name not in ("model", "task", "seed", "protocol")
         }

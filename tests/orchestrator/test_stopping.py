@@ -54,6 +54,16 @@ def test_halving_never_stops_the_best_whatever_the_order() -> None:
         assert replay(Halving(1, 3), curves)["t0"] == 9
 
 
+def test_of_those_that_all_collapsed_to_one_class_the_first_go_on() -> None:
+    rule = Halving(1, 3)
+    curves = {one(f"t{place}", cost=10.0): [59.5] * 9 for place in range(12)}
+    assert sum(epochs > 1 for epochs in replay(rule, curves).values()) == 4
+    # A smaller one is not held against them; a larger one that learnt goes on.
+    assert not rule.report(one("small", cost=1.0), 1, 59.5)
+    assert not rule.report(one("large", cost=99.0), 1, 70.0)
+    assert rule.report(one("collapsed", cost=99.0), 1, 59.5)
+
+
 def test_rungs_lie_at_grace_times_powers_of_the_factor() -> None:
     rule = Halving(2, 3)
     for epoch in range(1, 19):
