@@ -11,6 +11,24 @@ import pytest
 
 from craft.spec import RunSpec
 
+ENCODER: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+DECODER: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "head_dim": 8,
+    "pad_token_id": 0,
+}
+
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -22,15 +40,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     folder = tmp_path_factory.mktemp("tiny-bert")
     torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=64,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.2,
-    )
+    config = BertConfig(**ENCODER | {"num_attention_heads": 2, "intermediate_size": 64, "initializer_range": 0.2})
     BertModel(config).save_pretrained(folder)
     load_tokenizer(MINILM).save_pretrained(folder)
     return str(folder)
@@ -53,17 +63,9 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
         tokenizer_object=words, bos_token="<s>", eos_token="</s>", unk_token="<unk>", model_max_length=384
     ).save_pretrained(folder)
     torch.manual_seed(0)
+    words_and_ends = {"vocab_size": 259, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
     config = LlamaConfig(
-        vocab_size=259,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=384,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
+        **DECODER | words_and_ends | {"num_hidden_layers": 2, "max_position_embeddings": 384, "initializer_range": 0.3}
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return str(folder)
@@ -117,27 +119,10 @@ def _tiny_model(family: str, dtype: Any = None, seed: int = 0, head: str = "base
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    encoder = {
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
-    decoder = {
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 48,
-        "head_dim": 8,
-        "pad_token_id": 0,
-    }
     sizes: dict[str, dict[str, Any]] = {
-        "bert": encoder,
-        "roberta": encoder,
-        "electra": encoder | {"embedding_size": 32},
+        "bert": ENCODER,
+        "roberta": ENCODER,
+        "electra": ENCODER | {"embedding_size": 32},
         "distilbert": {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "dropout": 0.0, "attention_dropout": 0.0},
         "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
         "opt": {
@@ -150,7 +135,7 @@ def _tiny_model(family: str, dtype: Any = None, seed: int = 0, head: str = "base
         },
     }
     common = {"vocab_size": 64, "max_position_embeddings": 64, "initializer_range": 0.2, "init_std": 0.2}
-    config = AutoConfig.for_model(family, **common, **sizes.get(family, decoder))
+    config = AutoConfig.for_model(family, **common, **sizes.get(family, DECODER))
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(config, name, 0)
     torch.manual_seed(seed)
