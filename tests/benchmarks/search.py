@@ -31,13 +31,15 @@ RECORD = Path(__file__).with_name("recorded_grid.csv")
 SWEEP = ROOT / "sweeps" / "recorded_grid.yaml"
 SEARCHERS = ("random", "sobol", "tpe")
 ONE_BLOCK = ("random", "sobol", "tpe", "nsga2", "nsga3", "gp")
-SCHEDULERS: dict[str, dict[str, Any]] = {
-    "none": {"name": "none"},
-    "asha": {"name": "asha", "factor": 3},
-    "asha, factor 4": {"name": "asha", "factor": 4},
-    "hyperband": {"name": "hyperband", "factor": 3, "brackets": 2},
-    "median": {"name": "median"},
+SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "none": (0, {"name": "none"}),
+    "asha": (1, {"name": "asha", "factor": 3}),
+    "asha, factor 2": (1, {"name": "asha", "factor": 2}),
+    "asha, later": (2, {"name": "asha", "factor": 3}),
+    "hyperband": (1, {"name": "hyperband", "factor": 3, "brackets": 2}),
+    "median": (1, {"name": "median"}),
 }
+"""By name, from which evaluation on it judges, and its settings but for `grace`, which follows from that."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,13 @@ def measure(
     size = len(summaries)
     for searcher in searchers:
         for scheduler in schedulers:
-            started, epochs = time.perf_counter(), []
+            started, reached = time.perf_counter(), []
             for seed in range(seeds):
-                sweep = sweep_of(searcher, scheduler, seed, block, size, grace=first_evaluation(record))
+                sweep = sweep_of(searcher, scheduler, seed, block, size, epochs=epochs_of(record))
                 yardstick = Yardstick(summaries, sweep.objectives)
                 enough = reach * yardstick.whole
-                epochs.append(simulate(sweep, record, workers, yardstick, seed=seed, enough=enough).epochs_to(enough))
-            yield Row(searcher, scheduler, epochs, time.perf_counter() - started)
+                reached.append(simulate(sweep, record, workers, yardstick, seed=seed, enough=enough).epochs_to(enough))
+            yield Row(searcher, scheduler, reached, time.perf_counter() - started)
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
@@ -127,9 +129,10 @@ def table(rows: Sequence[Row], title: str) -> Table:
     return found
 
 
-def first_evaluation(record: Record) -> float:
-    """The epoch by which every trial of the record has been evaluated: the earliest at which a scheduler can judge."""
-    return max(curve.evaluations[0][0] for curve in record.curves)
+def epochs_of(record: Record) -> list[float]:
+    """At which epoch every trial of the record has had its first evaluation, its second ..."""
+    curves = [curve.evaluations for curve in record.curves]
+    return [max(one[place][0] for one in curves) for place in range(min(map(len, curves)))]
 
 
 def sweep_of(
@@ -139,11 +142,12 @@ def sweep_of(
     block: int | None,
     trials: int | None,
     changes: dict[str, Any] | None = None,
-    grace: float = 0.5,
+    epochs: Sequence[float] = (0.5, 1.0),
 ) -> Sweep:
     """The grid's sweep file with another searcher and scheduler, over one of its blocks or all."""
     search = {"algorithm": searcher} | ({"seed": seed, "trials": trials} if trials else {})
-    stopping = SCHEDULERS[scheduler] | ({} if scheduler == "none" else {"grace": grace})
+    judged_from, settings = SCHEDULERS[scheduler]
+    stopping = settings | ({"grace": epochs[judged_from - 1]} if judged_from else {})
     given = {"search": search, "scheduler": stopping} | (changes or {})
     if block is not None:
         given["space"] = [yaml.safe_load(SWEEP.read_text())["space"][block]]
