@@ -3,6 +3,7 @@
 Every attempt of a sweep (a start of its driver) keeps its trials' checkpoints apart:
 
     STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state, or at the end adapter/, predictions and result.json
+                                               and always evaluations.json, what the trial has reported so far
 
 Each is sealed by its manifest (`craft.checkpoint`). Storage is a folder or anything pyarrow opens by URI (`s3://`, `gs://`). A
 copy cut short by a crash, a full disk or a flipped bit breaks the seal, and the checkpoint before it is taken instead.
@@ -24,6 +25,7 @@ from craft.results import PREDICTIONS_FOLDER
 from orchestrator.trial import TrialResult
 
 RESULT_FILE = "result.json"
+EVALUATIONS_FILE = "evaluations.json"
 ADAPTER_FOLDER = "adapter"
 PREDICTIONS_FILE = "predictions.safetensors"
 
@@ -159,6 +161,12 @@ def stored_result(checkpoint: Path) -> dict[str, Any] | None:
     """The result that a finished trial left in its last checkpoint, if this is one."""
     path = checkpoint / RESULT_FILE
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:
+    """What the trial had reported when it stored this checkpoint, in order: a driver that died may never have heard of it."""
+    path = checkpoint / EVALUATIONS_FILE
+    return json.loads(path.read_text()) if path.exists() else []
 
 
 def _check_result(checkpoint: Path, key: str) -> None:

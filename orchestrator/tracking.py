@@ -119,7 +119,8 @@ class Tracker:
         if "epoch" in progress:
             rows[-1]["epoch"] = progress["epoch"]
         rows = [row for row in (self._new(key, row) for row in rows) if row.keys() - OF_A_ROW]
-        self._write({"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}, now)
+        if rows:
+            self._write({"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}, now)
 
     def trial_ended(self, result: TrialResult, adapter: Path | None = None) -> None:
         """Close the trial's run: final metrics, counts, status and reason; the adapter's folder becomes its artifact, and the

@@ -24,9 +24,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from craft.checkpoint import write_folder
+from craft.checkpoint import add_file, write_folder
 from craft.results import PREDICTIONS_FOLDER, Progress
-from orchestrator.checkpoints import ADAPTER_FOLDER, PREDICTIONS_FILE, RESULT_FILE, newest_whole, stored_result
+from orchestrator.checkpoints import (
+    ADAPTER_FOLDER,
+    EVALUATIONS_FILE,
+    PREDICTIONS_FILE,
+    RESULT_FILE,
+    newest_whole,
+    stored_evaluations,
+    stored_result,
+)
 from orchestrator.scratch import scratch_folder
 from orchestrator.system_metrics import SystemMetrics
 from orchestrator.trial import Train, TrialResult, TrialSpec, run_trial
@@ -83,6 +91,10 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
     heartbeat.beat()
     checkpoint, broken = newest_whole(settings.storage, spec.key, scratch / "fetched")
     ended = stored_result(checkpoint) if checkpoint else None
+    # A driver that died between a checkpoint and its word of it heard nothing of these; who knows them passes over them.
+    told = stored_evaluations(checkpoint) if checkpoint else []
+    for evaluation in told:
+        report(evaluation, None)
     if ended is not None:
         # It had finished and stored all of it; only the driver died before writing the result down.
         report({"result": ended}, checkpoint)
@@ -101,7 +113,10 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
 
     def on_progress(progress: Progress) -> None:
         heartbeat.stop()
-        report(_payload(progress, machine.take(progress.step)), progress.checkpoint)
+        told.append(_payload(progress, machine.take(progress.step)))
+        if progress.checkpoint is not None:
+            add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(told))
+        report(told[-1], progress.checkpoint)
         heartbeat.beat()
 
     def on_step(step: int, total_steps: int) -> None:
@@ -113,7 +128,7 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
     if broken:
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
         result = TrialResult(**{**asdict(result), "notes": [*result.notes, note]})
-    report({"result": result.to_json()}, _final_checkpoint(scratch, result, adapter))
+    report({"result": result.to_json()}, _final_checkpoint(scratch, result, adapter, told))
 
 
 def _source(storage: str, key: str, scratch: Path) -> Path | None:
@@ -145,7 +160,7 @@ def _payload(progress: Progress, machine: list[dict[str, float]]) -> dict[str, A
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
 
 
-def _final_checkpoint(scratch: Path, result: TrialResult, adapter: Path | None) -> Path | None:
+def _final_checkpoint(scratch: Path, result: TrialResult, adapter: Path | None, told: list[dict[str, Any]]) -> Path | None:
     if result.status != "finished" or adapter is None:
         return None
 
@@ -157,6 +172,7 @@ def _final_checkpoint(scratch: Path, result: TrialResult, adapter: Path | None) 
         answers = adapter.parent / PREDICTIONS_FOLDER
         if answers.is_dir():
             shutil.copytree(answers, folder / PREDICTIONS_FOLDER)
+        (folder / EVALUATIONS_FILE).write_text(json.dumps(told))
         (folder / RESULT_FILE).write_text(json.dumps(result.to_json()))
 
     return write_folder(scratch / "final", fill)

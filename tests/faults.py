@@ -29,6 +29,7 @@ def main() -> int:
     flags.add_argument("--times", type=int, default=20, help="how often the driver is killed (20)")
     flags.add_argument("--seed", type=int, default=None, help="of the moments; a new one each time if not given")
     flags.add_argument("--folder", type=Path, help="work here, and go on with what a call with --kills-only left")
+    flags.add_argument("--part", type=int, nargs=2, metavar=("FIRST", "LAST"), help="these of the kills only, from 1")
     flags.add_argument("--kills-only", action="store_true", help="stop after the kills")
     flags.add_argument("--outage-only", action="store_true", help="the tracking server's part alone")
     given = flags.parse_args()
@@ -38,9 +39,10 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         if not given.outage_only:
             print(f"seed {seed}", flush=True)
-            for line in kill_at_random(folder, given.times, random.Random(seed), not given.kills_only):
+            part = range(given.part[0] - 1, given.part[1]) if given.part else None
+            for line in kill_at_random(folder, given.times, random.Random(seed), not given.kills_only, part):
                 print(line, flush=True)
-        if not given.kills_only:
+        if not given.kills_only and not given.part:
             _outage(folder / "outage")
     return 0
 

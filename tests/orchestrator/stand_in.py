@@ -183,7 +183,9 @@ def undisturbed(plan: Plan) -> dict[str, dict[str, float]]:
     return {trial.key: {"score": 60.0 + trial.run.parameters["rank"] + trial.run.seed} for trial in plan.trials}
 
 
-def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bool = True) -> Iterator[str]:
+def kill_at_random(
+    folder: Path, times: int, draw: random.Random, to_the_end: bool = True, part: range | None = None
+) -> Iterator[str]:
     """Kills the driver of a 12-trial sweep with -9 at random moments, resuming each time, and then lets it end.
 
     Asserts that no result ever disappears, nothing that finished starts again, scores are those of a quiet run, and the
@@ -191,13 +193,14 @@ def kill_at_random(folder: Path, times: int, draw: random.Random, to_the_end: bo
 
     Args:
         to_the_end: False to kill only; a later call in the same folder goes on.
+        part: which of the kills are this call's, from 0; all of them if not given.
     """
     # Steps so long that there is work left at the last of twenty kills.
     told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(6.0, 0.6 * times), "session": True}
     ledger, log = Ledger(folder / "test"), folder / "log"
     pairs = {trial.key: (trial.run.parameters["rank"], trial.run.seed) for trial in _plan_of_kills(folder, told).trials}
     known = ledger.finished()
-    for kill in range(times):
+    for kill in part if part is not None else range(times):
         begun = len(starts(log)) if log.exists() else 0
         process = start_driver(folder, **told)
         # A third of them while it starts, wherever that is; the others once it is at work.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -88,6 +89,45 @@ def test_it_starts_from_the_newest_whole_checkpoint_of_all_attempts(tmp_path: Pa
     reports = run(settings(tmp_path, trains(seen)))
     assert seen == [good]
     assert reports[-1][0]["result"]["notes"] == ["2 damaged checkpoints were passed over on resuming"]
+
+
+def test_what_a_dead_driver_may_not_have_heard_is_told_again(tmp_path: Path) -> None:
+    def train(spec: RunSpec, directory: Path, *, report: Callable, resume_from: Path | None, on_step: Callable) -> RunResult:
+        first = json.loads((resume_from / "state.json").read_text()) if resume_from else 0
+        for step in range(first + 1, 3):
+            folder = directory / f"checkpoint-{step}"
+            write_folder(folder, lambda f, step=step: (f / "state.json").write_text(str(step)) and None)
+            report(Progress(step, 2, step / 2, {"search_score": 50.0 + step}, [{"step": step, "train_loss": 2.0}], folder))
+        (directory / "adapter").mkdir()
+        return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 2, 2, 1.0)
+
+    class Killed(BaseException):
+        pass
+
+    def run_until(stop: int) -> list[int | str]:
+        """What is reported, until the driver dies at its word of step `stop`, which then lies on storage."""
+        heard: list[int | str] = []
+
+        def report(metrics: dict[str, Any], folder: Path | None) -> None:
+            step = metrics["progress"]["step"] if "progress" in metrics else metrics["result"]["status"]
+            if folder is not None:
+                number = len(list((tmp_path / "storage" / "attempt-1" / SPEC.key).glob("*")))
+                shutil.copytree(folder, tmp_path / "storage" / "attempt-1" / SPEC.key / f"checkpoint_{number:06}")
+                if step == stop:
+                    raise Killed
+            heard.append(step)
+
+        (tmp_path / "storage" / "attempt-1" / SPEC.key).mkdir(parents=True, exist_ok=True)
+        try:
+            work(SPEC.key, json.dumps(SPEC.to_json()), settings(tmp_path, train), report)
+        except Killed:
+            heard.append("killed")
+        return heard
+
+    assert run_until(1) == ["killed"]
+    assert run_until(2) == [1, "killed"]
+    assert run_until("finished") == [1, 2, "killed"]  # type: ignore[arg-type]
+    assert run_until(0) == [1, 2, "finished"]
 
 
 def test_without_a_whole_checkpoint_it_starts_afresh(tmp_path: Path) -> None:
