@@ -118,7 +118,7 @@ def test_the_worker_hands_over_the_finished_sources_adapter(tmp_path: Path) -> N
     assert mrpc.run.warm_start.run in str(result.error)
 
     def finished(aside: Path) -> None:
-        (aside / "result.json").write_text(json.dumps(TrialResult("k", "finished").to_json()))
+        (aside / "result.json").write_text(json.dumps(TrialResult(mrpc.run.warm_start.run, "finished").to_json()))
         (aside / "adapter").mkdir()
         (aside / "adapter" / "run.json").write_text("{}")
 
