@@ -1,7 +1,8 @@
 """The front as a PNG: score against cost, without a browser.
 
 Cost runs along a logarithmic x axis where it is a positive count. The step line is the best score to be had at each cost; bars
-are 95 % intervals over seeds; dominated configurations are pale. Methods are told apart by colour (Okabe and Ito's palette,
+are 95 % intervals over seeds. Configurations that these do not rule out from the front are hollow; the other dominated ones are
+pale. Methods are told apart by colour (Okabe and Ito's palette,
 which colour-blind readers can tell apart) and by marker shape, so that the picture also reads in grey.
 """
 
@@ -20,6 +21,7 @@ from orchestrator.summary import Objectives, Summary, knee, logarithmic
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LOOKS = ("dominated", "possible", "front")
 LABELS = 12
 """Front points named in the picture; a longer front is read from the table."""
 
@@ -65,21 +67,29 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
 
 
 def _draw_method(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, colour: str, marker: str, method: str) -> None:
-    for pale in (True, False):
-        part = [summary for summary in group if summary.on_front != pale]
+    for look in LOOKS:
+        part = [summary for summary in group if _look(summary) == look]
         if not part:
             continue
         bounds = [summary.bounds(y_name) for summary in part]
         x, y = [summary.value(x_name) for summary in part], [value.mean for value in bounds]
         half = np.array([value.half if math.isfinite(value.half) else 0.0 for value in bounds])
-        style = {"color": colour, "alpha": 0.3 if pale else 1.0, "zorder": 2 if pale else 4}
+        style = {"alpha": 0.3 if look == "dominated" else 1.0, "zorder": 4 if look == "front" else 2}
         if (half > 0).any():
-            axes.errorbar(x, y, yerr=half, fmt="none", elinewidth=1.2, capsize=3, **style)
-        named = not pale or all(not summary.on_front for summary in group)
+            axes.errorbar(x, y, yerr=half, fmt="none", elinewidth=1.2, capsize=3, color=colour, **style)
+        named = look == max((_look(summary) for summary in group), key=LOOKS.index)
+        hollow = look == "possible"
         axes.scatter(
-            x, y, s=28 if pale else 56, marker=marker, edgecolors="white", linewidths=0.8,
+            x, y, s=56 if look == "front" else 28, marker=marker, linewidths=1.2 if hollow else 0.8,
+            facecolors="white" if hollow else colour, edgecolors=colour if hollow else "white",
             label=method.replace("$", "\\$") if named else None, **style,
         )  # fmt: skip
+
+
+def _look(summary: Summary) -> str:
+    if summary.on_front:
+        return "front"
+    return "possible" if summary.may_be_on_front and summary.score.n > 1 else "dominated"
 
 
 def _draw_front(

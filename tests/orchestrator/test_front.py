@@ -16,6 +16,7 @@ from rich.console import Console
 
 from craft.spec import RunSpec, TrainingSettings
 from orchestrator.front import caption, latex, markdown, size, terminal_table, write_csv, write_front
+from orchestrator.front_picture import _draw_method
 from orchestrator.parameters import flat_parameters, text
 from orchestrator.summary import Summary, knee, mark_front, summarize
 from orchestrator.trial import TrialResult, TrialSpec
@@ -119,6 +120,22 @@ def test_certain_differences_rule_a_configuration_out(four: list[Summary]) -> No
     craft8, far, close = mark_front(summarize(trials, results), OBJECTIVES)
     assert (craft8.may_be_on_front, far.may_be_on_front, close.may_be_on_front) == (True, False, True)
     assert (craft8.on_front, far.on_front, close.on_front) == (True, False, False)
+
+
+def test_what_may_be_on_the_front_is_hollow_in_the_picture() -> None:
+    from matplotlib.collections import PathCollection
+    from matplotlib.figure import Figure
+
+    trials, results = sweep({("craft", 8): (80.0, 300.0), ("lora", 8): (60.0, 300.0), ("lora", 16): (79.0, 400.0)})
+    axes = Figure().subplots()
+    _draw_method(axes, mark_front(summarize(trials, results), OBJECTIVES), "trainable_parameters", "score", "black", "o", "any")
+    drawn = {}
+    for dots in axes.collections:
+        if isinstance(dots, PathCollection):
+            (x, _), *others = dots.get_offsets().tolist()
+            drawn[x, dots.get_alpha()] = tuple(dots.get_facecolor()[0][:3]), len(others)
+    black, white = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    assert drawn == {(300.0, 0.3): (black, 0), (400.0, 1.0): (white, 0), (300.0, 1.0): (black, 0)}
 
 
 def test_a_failed_trial_keeps_its_configuration_off_the_front_and_out_of_no_average() -> None:
