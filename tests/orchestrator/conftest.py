@@ -1,11 +1,15 @@
-"""What test files of sweeps share: a small sweep that really ran (once a session, it takes a minute), and empty stores."""
+"""What test files of sweeps share: a small sweep that really ran (once a session, takes a minute), empty stores, drivers."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.orchestrator.stand_in import start_driver
 
 SMALL = """\
 name: small
@@ -64,3 +68,18 @@ def uri(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(shipping, "LINGER_S", 0.0)
     (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture
+def driver() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts drivers, and ends those that a failed test leaves."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(folder: Path, **told: object) -> subprocess.Popen[str]:
+        started.append(start_driver(folder, **told))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()

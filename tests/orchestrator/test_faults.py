@@ -17,24 +17,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ledger import Ledger
-from tests.orchestrator.stand_in import ROOT, kill_at_random, start_driver, starts
+from tests.orchestrator.stand_in import ROOT, kill_at_random, starts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-
-
-@pytest.fixture
-def driver() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts drivers, and ends those that a failed test leaves."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(folder: Path, **told: object) -> subprocess.Popen[str]:
-        started.append(start_driver(folder, **told))  # type: ignore[arg-type]
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions
-from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, start_driver, starts, steps, undisturbed
+from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, starts, steps, undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -68,20 +68,6 @@ def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path)
     finally:
         ray.shutdown()
         cluster.shutdown()
-
-
-@pytest.fixture
-def driver() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-
-    def start(folder: Path, **told: object) -> subprocess.Popen[str]:
-        started.append(start_driver(folder, **told))  # type: ignore[arg-type]
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_trial(

@@ -41,7 +41,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A storage URI on an S3 server of this machine."""
     server = shutil.which("moto_server")
     if server is None:
-        pytest.skip("needs moto_server (5.2.5; 5.2.1 breaks uploads): pip install 'moto[server]', in an environment of its own if it likes")
+        pytest.skip("needs moto_server (5.2.5; 5.2.1 breaks uploads): pip install 'moto[server]', in an environment of its own")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
