@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 import yaml
@@ -58,9 +58,9 @@ class Row:
 
     @property
     def quarters(self) -> tuple[float, float]:
-        known = [math.inf if one is None else one for one in self.epochs]
-        low, _, high = quantiles(known, n=4, method="inclusive") if len(known) > 1 else (known[0],) * 3
-        return low, high
+        known = sorted(math.inf if one is None else one for one in self.epochs)
+        place = (len(known) - 1) // 4  # of the replays themselves: between one and an endless one there is no number
+        return known[place], known[-1 - place]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     record = read_record(given.recorded)
     rows = []
     for row in measure(record, searchers, given.schedulers, given.seeds, given.workers, given.reach, given.block):
-        console.print(f"{row.searcher} + {row.scheduler}: {row.middle:.0f} ({row.seconds:.0f} s)", style="dim")
+        console.print(f"{row.searcher} + {row.scheduler}: {_epochs(row.middle)} ({row.seconds:.0f} s)", style="dim")
         rows.append(row)
     _, whole = whole_record(sweep_of("grid", "none", 0, given.block, None), record)
     console.print(table(rows, f"trial-epochs to {given.reach:.0%} of the grid's hypervolume; the grid takes {whole:g}"))
@@ -121,12 +121,16 @@ def table(rows: Sequence[Row], title: str) -> Table:
         found.add_row(
             row.searcher,
             row.scheduler,
-            f"{row.middle:.0f}",
-            f"{low:.0f} - {high:.0f}",
-            f"{row.middle / plain:.2f}",
+            _epochs(row.middle),
+            f"{_epochs(low)} - {_epochs(high)}",
+            f"{row.middle / plain:.2f}" if row.middle < math.inf else "",
             f"{reached}/{len(row.epochs)}",
         )
     return found
+
+
+def _epochs(number: float) -> str:
+    return f"{number:.0f}" if number < math.inf else "never"
 
 
 def epochs_of(record: Record) -> list[float]:
