@@ -128,6 +128,9 @@ class RunTrainer(Trainer):
         assert self.team is not None
         share = self.team.share(inputs)
         loss = torch.zeros((), device=self.args.device)
+        if share is None and self.team.sharded:
+            # The others need this member's part of the base: it computes along, on an example that counts for nothing.
+            share, num_items_in_batch = {name: value[:1] for name, value in inputs.items()}, math.inf
         if share is not None:
             with self.team.own_random_numbers(self.args.seed, self.state.global_step, self._micro_batches):
                 loss = super().training_step(model, share, num_items_in_batch)

@@ -4,10 +4,11 @@
     a micro-batch      rows rank::size  ->  forward, backward
     an optimizer step  gradients summed over the team, once  ->  the same step everywhere
 
-An adapter is so small that its gradients travel as one message a step: there is no wrapper around the model and nothing to
-shard. Losses are divided by the examples of the whole step (`craft.loop`), so sums are all that has to be exchanged, and a last
-batch that is smaller than the team costs nothing but idle members. Random numbers inside a step (dropout) are each member's own
-and follow from seed, step and rank alone, so that a resumed run draws the same again. Rank 0 alone scores, saves and reports.
+An adapter is so small that its gradients travel as one message a step, without a wrapper around the model. Losses are divided
+by the examples of the whole step (`craft.loop`), so sums are all that has to be exchanged, and a last batch smaller than
+the team costs nothing but idle members. Random numbers inside a step (dropout) are each member's own and follow from seed, step
+and rank alone, so that a resumed run draws the same again. Rank 0 alone scores, saves and reports; where the base is split over
+the team (`craft.sharding`), the others score too.
 """
 
 from __future__ import annotations
@@ -42,10 +43,19 @@ class Drifted(RuntimeError):
 
 @dataclass(frozen=True)
 class Team:
-    """This process's place among those that train one run: `rank` of `size`."""
+    """This process's place among those that train one run: `rank` of `size`.
+
+    With `sharded` each holds a part of the base model, so that all of them have to call it alike.
+    """
 
     rank: int
     size: int
+    sharded: bool = False
+
+    @property
+    def scores(self) -> bool:
+        """Whether this member scores what the team has trained; rank 0 alone reports and keeps it."""
+        return self.rank == 0 or self.sharded
 
     def share(self, inputs: dict[str, Any]) -> dict[str, Any] | None:
         """This member's rows of a collated micro-batch; None where there are none left for it."""
@@ -127,7 +137,7 @@ class Meeting:
 
 
 @contextmanager
-def gathered(meeting: Meeting, rank: int, size: int) -> Iterator[Team]:
+def gathered(meeting: Meeting, rank: int, size: int, *, sharded: bool = False) -> Iterator[Team]:
     """The team, once all its members are here; leaving it ends it for all.
 
     Raises:
@@ -137,7 +147,7 @@ def gathered(meeting: Meeting, rank: int, size: int) -> Iterator[Team]:
     with _losses_named(), _network_of(meeting):
         dist.init_process_group(backend, store=meeting.store, rank=rank, world_size=size, timeout=_PATIENCE)
     try:
-        yield Team(rank, size)
+        yield Team(rank, size, sharded)
     finally:
         # Closes the connections: members that wait for this one hear at once that it is gone.
         dist.destroy_process_group()

@@ -91,9 +91,9 @@ class Run:
     def evaluate(self, trainer: RunTrainer) -> None:
         """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports.
 
-        In a team rank 0 does, and the others wait for it.
+        In a team rank 0 does, and the others wait for it, or score along where it cannot without them.
         """
-        if self.team is None or self.team.rank == 0:
+        if self.team is None or self.team.scores:
             self._evaluate(trainer)
         if self.team is not None:
             self.team.align(list(self.model.parameters()))
@@ -150,7 +150,7 @@ class Run:
         self.trainer.state.epoch = content.get("epoch") or 0.0
         self.listener.step = content["step"], self.trainer.args.max_steps
         self.checkpoint = checkpoint
-        if (self.team is None or self.team.rank == 0) and (checkpoint / PREDICTIONS_FOLDER).is_dir():
+        if (self.team is None or self.team.scores) and (checkpoint / PREDICTIONS_FOLDER).is_dir():
             shutil.copytree(checkpoint / PREDICTIONS_FOLDER, self.directory / PREDICTIONS_FOLDER)
 
     def _keep(self, scores: dict[str, float]) -> None:

@@ -36,6 +36,7 @@ from craft.process import OutOfMemory, memory_errors_named, own_process_state
 from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
 from craft.run import Listener, Run, read_checkpoint
 from craft.scoring import Scorer, make_scorer
+from craft.sharding import shard_base
 from craft.spec import RunSpec, TrainingSettings
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
@@ -89,13 +90,16 @@ def train_run(
 
 
 def join_run(spec: RunSpec, directory: Path, team: Team, *, resume_from: Path | None = None) -> None:
-    """Trains the run of `team`'s rank 0 with it, as another of its ranks; nothing is scored, reported or kept here.
+    """Trains the run of `team`'s rank 0 with it, as another of its ranks; nothing is reported here, and what is kept in
+    `directory` is of no use but to this very run.
 
     Raises:
         RunFailed, OutOfMemory, CheckpointCorrupt, MemberLost: as in `train_run`.
     """
     with _guarded(spec):
-        _trained(spec, directory, Listener(), resume_from, team)
+        run = _trained(spec, directory, Listener(), resume_from, team)
+        if team.scores:
+            run.finish()
 
 
 @contextmanager
@@ -122,7 +126,7 @@ def _trained(
     except ValueError as error:
         raise RunFailed(str(error)) from error
     run.seconds_before = -began
-    if team is None or team.rank == 0:
+    if team is None or team.scores:
         shutil.rmtree(directory / PREDICTIONS_FOLDER, ignore_errors=True)  # of an earlier run in this folder
     if resumed is not None and resume_from is not None:
         run.restore(resume_from, resumed)
@@ -183,7 +187,10 @@ def _prepare(
     context = BuildContext(
         TASK_TYPES[task.kind], seed=spec.seed, total_steps=total_steps(training, scorer.sizes["train_examples"])
     )
+    base_weights = list(base.parameters())
     model = method.build(base, parameters, context)
+    if team is not None and team.sharded:
+        shard_base(model, base_weights, team)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
     facts = _facts(spec, splits.fingerprint, scorer) | ({"workers": team.size} if team else {})

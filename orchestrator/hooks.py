@@ -187,7 +187,7 @@ def _held_to(settings: WorkerSettings, trial: str) -> WorkerSettings:
         memory_bytes=resources.memory,
     )
     if resources.workers > 1:
-        held = replace(held, train=settings.train or TeamTraining(resources.asked, held))
+        held = replace(held, train=settings.train or TeamTraining(resources.asked, held, sharded=resources.fsdp))
     return held
 
 

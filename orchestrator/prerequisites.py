@@ -37,6 +37,13 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
         for block in sweep.blocks
         if METHODS[block.method].requires == "cuda" and not sweep.resources_for(block).gpu
     ]
+    for block in sweep.blocks:
+        whole = _not_split(block.method)
+        if sweep.resources_for(block).fsdp and whole:
+            message = (
+                f"resources.fsdp splits a frozen base over the workers, and {whole}; give this block resources: {{fsdp: false}}"
+            )
+            mistakes.append(Mistake((*block.path, "method"), message))
     mistakes += [
         Mistake((*block.path, "task_training", task), f"no such task here.{nearest(task, known)} Tasks: {', '.join(known)}")
         for block in sweep.blocks
@@ -56,6 +63,14 @@ def _check_shares(sweep: Sweep) -> list[Mistake]:
         except ValidationError as error:
             mistakes += from_pydantic(error, Resources, (*block.path, "resources"))
     return mistakes
+
+
+def _not_split(method: str) -> str | None:
+    """Why `method`'s base model cannot be split over workers, or None."""
+    row = METHODS[method]
+    if row.trains_base:
+        return f"{method} trains all of it"
+    return f"{method}'s is quantized" if row.quantization else None
 
 
 def _check_warm_start(sweep: Sweep) -> list[Mistake]:

@@ -1,7 +1,7 @@
 """A trial's share of a machine, as the sweep file asks for it: what it is scheduled by, and what it is held to.
 
     resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}, accelerator_type: A100}
-    resources: {workers: 2, cpu: 4, gpu: 1}
+    resources: {workers: 2, cpu: 4, gpu: 1, fsdp: true}
 
 With several `workers` a trial is trained by as many processes (`orchestrator.team`), and all the other amounts are each one's.
 `memory` does two things: Ray places no more trials on a machine than its memory holds, and a trial that allocates more than its
@@ -32,6 +32,7 @@ class Resources(Settings):
 
     Attributes:
         workers: processes that train it together, each on its share of every micro-batch, with all of the following for itself.
+        fsdp: whether the base model's frozen weights are split over the workers (FSDP2), for models that one cannot hold.
         cpu: cores; also the threads of a trial.
         gpu: a share of one GPU (0.5), or a whole one. Several GPUs are several workers.
         memory: bytes of the host's memory, or text such as `12 GiB`; no limit if not given. The limit is on what a trial
@@ -43,6 +44,7 @@ class Resources(Settings):
     """
 
     workers: int = Field(1, ge=1, le=64)
+    fsdp: bool = False
     cpu: float = Field(1, gt=0, le=1024)
     gpu: float = Field(0, ge=0)
     memory: int | None = None
@@ -95,6 +97,12 @@ class Resources(Settings):
             raise ValueError(f"got workers: {self.workers} with gpu: {self.gpu:g}; workers of one trial need a whole GPU each")
         return self
 
+    @model_validator(mode="after")
+    def _several_share_a_model(self) -> Resources:
+        if self.fsdp and self.workers == 1:
+            raise ValueError("got fsdp: true with workers: 1; a model is split over several workers: give workers: 2 or more")
+        return self
+
     @property
     def asked(self) -> dict[str, float]:
         """What one worker gets, by Ray's names, without what is not asked for."""
@@ -116,7 +124,8 @@ class Resources(Settings):
     def told(self) -> str:
         """For people: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
         each = ", ".join(told(name, amount) for name, amount in self.asked.items())
-        return each if self.workers == 1 else f"{self.workers} workers of {each}"
+        split = ", the model split over them" if self.fsdp else ""
+        return each if self.workers == 1 else f"{self.workers} workers of {each}{split}"
 
 
 def parse_bytes(written: Any) -> int:

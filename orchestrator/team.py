@@ -51,6 +51,7 @@ class Member:
         meeting: tuple[str, int],
         rank: int,
         size: int,
+        sharded: bool,
         settings: WorkerSettings,
     ) -> None:
         """Trains `run` with the others, from a checkpoint given by its files."""
@@ -60,20 +61,21 @@ class Member:
         free_memory(settings.threads)
         with scratch_folder("member") as scratch, memory_limit(settings):
             resume_from = _written(scratch / "checkpoint", checkpoint) if checkpoint else None
-            with gathered(Meeting.at(*meeting), rank, size) as team:
+            with gathered(Meeting.at(*meeting), rank, size, sharded=sharded) as team:
                 join_run(RunSpec.model_validate(run), scratch, team, resume_from=resume_from)
 
 
 class TeamTraining:
     """`craft.training.train_run` by all workers of the trial in whose process it is called."""
 
-    def __init__(self, asked: dict[str, float], settings: WorkerSettings) -> None:
+    def __init__(self, asked: dict[str, float], settings: WorkerSettings, *, sharded: bool = False) -> None:
         """
         Args:
             asked: one worker's resources by Ray's names.
             settings: those of the trial's worker, for its members too.
+            sharded: the base model's frozen weights are split over the workers.
         """
-        self._asked, self._settings = asked, settings
+        self._asked, self._settings, self._sharded = asked, settings, sharded
 
     def __call__(
         self,
@@ -99,9 +101,9 @@ class TeamTraining:
             meeting = Meeting.opened(LOOPBACK if len(addresses) == 1 else ray.util.get_node_ip_address())
             files = _files(resume_from) if resume_from else None
             told = (spec.model_dump(mode="json"), files, (meeting.host, meeting.port))
-            work = [one.join.remote(*told, rank, size, self._settings) for rank, one in enumerate(members, 1)]
+            work = [one.join.remote(*told, rank, size, self._sharded, self._settings) for rank, one in enumerate(members, 1)]
             try:
-                with gathered(meeting, 0, size) as team:
+                with gathered(meeting, 0, size, sharded=self._sharded) as team:
                     return train_run(spec, directory, report=report, resume_from=resume_from, on_step=on_step, team=team)
             except MemberLost as error:
                 raise _cause(work) or error from error

@@ -40,6 +40,7 @@ class Method:
             (`all` and the number of layers); absent where equal parameters alone mean the same.
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
             where it is absent. All it remembers lies in its `state`, so that a resumed run goes on as if undisturbed.
+        trains_base: every weight of the base model trains, so that no part of it can be split among workers.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
     """
 
@@ -55,6 +56,7 @@ class Method:
     base_bytes: float | None = None
     resolve: Callable[[nn.Module, Any], Any] | None = None
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
+    trains_base: bool = False
     describe: Callable[[nn.Module], dict[str, float]] | None = None
 
 

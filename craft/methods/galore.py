@@ -67,4 +67,5 @@ METHOD: Method = Method(
     build=build,
     label=label,
     optimizer=optimizer,
+    trains_base=True,
 )

@@ -47,7 +47,13 @@ def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn
 
 METHODS: tuple[Method, ...] = (
     Method(
-        "full", "Full fine-tuning", "Devlin et al. 2019, arXiv 1810.04805", NoParameters, build_full, lambda _parameters: "all"
+        "full",
+        "Full fine-tuning",
+        "Devlin et al. 2019, arXiv 1810.04805",
+        NoParameters,
+        build_full,
+        lambda _parameters: "all",
+        trains_base=True,
     ),
     Method(
         "bitfit", "BitFit", "Ben Zaken et al. 2022, arXiv 2106.10199", NoParameters, build_bitfit, lambda _parameters: "biases"

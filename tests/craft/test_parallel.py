@@ -13,8 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.parallel import Meeting, MemberLost, gathered
+from craft import training
+from craft.models import load_model
+from craft.parallel import Meeting, MemberLost, Team, gathered
 from craft.results import Progress, RunResult
+from craft.sharding import shard_base
 from craft.spec import RunSpec
 from craft.training import join_run, train_run
 
@@ -26,10 +29,10 @@ pytestmark = pytest.mark.slow
 def member(orders: Connection) -> None:
     """A process that joins one run after another, until it is told to end."""
     while (order := orders.recv()) is not None:
-        port, rank, size, spec, directory, resume_from, dies = order
+        port, rank, size, spec, directory, resume_from, dies, sharded = order
         torch.set_num_threads(1)
         meeting = Meeting.at("127.0.0.1", port)
-        with gathered(meeting, rank, size) as team:
+        with gathered(meeting, rank, size, sharded=sharded) as team:
             if dies:
                 os._exit(9)
             join_run(RunSpec.model_validate(spec), Path(directory), team, resume_from=resume_from)
@@ -57,12 +60,22 @@ class Members:
         report: Callable[[Progress], None] = lambda progress: None,
         resume_from: Path | None = None,
         dies: bool = False,
+        sharded: bool = False,
     ) -> RunResult:
         meeting = Meeting.opened("127.0.0.1")
         for rank in range(1, size):
-            order = (meeting.port, rank, size, spec.model_dump(mode="json"), str(folder / str(rank)), resume_from, dies)
+            order = (
+                meeting.port,
+                rank,
+                size,
+                spec.model_dump(mode="json"),
+                str(folder / str(rank)),
+                resume_from,
+                dies,
+                sharded,
+            )
             self._ends[rank - 1].send(order)
-        with gathered(meeting, 0, size) as team:
+        with gathered(meeting, 0, size, sharded=sharded) as team:
             return train_run(spec, folder / "0", report=report, resume_from=resume_from, team=team)
 
     def end(self) -> None:
@@ -115,6 +128,43 @@ def test_a_team_ends_where_one_process_does(
         assert [point["train_loss"] for point in other.points] == pytest.approx([p["train_loss"] for p in one.points], rel=1e-4)
     # The others have scored, reported and kept nothing.
     assert not list((tmp_path / "team" / "1").glob("*"))
+
+
+@pytest.mark.parametrize(("method", "size"), [("craft", 2), ("craft", 3), ("lora", 2)])
+def test_a_team_that_splits_the_base_ends_where_one_process_does(
+    tiny_spec: MakeSpec, tmp_path: Path, members: Members, method: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+
+    def counted(*given: Any) -> int:
+        released.append(shard_base(*given))
+        return released[-1]
+
+    monkeypatch.setattr(training, "shard_base", counted)
+    spec = tiny_spec(method=method, training=UNEVEN)
+    alone = train_run(spec, tmp_path / "alone")
+    team = members.train(spec, tmp_path / "team", size, sharded=True)
+    assert_close(alone, team)
+    assert team.counts.trainable_parameters == alone.counts.trainable_parameters
+    assert team.counts.total_parameters == alone.counts.total_parameters
+    layers = load_model(spec.model, "classification", ["0", "1"]).base_model.encoder.layer
+    whole = sum(weight.numel() for weight in layers.parameters())
+    assert released == [pytest.approx(whole * (size - 1) / size, rel=0.05)]
+
+
+def test_a_team_that_splits_the_base_is_resumed_bit_for_bit(tiny_spec: MakeSpec, tmp_path: Path, members: Members) -> None:
+    spec = tiny_spec(parameters={"dropout": 0.1}, training={"evaluate_every": 0.5, "epochs": 1})
+    kept: list[Path] = []
+    whole = members.train(spec, tmp_path / "whole", 2, report=lambda one: kept.append(one.checkpoint or Path()), sharded=True)
+    again = members.train(spec, tmp_path / "again", 2, resume_from=kept[0], sharded=True)
+    assert whole.metrics == again.metrics
+
+
+def test_a_base_with_nothing_frozen_is_not_split(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = tiny_spec()
+    base = load_model(spec.model, "classification", ["0", "1"])
+    with pytest.raises(ValueError, match="no weight of the model's blocks is frozen"):
+        shard_base(base, list(base.parameters()), Team(0, 2, sharded=True))
 
 
 def test_a_team_with_dropout_is_resumed_bit_for_bit(tiny_spec: MakeSpec, tmp_path: Path, members: Members) -> None:

@@ -58,6 +58,7 @@ def test_the_effective_file_keeps_them(tmp_path: Path) -> None:
         ("{memory: 12 parsecs}", "space.1.resources.memory"),
         ("2", "space.1.resources: got 2; amounts by name"),
         ("{workers: 2}", "need a whole GPU each"),  # with the file's half of one
+        ("{fsdp: true}", "split over several workers"),
     ],
 )
 def test_what_a_block_cannot_ask_for_is_refused_with_its_place(tmp_path: Path, given: str, said: str) -> None:
@@ -73,6 +74,14 @@ def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
         sweep_of(tmp_path, "{cpu: 1}", block)
     sweep = sweep_of(tmp_path, "{cpu: 1}", block.replace("rank: 4", "rank: 4, resources: {gpu: 1}"), "budget: {gpu_hours: 1}\n")
     assert [share.gpu for share in sweep.shares] == [1]
+
+
+def test_a_base_that_trains_is_not_split_over_workers(tmp_path: Path) -> None:
+    shared = "{cpu: 1, workers: 2, fsdp: true}"
+    with pytest.raises(SweepError, match=r"space\.0\.method.*full trains all of it"):
+        sweep_of(tmp_path, shared, "  - {method: full}\n")
+    sweep = sweep_of(tmp_path, shared, "  - {method: full, resources: {fsdp: false}}\n  - {method: bitfit}\n")
+    assert [share.fsdp for share in sweep.shares] == [False, True]
 
 
 @pytest.mark.slow

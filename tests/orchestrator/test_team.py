@@ -81,11 +81,12 @@ class Killer(threading.Thread):
             return
 
 
-def test_two_workers_end_where_one_does_though_one_of_them_is_killed(tmp_path: Path, model: Path) -> None:
+@pytest.mark.parametrize("shared", ["{cpu: 1, workers: 2}", "{cpu: 1, workers: 2, fsdp: true}"])
+def test_two_workers_end_where_one_does_though_one_of_them_is_killed(tmp_path: Path, model: Path, shared: str) -> None:
     alone = run(plan_of(tmp_path / "alone", model, "{cpu: 1}"), tmp_path / "alone")
     killer = Killer(tmp_path / "together")
     killer.start()
-    plan = plan_of(tmp_path / "together", model, "{cpu: 1, workers: 2}")
+    plan = plan_of(tmp_path / "together", model, shared)
     together = run(plan, tmp_path / "together")
     assert killer.killed
     assert len(alone.finished) == len(together.finished) == 4, [one.error for one in together.results.values()]

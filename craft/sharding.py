@@ -1,0 +1,59 @@
+"""The frozen weights of a run's base model split over its team, so that a model too large for one GPU is trained by several.
+
+Every block of the model becomes a unit of torch's FSDP2 (`torch.distributed.fsdp.fully_shard`): each member keeps 1/size of
+the block's frozen weights, and the whole of a block exists only while it computes. What trains is left out of it: an adapter
+is small, every member has all of it, and its gradients are summed as in any team (`craft.parallel`). Embeddings and the task
+head stand outside the blocks and stay whole.
+
+A sharded model computes only if all members call it alike. So all of them score with rank 0, and it alone reports and keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from craft.parallel import Team
+
+
+def shard_base(model: nn.Module, base: Collection[nn.Parameter], team: Team) -> int:
+    """Splits what is frozen of `base` among the members; each calls this with the same model.
+
+    Args:
+        model: with its method on, on the CPU or where it trains.
+        base: the base model's parameters, as they were before the method came.
+        team: the process group's members, all of them.
+
+    Returns:
+        How many numbers this member no longer holds.
+
+    Raises:
+        ValueError: there is nothing to split: every weight trains, they are quantized, or the model has no blocks that
+            transformers knows.
+    """
+    frozen = {weight for weight in base if not weight.requires_grad}
+    blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    inside = {weight for block in blocks for weight in block.parameters() if weight in frozen}
+    if not blocks:
+        raise ValueError(f"resources.fsdp: {type(model).__name__} has no blocks that could be split one by one")
+    if not inside:
+        raise ValueError("resources.fsdp: no weight of the model's blocks is frozen, so there is nothing to split")
+    if any(hasattr(weight, "quant_state") or not weight.is_floating_point() for weight in inside):
+        raise ValueError("resources.fsdp: a quantized base is not split; give resources.fsdp: false")
+    mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (team.size,))
+    before = sum(weight.numel() for weight in inside)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, ignored_params={weight for weight in block.parameters() if weight not in frozen})
+    dist.barrier()
+    return before - sum(_held(weight) for block in blocks for weight in block.parameters() if not weight.requires_grad)
+
+
+def _held(weight: nn.Parameter) -> int:
+    local = getattr(weight, "to_local", None)
+    return (weight if local is None else local()).numel()
