@@ -77,17 +77,18 @@ def _through(slices: Tensor, d2: Tensor, d3: Tensor) -> Tensor:
     return turned + ((slices + turned).view(-1, slices.shape[-1]) @ d3.T).view(slices.shape)
 
 
-def bypass(x: Tensor, y: Tensor, u3t: Tensor, core: Tensor, u2s: Tensor) -> Tensor:
+def bypass(x: Tensor, y: Tensor, inner: Sequence[Tensor], u2s: Tensor) -> Tensor:
     """y + s U2 M U3ᵀ x.
 
     Args:
         x: (..., d_in), of the factors' dtype.
         y: (..., d_out): the base layer's output.
-        u3t: U3ᵀ, (r3, d_in).
-        core: M of this layer, (r2, r3).
+        inner: U3ᵀ (r3, d_in) and M of this layer (r2, r3); or their product M U3ᵀ alone, (r2, d_in).
         u2s: s U2ᵀ, (r2, d_out).
     """
-    h = F.linear(F.linear(x, u3t), core)
+    h = x
+    for matrix in inner:
+        h = F.linear(h, matrix)
     if y.dtype != h.dtype:
         return y + (h @ u2s).to(y.dtype)
     return torch.addmm(y.reshape(-1, y.shape[-1]), h.reshape(-1, h.shape[-1]), u2s).view(y.shape)
@@ -115,15 +116,16 @@ def cheapest(tokens: int, d_out: int, d_in: int, r2: int, r3: int, *, training: 
     ======== ====================================== =====================================================
 
     B = d_out r3 (r2 + d_in) builds Ŵ, weighed by `BUILD_WEIGHT`. So with square weights the bypass is left at about T = d
-    tokens, and between the other two r = d / 2 decides. Without a backward pass only the forward column counts. Ŵ is kept
-    for the backward pass; where it would be larger than the layer's output (T < d_in), the bypass stays.
+    tokens, and between the other two r = d / 2 decides. Without a backward pass M U3ᵀ is there already: T r2 (d_in + d_out)
+    against the weighed r2 d_in d_out. Ŵ is kept for the backward pass; where it would be larger than the layer's output
+    (T < d_in), the bypass stays.
     """
     if tokens < d_in:
         return "bypass"
+    if not training:
+        return "bypass" if tokens * (d_in + d_out) <= BUILD_WEIGHT * d_out * d_in else "factors"
     build = BUILD_WEIGHT * d_out * r3 * (r2 + d_in)
     through = tokens * (d_in * r3 + r2 * r3 + d_out * r2)
-    if not training:
-        return "bypass" if through <= build else "factors"
     costs: dict[Form, float] = {
         "bypass": 2 * through + tokens * r2 * r3,
         "factors": build + through,

@@ -53,8 +53,18 @@ class Slice:
             else:
                 self.recomputes = False
         assert stack.cores is not None
-        core = stack.cores[self.index]
-        return core if core.dtype == dtype and core.device == device else core.to(device, dtype)
+        return _placed(stack.cores[self.index], dtype, device)
+
+    def inner(self, dtype: torch.dtype, device: torch.device, training: bool) -> tuple[Tensor, ...]:
+        """What stands between x and s U2: U3ᵀ and M, or M U3ᵀ in one where no gradient is wanted."""
+        core, folded = self.core(dtype, device, training), self.stack.folded()
+        if folded is not None:
+            return (_placed(folded[self.index], dtype, device),)
+        return self.stack.cast(dtype, device)[0], core
+
+
+def _placed(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return tensor if tensor.dtype == dtype and tensor.device == device else tensor.to(device, dtype)
 
 
 class CraftLinear(nn.Module, BaseTunerLayer):
@@ -101,13 +111,13 @@ class CraftLinear(nn.Module, BaseTunerLayer):
     def _beside(self, x: Tensor, y: Tensor, piece: Slice) -> Tensor:
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        u3t, u2s = piece.stack.cast(dtype, x.device)
-        core = piece.core(dtype, x.device, self.training)
+        u2s = piece.stack.cast(dtype, x.device)[1]
+        inner = piece.inner(dtype, x.device, self.training)
         x = x.to(dtype)
         if piece.place.is_whole:
-            return bypass(x, y, u3t, core, u2s)
+            return bypass(x, y, inner, u2s)
         start, stop = piece.place.start, piece.place.stop
-        part = bypass(x, y[..., start:stop], u3t, core, u2s)
+        part = bypass(x, y[..., start:stop], inner, u2s)
         return torch.cat([y[..., :start], part, y[..., stop:]], dim=-1)
 
     def _through_weight(self, x: Tensor, piece: Slice) -> Tensor | None:
@@ -131,7 +141,9 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         core = piece.core(x.dtype, x.device, self.training)
         if learns and (core.requires_grad or x.requires_grad):
             return HybridLinear.apply(x, weight, base.bias, core, u3t, u2s, form == "dense")
-        return F.linear(x, torch.addmm(weight, u2s.T, core @ u3t), base.bias)
+        folded = piece.stack.folded()
+        change = core @ u3t if folded is None else _placed(folded[piece.index], x.dtype, x.device)
+        return F.linear(x, torch.addmm(weight, u2s.T, change), base.bias)
 
     def _forward_by_row(self, x: Tensor, y: Tensor) -> Tensor:
         """Each row of the batch with its own adapter."""

@@ -77,6 +77,7 @@ class Stack:
     def forget(self) -> None:
         """Drops what was derived from J; the next forward pass computes it again."""
         self.cores: Cores | None = None
+        self._folded: Cores | None = None
         self.masks: tuple[Tensor, ...] | None = None
         self.has_grad = False
         self._stamp: tuple[Any, ...] = ()
@@ -157,8 +158,20 @@ class Stack:
         else:
             with torch.inference_mode(False), torch.no_grad():
                 self.cores = self.offsets(js, self.masks, dtype=dtype).to(dtype).unbind()
+        self._folded = None
         self.has_grad = wants_grad
         self._stamp = () if compiling else _stamp(js)
+
+    def folded(self) -> Cores | None:
+        """M U3ᵀ of each layer, (r2, d_in), kept as long as the cores: a product less in every layer. None where the cores have
+        a graph, or one is wanted."""
+        if self.cores is None or self.has_grad or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        if self._folded is None:
+            u3t = self.ready().u3.T
+            with torch.inference_mode(False), torch.no_grad(), no_autocast(u3t.device):
+                self._folded = tuple((core.to(u3t.dtype) @ u3t).to(core.dtype) for core in self.cores)
+        return self._folded
 
     def _await_backward(self, cores: Tensor) -> None:
         awaited = _Awaited()
@@ -190,6 +203,7 @@ class Stack:
             "_turned": {},
             "_awaited": [],
             "cores": None,
+            "_folded": None,
             "masks": None,
             "has_grad": False,
             "_stamp": (),

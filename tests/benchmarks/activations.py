@@ -53,11 +53,12 @@ def _factors(task: nn.Module) -> list[Tensor]:
 
 
 def main() -> None:
-    given = arguments(__doc__, [name for name in SHAPES if not name.startswith("llama3")])
+    given = arguments(__doc__, list(SHAPES))
     print(f"bytes kept for the backward pass by the adapter, {machine()}")
     for name in given.models:
         shape = SHAPES[name]
-        for kind, dtype in DTYPES.items():
+        for kind in ["bfloat16"] if name.startswith("llama3") else list(DTYPES):
+            dtype = DTYPES[kind]
             base = backbone(shape, dtype).requires_grad_(False)
             plain = saved_bytes(shared_copy(base), shape)
             makers: dict[str, Callable[[], nn.Module]] = {

@@ -95,10 +95,13 @@ def test_evaluation_follows_training_steps(tiny_model: TinyModel) -> None:
     with torch.no_grad():
         first = hidden(model)
         stack = model.base_model.craft_J["default"].stacks["q"]
-        kept = stack.cores
+        kept = stack.cores, stack.folded()
+        assert kept[1] is not None
         hidden(model)
-        assert stack.cores is kept
+        assert stack.cores is kept[0]
+        assert stack.folded() is kept[1]
     loss(hidden(model)).backward()
+    assert stack.folded() is None
     optimizer.step()
     with torch.no_grad():
         second = hidden(model)
