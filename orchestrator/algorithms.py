@@ -54,9 +54,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tpe": Algorithm("tree-structured Parzen estimators: learns from what has run", samples=True, adaptive=True, learns=True),
     "nsga2": Algorithm("a genetic algorithm for several objectives", samples=True, adaptive=True, learns=True, one_block=True),
     "nsga3": Algorithm("a genetic algorithm for many objectives", samples=True, adaptive=True, learns=True, one_block=True),
-    "gp": Algorithm(
-        "a Gaussian process: few, expensive configurations", samples=True, adaptive=True, learns=True, one_block=True
-    ),
+    "gp": Algorithm("Gaussian processes: few, expensive configurations", samples=True, adaptive=True, learns=True),
     "cmaes": Algorithm(
         "covariance matrix adaptation: many trials over numbers, one objective",
         samples=True,

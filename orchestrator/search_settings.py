@@ -130,7 +130,7 @@ def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mista
             return [
                 Mistake(
                     ("search", "algorithm"),
-                    f"{algorithm} searches one method block and the space has {len(blocks)}; tpe and sobol search several",
+                    f"{algorithm} searches one method block and the space has {len(blocks)}; tpe, gp and sobol search several",
                 )
             ]
         return _check_numeric(algorithm, content, blocks)

@@ -147,6 +147,16 @@ def sample(blocks: tuple[Block, ...], seed: int) -> Iterator[Point]:
         )
 
 
+def neighbours(blocks: tuple[Block, ...], near: Point, seed: int) -> Iterator[Point]:
+    """Points of the same block that differ from `near` in one dimension: every other value, a few draws of a range."""
+    generator = random.Random(seed)
+    block = next(one for one in blocks if one.index == near.block)
+    values = {**near.parameters, **near.training}
+    for name, one in block.dimensions.items():
+        others = one.values if isinstance(one, Choice) else [one.draw(generator) for _ in range(3)]
+        yield from (point(block, {**values, name: other}) for other in others if other != values[name])
+
+
 def covering(blocks: tuple[Block, ...]) -> Iterator[Point]:
     """A few points in which every value of every choice and both ends of every range occur: what can be checked beforehand of
     a space that is searched later."""

@@ -33,6 +33,7 @@ from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 from craft.spec import content_hash
 from orchestrator.cma import CmaSampler
 from orchestrator.dimensions import Encoding
+from orchestrator.gp import BlockGp
 from orchestrator.mistakes import SweepError
 from orchestrator.space import Point, grid, sample
 from orchestrator.study_file import StudyFile
@@ -332,7 +333,8 @@ def nsga3(sweep: Sweep) -> MakeSampler:
 
 
 def gp(sweep: Sweep) -> MakeSampler:
-    return lambda seed: optuna.samplers.GPSampler(seed=seed)
+    memory = Memory()
+    return lambda seed: BlockGp(sweep.blocks, memory, seed, sweep.search.seed)
 
 
 def cmaes(sweep: Sweep) -> MakeSampler:

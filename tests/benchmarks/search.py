@@ -29,8 +29,8 @@ from orchestrator.sweep import Sweep, load_sweep
 ROOT = Path(__file__).parent.parent.parent
 RECORD = Path(__file__).with_name("recorded_grid.csv")
 SWEEP = ROOT / "sweeps" / "recorded_grid.yaml"
-SEARCHERS = ("random", "sobol", "tpe")
-ONE_BLOCK = ("random", "sobol", "tpe", "nsga2", "nsga3", "gp")
+SEARCHERS = ("random", "sobol", "tpe", "gp")
+ONE_BLOCK = ("random", "sobol", "tpe", "gp", "nsga2", "nsga3")
 SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
     "none": (0, {"name": "none"}),
     "asha": (1, {"name": "asha", "factor": 3}),
