@@ -174,9 +174,8 @@ class _Process:
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
         self._features, self._values = features, values
-        self._middle, self._spread = (
-            (like._middle, like._spread) if like else (float(values.mean()), float(values.std()) or 1.0)
-        )
+        self._middle: float = float(values.mean()) if like is None else like._middle
+        self._spread: float = (float(values.std()) or 1.0) if like is None else like._spread
         if like is None:
             lengths = Matern(np.ones(features.shape[1]), (0.1, 20.0), nu=2.5)
             kernel = ConstantKernel(1.0, (0.1, 10.0)) * lengths + WhiteKernel(0.05, (1e-6, 0.5))
