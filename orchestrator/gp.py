@@ -20,7 +20,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -167,22 +166,25 @@ class _Features:
         return row + [float(name in values and repr(values[name]) == text) for name, text in self._words]
 
 
-@dataclass
 class _Process:
-    """A Gaussian process through observations: Matérn 5/2, a length scale for every feature, noise; all fitted."""
+    """A Gaussian process through observations: Matérn 5/2, a length scale for every feature, noise; all fitted, or `like`'s."""
 
-    features: np.ndarray
-    values: np.ndarray
-
-    def __post_init__(self) -> None:
+    def __init__(self, features: np.ndarray, values: np.ndarray, like: _Process | None = None) -> None:
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-        self._middle, self._spread = float(self.values.mean()), float(self.values.std()) or 1.0
-        lengths = Matern(np.ones(self.features.shape[1]), (0.1, 20.0), nu=2.5)
-        kernel = ConstantKernel(1.0, (0.1, 10.0)) * lengths + WhiteKernel(0.05, (1e-6, 0.5))
-        self._fit = GaussianProcessRegressor(kernel, random_state=0)
-        self._fit_to(self.features, self.values)
+        self._features, self._values = features, values
+        self._middle: float = float(values.mean()) if like is None else like._middle
+        self._spread: float = (float(values.std()) or 1.0) if like is None else like._spread
+        if like is None:
+            lengths = Matern(np.ones(features.shape[1]), (0.1, 20.0), nu=2.5)
+            kernel = ConstantKernel(1.0, (0.1, 10.0)) * lengths + WhiteKernel(0.05, (1e-6, 0.5))
+            self._fit = GaussianProcessRegressor(kernel, random_state=0)
+        else:
+            self._fit = GaussianProcessRegressor(like._fit.kernel_, optimizer=None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a length scale at its bound
+            self._fit.fit(features, (values - self._middle) / self._spread)
 
     def __call__(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of what would be seen there, without the noise."""
@@ -192,15 +194,8 @@ class _Process:
         return mean * self._spread + self._middle, deviation * self._spread
 
     def believing(self, features: np.ndarray, values: np.ndarray) -> _Process:
-        """This one with observations added, its kernel as it is."""
-        self._fit = type(self._fit)(self._fit.kernel_, optimizer=None)
-        self._fit_to(np.vstack([self.features, features]), np.append(self.values, values))
-        return self
-
-    def _fit_to(self, features: np.ndarray, values: np.ndarray) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a length scale at its bound
-            self._fit.fit(features, (values - self._middle) / self._spread)
+        """One with observations added, the kernel as it is here."""
+        return _Process(np.vstack([self._features, features]), np.append(self._values, values), like=self)
 
 
 def _gained(reached: np.ndarray, corner: np.ndarray, outcomes: np.ndarray) -> np.ndarray:
