@@ -16,6 +16,7 @@ import torch
 from peft import LoraConfig, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers.pytorch_utils import Conv1D
 
 from craft.fingerprint import FACTORS, FINGERPRINT
@@ -79,12 +80,15 @@ def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
 
 
 def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
-    """Whether the base weights' dtype can hold the adapter's change, layer by layer: float32 can, bfloat16 loses a fifth."""
+    """Whether the base weights' dtype can hold the adapter's change, layer by layer: float32 can, bfloat16 loses a fifth.
+    Weights that are split over processes are said not to."""
     layers = [layer for layer in model.modules() if isinstance(layer, CraftLinear)]
     for layer in layers:
         names = [adapter_name] if adapter_name else [name for name in layer.active_adapters if name in layer.craft_slices]
         weight = layer.get_base_layer().weight
         if layer.quantization_backend is not None or not isinstance(weight, Tensor) or not weight.is_floating_point():
+            return False
+        if isinstance(weight, DTensor):
             return False
         if weight.dtype in (torch.float32, torch.float64):
             continue
@@ -97,18 +101,20 @@ def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
 
 
 @contextmanager
-def merged(model: Any) -> Iterator[bool]:
-    """For scoring: the active adapters merged where the weights' dtype holds their change, beside them elsewhere.
+def merged(model: nn.Module) -> Iterator[bool]:
+    """For scoring: the active CRAFT adapters merged where the weights' dtype holds their change, beside them elsewhere.
+
+    A model without any, or with its weights split over processes, is left as it is.
 
     Yields:
         Whether they are merged. On leaving, the base weights have the very bits they had.
     """
-    tuner = _tuner(model)
-    layers = [layer for layer in tuner.model.modules() if isinstance(layer, CraftLinear)]
+    layers = [layer for layer in model.modules() if isinstance(layer, CraftLinear)]
     free = not any(layer.merged or layer.disable_adapters for layer in layers)
-    if not free or not holds_change(tuner.model):
+    if not layers or not free or not holds_change(model):
         yield any(layer.merged for layer in layers)
         return
+    tuner = _tuner(model)
     tuner.merge_adapter()
     try:
         yield True

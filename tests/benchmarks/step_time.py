@@ -4,7 +4,8 @@
 
 Ratios are medians over alternated rounds (`tests.benchmarks.timing`). The baseline's adapters have the same dtype as CRAFT's
 products: the model's. "LoRA, float32 adapters" is PEFT's default on a bfloat16 model. On the first three shapes LoRA has rank 8
-on the modules CRAFT adapts; on LLaMA3-8B's shape the baseline is the paper's, rank 32 on q, k, v and o.
+on the modules CRAFT adapts; on LLaMA3-8B's shape the baseline is the paper's, rank 32 on q, k, v and o. "by count" is the ratio
+of multiplications in matrix products as torch counts them: what would be seen if nothing else took time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from peft import LoraConfig, VeraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from craft import CraftConfig
 from craft.bypass import weight_delta
@@ -78,6 +80,13 @@ def step(model: nn.Module, shape: Shape, dtype: torch.dtype, *, full: bool = Fal
     return run
 
 
+def multiplications(run: Callable[[], None]) -> int:
+    """Those of the matrix products of one step, forward and backward."""
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
 def contenders(shape: Shape, dtype: torch.dtype) -> tuple[dict[str, Callable[[], None]], str, dict[str, float]]:
     """Name -> step, the baseline's name, and the goals."""
     base = backbone(shape, dtype)
@@ -130,8 +139,10 @@ def main() -> None:
                 steps = {key: run for key, run in steps.items() if key == baseline or any(part in key for part in given.only)}
             rounds = given.rounds or (3 if given.quick else 15 if name.startswith("llama3") else 40)
             timings = alternate(steps, baseline, rounds=rounds, warmup=1 if given.quick else 3)
+            counts = {key: multiplications(run) for key, run in steps.items()}
+            operations = {key: count / counts[baseline] for key, count in counts.items()}
             title = f"\n{name}, {dtype}, {shape.batch} x {shape.length} tokens, ratio to {baseline}"
-            print(table(title, timings, goals), flush=True)
+            print(table(title, timings, goals, operations), flush=True)
 
 
 if __name__ == "__main__":

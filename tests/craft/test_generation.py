@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from craft.generation import encode_prompts, fitted, generate, log_likelihoods
+from craft.layer import CraftLinear
 from craft.methods import METHODS, BuildContext
 from craft.models import load_model, load_tokenizer
 from craft.spec import GenerationSettings
@@ -114,3 +115,25 @@ def test_a_prompt_too_long_keeps_its_end_and_the_token_that_begins_it() -> None:
     assert fitted([4, 5, 6, 7, 8], 3, 1) == [6, 7, 8]
     assert fitted([4, 5, 6, 7, 8], 3, None) == [6, 7, 8]
     assert fitted([1, 5, 6], 3, 1) == [1, 5, 6]
+
+
+@pytest.mark.parametrize(("dtype", "held"), [("float32", True), ("bfloat16", False)])
+def test_weights_that_hold_the_adapter_carry_it_while_answering_and_are_then_as_before(
+    tiny_llama: str, dtype: str, held: bool
+) -> None:
+    base: Any = load_model(tiny_llama, "generation", (), dtype=dtype)
+    before = {name: weight.clone() for name, weight in base.state_dict().items()}
+    row = METHODS["craft"]
+    parameters = row.parameters.model_validate({"ranks": ["all", 8, 8], "init_epsilon": 0.3})
+    model: Any = row.build(base, parameters, BuildContext("CAUSAL_LM"))
+    adapted = [module for module in model.modules() if isinstance(module, CraftLinear)]
+    seen: set[bool] = set()
+    for module in adapted:
+        module.register_forward_hook(lambda layer, _inputs, _output: seen.add(bool(layer.merged)))
+    tokenizer = load_tokenizer(tiny_llama)
+    generate(model, tokenizer, encode_prompts(tokenizer, ["One day"]), GenerationSettings(beams=2, max_new_tokens=3), 1)
+    assert seen == {held}
+    after = model.get_base_model().state_dict()
+    for name, weight in before.items():
+        twin = after[name] if name in after else after[name.replace(".weight", ".base_layer.weight")]
+        assert torch.equal(twin, weight), name
