@@ -117,7 +117,7 @@ def heat_draw(plain: Plain) -> Plain:
         "zmin": min(scores),
         "zmax": max(scores) if max(scores) > min(scores) else min(scores) + 1,
         "texttemplate": "%{z:.1f}",
-        "colorbar": {"title": {"text": "score"}, "thickness": 12},
+        "colorbar": {"title": {"text": "score", "side": "right"}, "thickness": 12},
         "hovertemplate": "r2 %{x}, r3 %{y}: best %{z:.2f} of %{customdata}<extra></extra>",
         "xgap": 2,
         "ygap": 2,
