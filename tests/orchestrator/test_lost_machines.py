@@ -111,7 +111,7 @@ def test_a_head_that_is_lost_ends_the_driver_in_words_and_the_next_start_goes_on
     try:
         process = driver(tmp_path, ranks=[1, 2, 4, 8], seconds=3.0, session=True, address=address)
         wait_for(lambda: len(Ledger(tmp_path / "test").finished()) >= 1)
-        wait_for(lambda: len(starts(tmp_path / "log")) == 3)
+        wait_for(lambda: len(starts(tmp_path / "log")) >= 3)
         first.head_node.kill_gcs_server()
         out, screen = process.communicate(timeout=120)
     finally:
