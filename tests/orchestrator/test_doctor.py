@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,10 +148,22 @@ def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys:
     assert "no trial fits here" in capsys.readouterr().out
 
 
+@pytest.fixture
+def without_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ray without authentication; it reads that once a process, so it is told again when this is over."""
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    with monkeypatch.context() as scope:
+        scope.setenv("RAY_AUTH_MODE", "disabled")
+        reset_auth_token_state()
+        yield
+    reset_auth_token_state()
+
+
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_every_machine_of_a_cluster_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+@pytest.mark.usefixtures("without_token")
+def test_every_machine_of_a_cluster_is_asked(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
