@@ -36,6 +36,7 @@ SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
     "asha": (1, {"name": "asha", "factor": 3}),
     "asha, factor 2": (1, {"name": "asha", "factor": 2}),
     "asha, later": (2, {"name": "asha", "factor": 3}),
+    "asha, later, factor 4": (2, {"name": "asha", "factor": 4}),
     "hyperband": (1, {"name": "hyperband", "factor": 3, "brackets": 2}),
     "median": (1, {"name": "median"}),
 }
