@@ -60,7 +60,7 @@ Craft.layout = function (given, palette, width, wide) {
     autosize: true, height: narrow ? 330 : wide ? 480 : 380, uirevision: "keep", selectionrevision: "keep",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif", size: narrow ? 11 : 12.5, color: palette.ink},
-    margin: {l: narrow ? 42 : 58, r: 14, t: 12, b: 46},
+    margin: {l: narrow ? 42 : 58, r: 14, t: 34, b: 46},
     legend: {orientation: "h", x: 0, xanchor: "left", y: 1.01, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)"},
     hoverlabel: {bgcolor: palette.panel, bordercolor: palette.line, font: {color: palette.ink}},
     modebar: {bgcolor: "rgba(0,0,0,0)", color: palette.soft, activecolor: palette.accent},
