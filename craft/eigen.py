@@ -31,7 +31,7 @@ def leading_eigh(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
             eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
             return eigenvalues, vectors
         # LAPACK's MRRR driver overwrites the matrix and needs no workspace of its size (divide and conquer, torch's, takes
-        # two more); vectors are orthogonal to about 1e-12 instead of 1e-14. scipy wants columns: the transpose is a view.
+        # two more); its vectors are orthogonal to about 1e-12 instead of 1e-14. scipy wants columns: the transpose is a view.
         if 2 * rank > len(gram):
             found = scipy.linalg.eigh(gram.numpy().T, lower=False, driver="evr", overwrite_a=True, check_finite=False)
         else:
@@ -56,7 +56,8 @@ def _mirror(gram: Tensor) -> None:
 def _by_tridiagonal(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """As LAPACK's dsyevr, but all eigenvalues with the last `rank` vectors alone: no second matrix of the full size.
 
-    A = Q T Qᵀ with T tridiagonal (dsytrd, in place), T's vectors by MRRR (dstemr), then Q's reflectors on them (dormqr).
+    A = Q T Qᵀ with T tridiagonal (dsytrd, in place), T's vectors by inverse iteration (dstein, made orthogonal to 1e-14 within
+    clusters; scipy's MRRR would fill a second full matrix), then Q's reflectors on them (dormqr).
 
     Args:
         matrix: (n, n), symmetric, in column order; destroyed.
@@ -69,7 +70,7 @@ def _by_tridiagonal(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarr
     _check_lapack("dsytrd", info)
     values = eigvalsh_tridiagonal(diagonal, beside, check_finite=False)
     chosen = (size - rank, size - 1)
-    small = eigh_tridiagonal(diagonal, beside, select="i", select_range=chosen, check_finite=False, lapack_driver="stemr")[1]
+    small = eigh_tridiagonal(diagonal, beside, select="i", select_range=chosen, check_finite=False, lapack_driver="stebz")[1]
     # Reflector i acts on the rows below i, one lower than dormqr's: its matrix starts one entry later in memory. Read from
     # there, each column ends with an entry of the first row, which the reduction does not use: a row of zeros.
     reduced[0, 1:] = 0.0

@@ -126,6 +126,8 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         if type(base) is not nn.Linear or base._forward_hooks or base._forward_pre_hooks or hasattr(base, "_hf_hook"):
             return None
         weight = base.weight
+        if base.bias is not None and base.bias.requires_grad:
+            return None
         # A narrower W would round the change away; under autocast W is cast first.
         if x.dtype != weight.dtype or weight.dtype not in (torch.float32, torch.float64) or weight.requires_grad:
             return None

@@ -6,9 +6,9 @@
                                  <root>/factors/<key>.lock            held by the one process that decomposes
 
 The key is made of the weights' own bytes, the projection's name and the algorithm's version, so that a file is either right
-for these weights or not found; the weights are hashed at every call, which costs about a second a gigabyte and cannot be
-fooled by a weight changed in place. A file is written aside and renamed, its checksum is checked when a process first opens
-it, and a wrong one is made anew. The folder's size is bounded: what was used least recently goes first.
+for these weights or not found; the weights are read whole at every call, at about a gigabyte a second the first time
+(`hash_weights`), and so cannot be changed in place unnoticed. A file is written aside and renamed, its checksum is checked when
+a process first opens it, and a wrong one is made anew. The folder's size is bounded: what was used least recently goes first.
 
 Where the folder cannot be written the factors are computed, handed out and kept by this process alone, with a warning.
 
@@ -31,6 +31,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+import xxhash
 from filelock import FileLock, Timeout
 from torch import Tensor
 
@@ -42,6 +43,10 @@ _LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not 
 _FORGOTTEN = 86400.0  # seconds after which an unfinished file of any key is its dead writer's
 _REMEMBERED = 32
 _PARALLEL_HASHING = 64 * 2**20
+_REMEMBERED_DIGESTS = 4096  # layers' weights
+
+_digests: dict[tuple[str, bytes], bytes] = {}
+"""What `hash_weights` has found in this process: dtype, shape and checksum of a weight -> its SHA-256."""
 
 
 class StoreWarning(UserWarning):
@@ -232,19 +237,31 @@ def default_store() -> FactorStore:
 
 
 def hash_weights(weights: Sequence[Tensor]) -> str:
-    """SHA-256 of all weights: dtype, shape and raw bytes of each layer, in order."""
+    """SHA-256 of all weights: dtype, shape and raw bytes of each layer, in order.
 
-    def digest(weight: Tensor) -> bytes:
-        layer = hashlib.sha256(f"{weight.dtype} {tuple(weight.shape)}".encode())
-        layer.update(tensor_bytes(weight))
-        return layer.digest()
-
+    The SHA-256 of bytes that this process has hashed before is remembered, and found by their 128-bit XXH3 checksum, which
+    reads all bytes too, several times faster: a change in place, of one bit, is another checksum.
+    """
     if sum(weight.nbytes for weight in weights) > _PARALLEL_HASHING:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            digests = list(pool.map(digest, weights))
+            digests = list(pool.map(_digest, weights))
     else:
-        digests = [digest(weight) for weight in weights]
+        digests = [_digest(weight) for weight in weights]
     return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _digest(weight: Tensor) -> bytes:
+    kind, content = f"{weight.dtype} {tuple(weight.shape)}", tensor_bytes(weight)
+    known = (kind, xxhash.xxh3_128_digest(content))
+    digest = _digests.get(known)
+    if digest is None:
+        layer = hashlib.sha256(kind.encode())
+        layer.update(content)
+        digest = layer.digest()
+        if len(_digests) >= _REMEMBERED_DIGESTS:
+            _digests.clear()
+        _digests[known] = digest
+    return digest
 
 
 @lru_cache(maxsize=8)

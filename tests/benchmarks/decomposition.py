@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from tensorly.decomposition import tucker
 from torch import Tensor
 
+from craft import store as store_module
 from craft.models import MINILM, resolve_model
 from craft.store import FactorStore
 from craft.tucker import hosvd
@@ -116,6 +117,7 @@ def svd_trial(stacks: dict[str, list[Tensor]]) -> None:
 
 def store_grid(stacks: dict[str, list[Tensor]]) -> None:
     """All trials of the grid, in a fresh folder: one decomposition at the largest ranks, then each trial asks for its own."""
+    store_module._digests.clear()  # as in a new process
     with tempfile.TemporaryDirectory() as folder:
         store = FactorStore(folder)
         for name, weights in stacks.items():

@@ -152,6 +152,13 @@ def test_hash_is_of_the_values_in_row_major_order():
     assert hash_weights(weights) == hash_weights([torch.cat([weight, weight])[:20] for weight in weights])
 
 
+def test_hash_sees_a_weight_changed_behind_autograds_back():
+    weights = _weights()
+    before = hash_weights(weights)
+    weights[1].data[0, 0] = torch.nextafter(weights[1][0, 0], torch.tensor(9.0))
+    assert hash_weights(weights) != before == hash_weights(_weights())
+
+
 def test_inference_mode_gives_ordinary_tensors(tmp_path):
     cache = FactorStore(tmp_path)
     with torch.inference_mode():
