@@ -123,6 +123,21 @@ def test_is_the_base_model_bit_for_bit_at_the_identity(family: str, dtype: torch
     assert torch.equal(hidden(model), expected)
 
 
+def test_biases_trained_beside_the_adapter_get_the_base_models_gradient(tiny_model: TinyModel) -> None:
+    base = tiny_model("bert").requires_grad_(False)
+    model = adapted(copy.deepcopy(base), projections=("q",), init_epsilon=0.0)
+    ids = IDS.repeat(20, 1)  # so many tokens that the layers go through the sum of the weights
+    layers = [module for module in model.modules() if isinstance(module, CraftLinear)]
+    modules = [base.get_submodule(layer.module_name) for layer in model.base_model.craft_J["default"].stacks["q"].layers]
+    for module in [*modules, *(layer.base_layer for layer in layers)]:
+        module.bias.requires_grad_()
+    for one in (base, model):
+        hidden(one, ids).square().sum().backward()
+    for module, layer in zip(modules, layers, strict=True):
+        assert float(module.bias.grad.abs().max()) > 0
+        torch.testing.assert_close(layer.base_layer.bias.grad, module.bias.grad)
+
+
 def test_starts_near_the_identity_by_its_seed(tiny_model: TinyModel) -> None:
     starts = [adapted(tiny_model("bert"), init_seed=seed).base_model.craft_J.state_dict() for seed in (3, 3, 4)]
     assert all(torch.equal(starts[0][key], starts[1][key]) for key in starts[0])
