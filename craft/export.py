@@ -86,9 +86,9 @@ def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
     for layer in layers:
         names = [adapter_name] if adapter_name else [name for name in layer.active_adapters if name in layer.craft_slices]
         weight = layer.get_base_layer().weight
-        if layer.quantization_backend is not None or not isinstance(weight, Tensor) or not weight.is_floating_point():
+        if layer.quantization_backend is not None or not isinstance(weight, Tensor) or isinstance(weight, DTensor):
             return False
-        if isinstance(weight, DTensor):
+        if not weight.is_floating_point():
             return False
         if weight.dtype in (torch.float32, torch.float64):
             continue
