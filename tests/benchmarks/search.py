@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.search                      every combination over the whole space: the table of docs/search.md
     python -m tests.benchmarks.search --block 0            over the first method block alone, for searchers that want one block
+    python -m tests.benchmarks.search --grid recorded_cola_mrpc      another grid: sweeps/NAME.yaml, tests/benchmarks/NAME.csv
 
 A replay stops when its front has 95 % of the hypervolume of the whole grid's (reported scores, counts on a log axis, complete
 configurations only). The ratio is to random search without stopping, in the same run.
@@ -27,8 +28,7 @@ from orchestrator.simulation import Yardstick, simulate, whole_record
 from orchestrator.sweep import Sweep, load_sweep
 
 ROOT = Path(__file__).parent.parent.parent
-RECORD = Path(__file__).with_name("recorded_grid.csv")
-SWEEP = ROOT / "sweeps" / "recorded_grid.yaml"
+GRID = "recorded_grid"
 SEARCHERS = ("random", "sobol", "tpe", "gp")
 ONE_BLOCK = ("random", "sobol", "tpe", "gp", "nsga2", "nsga3")
 SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -70,23 +70,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags.add_argument("--workers", type=int, default=4)
     flags.add_argument("--reach", type=float, default=0.95)
     flags.add_argument("--block", type=int)
-    flags.add_argument("--recorded", type=Path, default=RECORD)
+    flags.add_argument("--grid", default=GRID)
     flags.add_argument("--searchers", nargs="+")
     flags.add_argument("--schedulers", nargs="+", choices=SCHEDULERS, default=list(SCHEDULERS))
     given = flags.parse_args(arguments)
     console = Console(highlight=False, width=110)
     searchers = given.searchers or (SEARCHERS if given.block is None else ONE_BLOCK)
-    record = read_record(given.recorded)
+    record = read_record(Path(__file__).with_name(f"{given.grid}.csv"))
     rows = []
-    for row in measure(record, searchers, given.schedulers, given.seeds, given.workers, given.reach, given.block):
+    for row in measure(record, given.grid, searchers, given.schedulers, given.seeds, given.workers, given.reach, given.block):
         console.print(f"{row.searcher} + {row.scheduler}: {_epochs(row.middle)} ({row.seconds:.0f} s)", style="dim")
         rows.append(row)
-    _, whole = whole_record(sweep_of("grid", "none", 0, given.block, None), record)
+    _, whole = whole_record(sweep_of("grid", "none", 0, given.block, None, grid=given.grid), record)
     console.print(table(rows, f"trial-epochs to {given.reach:.0%} of the grid's hypervolume; the grid takes {whole:g}"))
 
 
 def measure(
     record: Record,
+    grid: str,
     searchers: Sequence[str],
     schedulers: Sequence[str],
     seeds: int,
@@ -95,13 +96,13 @@ def measure(
     block: int | None,
 ) -> Iterator[Row]:
     """Every combination, one after another."""
-    summaries, _ = whole_record(sweep_of("grid", "none", 0, block, None), record)
+    summaries, _ = whole_record(sweep_of("grid", "none", 0, block, None, grid=grid), record)
     size = len(summaries)
     for searcher in searchers:
         for scheduler in schedulers:
             started, reached = time.perf_counter(), []
             for seed in range(seeds):
-                sweep = sweep_of(searcher, scheduler, seed, block, size, epochs=epochs_of(record))
+                sweep = sweep_of(searcher, scheduler, seed, block, size, epochs=epochs_of(record), grid=grid)
                 yardstick = Yardstick(summaries, sweep.objectives)
                 enough = reach * yardstick.whole
                 reached.append(simulate(sweep, record, workers, yardstick, seed=seed, enough=enough).epochs_to(enough))
@@ -148,16 +149,18 @@ def sweep_of(
     trials: int | None,
     changes: dict[str, Any] | None = None,
     epochs: Sequence[float] = (0.5, 1.0),
+    grid: str = GRID,
 ) -> Sweep:
     """The grid's sweep file with another searcher and scheduler, over one of its blocks or all."""
+    file = ROOT / "sweeps" / f"{grid}.yaml"
     search = {"algorithm": searcher} | ({"seed": seed, "trials": trials} if trials else {})
     judged_from, settings = SCHEDULERS[scheduler]
     stopping = settings | ({"grace": epochs[judged_from - 1]} if judged_from else {})
     given = {"search": search, "scheduler": stopping} | (changes or {})
     if block is not None:
-        given["space"] = [yaml.safe_load(SWEEP.read_text())["space"][block]]
+        given["space"] = [yaml.safe_load(file.read_text())["space"][block]]
     return load_sweep(
-        SWEEP, [f"{name}={yaml.safe_dump(value, default_flow_style=True).strip()}" for name, value in given.items()]
+        file, [f"{name}={yaml.safe_dump(value, default_flow_style=True).strip()}" for name, value in given.items()]
     )
 
 
