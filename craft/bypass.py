@@ -24,8 +24,7 @@ dtype, which only float32 and wider can hold; there `cheapest` picks what costs 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -60,28 +59,6 @@ def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor)
     else:
         cores = by_first + _through(_mixed(u1.to(dtype), turned) + by_first, d2, d3)
     return cores.transpose(0, 1)
-
-
-class CoreOffsets(torch.autograd.Function):
-    """`core_offsets` that keeps nothing but its arguments for the backward pass, where the rest, several times the size of the
-    cores, is made again. It may be differentiated twice."""
-
-    @staticmethod
-    def forward(ctx: Any, u1: Tensor, turned: Tensor, *js: Tensor) -> Tensor:
-        ctx.save_for_backward(u1, turned, *js)
-        return core_offsets(u1, turned, *js)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        twice = torch.is_grad_enabled()
-        u1, turned, *js = ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:]
-        with torch.enable_grad(), no_autocast(u1.device):
-            aliases = [j.view_as(j) for j in js]  # hooks on J itself are for the caller's backward pass
-            cores = core_offsets(u1, turned, *aliases)
-        wanted = [alias for alias, needs in zip(aliases, needed, strict=True) if needs]
-        found = iter(torch.autograd.grad(cores, wanted, gradient, create_graph=twice))
-        return None, None, *(next(found) if needs else None for needs in needed)
 
 
 def _mixed(mixing: Tensor, slices: Tensor) -> Tensor:
@@ -199,13 +176,3 @@ def dropout_masks(sizes: Sequence[int], p: float, layers: int | None, like: Tens
     return tuple(
         torch.empty((*leading, size, size), dtype=like.dtype, device=like.device).bernoulli_(keep).div_(keep) for size in sizes
     )
-
-
-@contextmanager
-def no_autocast(device: torch.device) -> Iterator[None]:
-    """Outside autocast, where it is on: the cores stay float32."""
-    if torch.is_autocast_enabled(device.type):
-        with torch.autocast(device.type, enabled=False):
-            yield
-    else:
-        yield

@@ -13,14 +13,15 @@ another device takes them along, and only a model cast to float64 widens them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from craft.bypass import CoreOffsets, core_offsets, dropout_masks, no_autocast, weight_delta
+from craft.bypass import core_offsets, dropout_masks, weight_delta
 from craft.config import CraftConfig
 from craft.projections import Located
 from craft.tucker import Ranks, TuckerFactors
@@ -127,9 +128,7 @@ class Stack:
             one = slice(layer, layer + 1)
             u1, js = u1[one], [j[one] if j.dim() == 3 else j for j in js]
         with no_autocast(u1.device):
-            if torch.compiler.is_compiling():
-                return core_offsets(u1, turned, *js)
-            return CoreOffsets.apply(u1, turned, *js)
+            return core_offsets(u1, turned, *js)
 
     def delta(self, js: Sequence[Tensor], layer: int) -> Tensor:
         """s U2 M_l U3ᵀ, (d_out, d_in): the change of one layer's weight."""
@@ -283,6 +282,16 @@ class CraftAdapter(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{stack.name}: {stack.shape} at ranks {stack.ranks}" for stack in self.stacks.values())
+
+
+@contextmanager
+def no_autocast(device: torch.device) -> Iterator[None]:
+    """Outside autocast, where it is on: the cores stay float32."""
+    if torch.is_autocast_enabled(device.type):
+        with torch.autocast(device.type, enabled=False):
+            yield
+    else:
+        yield
 
 
 def _stamp(js: Sequence[Tensor]) -> tuple[Any, ...]:
