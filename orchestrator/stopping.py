@@ -83,7 +83,8 @@ class Halving:
 
     Rungs lie at `grace`, `grace` x `factor`, `grace` x `factor`² ... epochs. A trial is recorded at a rung with its first
     report there; it stops if as many rivals as may stay (a `factor`-th of them and itself, at least one) were better, or were
-    its equals and went on: trials that collapsed to one class all score the same, and no more of them go on than of others.
+    its equals and went on: trials that collapsed to one class all score the same, and no more of them go on than of others. One
+    that no rival has beaten goes on: where all are equal, the rung has told nothing apart.
     With several `brackets` (Hyperband) every bracket starts its rungs a `factor` later than the one before, and only trials of
     one bracket are compared; a configuration's bracket is drawn by its name, in Hyperband's shares.
 
@@ -111,7 +112,7 @@ class Halving:
         stay = max(1, int(sum(map(len, rivals)) / self.factor))
         better = sum(len(scores) - bisect_right(scores, score) for scores in rivals)
         equals = sum(bisect_right(scores, score) - bisect_left(scores, score) for scores in went_on.rivals(entrant))
-        if better + equals >= stay:
+        if better and better + equals >= stay:
             return True
         went_on.add(entrant, score)
         return False

@@ -54,14 +54,21 @@ def test_halving_never_stops_the_best_whatever_the_order() -> None:
         assert replay(Halving(1, 3), curves)["t0"] == 9
 
 
-def test_of_those_that_all_collapsed_to_one_class_the_first_go_on() -> None:
+def test_of_those_that_all_collapsed_to_one_class_the_first_go_on_once_one_has_learnt() -> None:
     rule = Halving(1, 3)
-    curves = {one(f"t{place}", cost=10.0): [59.5] * 9 for place in range(12)}
-    assert sum(epochs > 1 for epochs in replay(rule, curves).values()) == 4
+    assert not rule.report(one("learnt", cost=10.0), 1, 70.0)
+    curves = {one(f"t{place}", cost=10.0): [59.5] * 9 for place in range(11)}
+    assert sum(epochs > 1 for epochs in replay(rule, curves).values()) == 3
     # A smaller one is not held against them; a larger one that learnt goes on.
     assert not rule.report(one("small", cost=1.0), 1, 59.5)
     assert not rule.report(one("large", cost=99.0), 1, 70.0)
     assert rule.report(one("collapsed", cost=99.0), 1, 59.5)
+
+
+def test_where_a_rung_tells_nothing_apart_all_go_on() -> None:
+    rule = Halving(1, 3)
+    curves = {one(f"t{place}"): [0.0] * 9 for place in range(12)}
+    assert set(replay(rule, curves).values()) == {9}
 
 
 def test_rungs_lie_at_grace_times_powers_of_the_factor() -> None:
