@@ -26,8 +26,8 @@ def rivals_of(entrant: Entrant, reports: Sequence[Report]) -> dict[str, dict[flo
 
 
 def halving_stops(rule: Halving, reports: Sequence[Report], stopped: dict[str, float]) -> bool:
-    """Whether the last of `reports` is the trial's first at a rung and not among the best `factor`-th there: those that are
-    better and those that are as good and went on."""
+    """Whether the last of `reports` is the trial's first at a rung, beaten there, and not among the best `factor`-th: those that
+    are better and those that are as good and went on."""
     entrant, epoch, score = reports[-1]
     bracket = rule.bracket(entrant.configuration)
     start = rule.grace * rule.factor**bracket
@@ -43,6 +43,8 @@ def halving_stops(rule: Halving, reports: Sequence[Report], stopped: dict[str, f
             there[key] = curve[first]
     stay = max(1, math.floor((len(there) + 1) / rule.factor))
     ended_here = {key for key, at in stopped.items() if at < rungs[-1] * rule.factor - 1e-9}
+    if not any(other > score for other in there.values()):
+        return False
     return sum(other > score or (other == score and key not in ended_here) for key, other in there.items()) >= stay
 
 
