@@ -188,8 +188,9 @@ def hosvd(
 ) -> TuckerFactors:
     """Truncated HOSVD of L weights read as one (L, d_out, d_in) tensor (paper, Stage 2).
 
-    Beside the weights and the result, memory holds one float64 Gram matrix with its eigenvectors, or one with a block of a
-    layer: two float64 slices of d x d, and some tens of megabytes of blocks. All sums are in float64 for any dtype.
+    Beside the weights and the result, memory holds one float64 Gram matrix of d x d with those of its eigenvectors that are
+    asked for (all, if more than half are: two float64 slices), and some tens of megabytes of blocks. All sums are in float64
+    for any dtype.
 
     Args:
         weights: L tensors of (d_out, d_in), of any floating dtype and layout; or one (L, d_out, d_in) tensor.
