@@ -26,8 +26,8 @@ def rivals_of(entrant: Entrant, reports: Sequence[Report]) -> dict[str, dict[flo
 
 
 def halving_stops(rule: Halving, reports: Sequence[Report], stopped: dict[str, float]) -> bool:
-    """Whether the last of `reports` is the trial's first at a rung, beaten there, and not among the best `factor`-th: those that
-    are better and those that are as good and went on."""
+    """Whether the last of `reports` is the trial's first at a rung, beaten there, and not among the best `factor`-th: those
+    that are better and those that are as good and went on."""
     entrant, epoch, score = reports[-1]
     bracket = rule.bracket(entrant.configuration)
     start = rule.grace * rule.factor**bracket
