@@ -12,6 +12,8 @@ from torch import Tensor
 
 LARGE = 1024
 """From this many rows on memory counts."""
+COLUMNS = 256
+"""So many vectors are turned back at once."""
 
 
 def leading_eigh(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -62,26 +64,36 @@ def _by_tridiagonal(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarr
     Args:
         matrix: (n, n), symmetric, in column order; destroyed.
     """
-    from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal, lapack
+    from scipy.linalg import eigvalsh_tridiagonal, lapack
 
     size = len(matrix)
     work, info = lapack.dsytrd_lwork(size, lower=1)
     reduced, diagonal, beside, tau, info = lapack.dsytrd(matrix, lower=1, lwork=int(work), overwrite_a=1)
     _check_lapack("dsytrd", info)
     values = eigvalsh_tridiagonal(diagonal, beside, check_finite=False)
-    chosen = (size - rank, size - 1)
-    small = eigh_tridiagonal(diagonal, beside, select="i", select_range=chosen, check_finite=False, lapack_driver="stebz")[1]
+    by_index, accurate, by_block = 2, 0.0, "B"
+    found, chosen, blocks, ends, info = lapack.dstebz(
+        diagonal, beside, by_index, 0.0, 0.0, size - rank + 1, size, accurate, by_block
+    )
+    _check_lapack("dstebz", info)
+    vectors, info = lapack.dstein(diagonal, beside, chosen[:found], blocks, ends)
+    _check_lapack("dstein", info)
     # Reflector i acts on the rows below i, one lower than dormqr's: its matrix starts one entry later in memory. Read from
     # there, each column ends with an entry of the first row, which the reduction does not use: a row of zeros.
     reduced[0, 1:] = 0.0
     reflectors = reduced.reshape(-1, order="F")[1 : 1 + size * (size - 1)].reshape(size, size - 1, order="F")
-    below = np.zeros((size, rank), order="F")
-    below[:-1] = small[1:]
-    work = lapack.dormqr("L", "N", reflectors, tau, below, -1)[1][0]
-    below, _, info = lapack.dormqr("L", "N", reflectors, tau, below, int(work), overwrite_c=1)
-    _check_lapack("dormqr", info)
-    small[1:] = below[:-1]
-    return values, small
+    for start in range(0, found, COLUMNS):
+        some = vectors[:, start : start + COLUMNS]
+        below = np.zeros(some.shape, order="F")
+        below[:-1] = some[1:]
+        work = lapack.dormqr("L", "N", reflectors, tau, below, -1)[1][0]
+        below, _, info = lapack.dormqr("L", "N", reflectors, tau, below, int(work), overwrite_c=1)
+        _check_lapack("dormqr", info)
+        some[1:] = below[:-1]
+    order = np.argsort(chosen[:found], kind="stable")
+    if (order[1:] < order[:-1]).any():  # T fell into parts, whose values come one part after another
+        vectors = vectors[:, order]
+    return values, vectors
 
 
 def _check_lapack(routine: str, info: int) -> None:

@@ -188,9 +188,9 @@ def hosvd(
 ) -> TuckerFactors:
     """Truncated HOSVD of L weights read as one (L, d_out, d_in) tensor (paper, Stage 2).
 
-    Beside the weights and the result, memory holds one float64 Gram matrix of d x d with those of its eigenvectors that are
-    asked for (all, if more than half are) three times over, and some tens of megabytes of blocks: at d = 4096 1.5 float64
-    slices for rank 128, 2.5 for 1024 with the result. All sums are in float64 for any dtype.
+    Beside the weights and the result, memory holds one float64 Gram matrix of d x d, the vectors asked for of this mode
+    and of the one before, and some tens of megabytes of blocks: two float64 slices and less at ranks up to half the width;
+    above, where LAPACK finds all vectors, three. All sums are in float64 for any dtype.
 
     Args:
         weights: L tensors of (d_out, d_in), of any floating dtype and layout; or one (L, d_out, d_in) tensor.
@@ -212,17 +212,16 @@ def hosvd(
     s1, u1 = _leading(layers, r1)
     s2, u2 = _leading(_feature_gram(slices, place), r2)
     s3, u3 = _leading(_feature_gram([weight.T for weight in slices], place), r3)
-    core = _core(slices, u1, u2, u3)
+    core = _core(slices, u1, u2, u3, dtype)
     target = torch.device(device) if device is not None else slices[0].device
-    core, u1, u2, u3 = (part.to(device=target, dtype=dtype).contiguous() for part in (core, u1, u2, u3))
-    return TuckerFactors(
-        core,
-        u1,
-        u2,
-        u3,
-        singular_values=(s1, s2, s3),
-        squared_norm=float(layers.trace()),
-    )
+    core, u1 = core.to(target), _in_rows(u1, target, dtype)
+    u2 = _in_rows(u2, target, dtype)  # one after another: the float64 ones are gone by then
+    u3 = _in_rows(u3, target, dtype)
+    return TuckerFactors(core, u1, u2, u3, singular_values=(s1, s2, s3), squared_norm=float(layers.trace()))
+
+
+def _in_rows(u: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return u.to(device=device, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _compute_device(device: torch.device | str) -> torch.device:
@@ -270,8 +269,12 @@ def _beside(parts: list[Tensor]) -> Tensor:
 def _leading(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """All singular values, falling, and the first `rank` singular vectors with canonical signs. Overwrites `gram`."""
     eigenvalues, vectors = leading_eigh(gram, rank)
+    del gram  # as large as everything else here together
     values = eigenvalues.flip(0).clamp_min(0).sqrt().cpu()
-    return values, _canonical(vectors[:, -rank:].flip(1))
+    vectors = vectors[:, -rank:]
+    for block in _blocks(rank, len(vectors)):
+        vectors[:, block] = _canonical(vectors[:, block])
+    return values, vectors.flip(1)
 
 
 def _canonical(vectors: Tensor) -> Tensor:
@@ -285,15 +288,21 @@ def _canonical(vectors: Tensor) -> Tensor:
     return vectors * torch.where(vectors.gather(0, first) < 0, -1.0, 1.0)
 
 
-def _core(slices: list[Tensor], u1: Tensor, u2: Tensor, u3: Tensor) -> Tensor:
-    """G[k] = sum_l U1[l, k] U2^T W_l U3, a layer and a block of its rows at a time."""
+def _core(slices: list[Tensor], u1: Tensor, u2: Tensor, u3: Tensor, dtype: torch.dtype) -> Tensor:
+    """G[k] = sum_l U1[l, k] U2^T W_l U3: so many of U2's columns at a time that what is summed takes half a float64 slice."""
     rows, columns = slices[0].shape
-    core = torch.zeros(u1.shape[1], u2.shape[1], u3.shape[1], dtype=torch.float64, device=u1.device)
-    for weight, mixing in zip(slices, u1, strict=True):
-        seen = torch.zeros(u2.shape[1], u3.shape[1], dtype=torch.float64, device=u1.device)
-        for block in _blocks(rows, columns):
-            seen.addmm_(u2[block].T, weight[block].to(u1.device, torch.float64) @ u3)
-        core.add_(mixing[:, None, None] * seen)
+    r1, r2, r3 = u1.shape[1], u2.shape[1], u3.shape[1]
+    core = torch.empty(r1, r2, r3, dtype=dtype, device=u1.device)
+    step = max(1, max(_BLOCK, rows * columns // 2) // (r1 * r3 + r3 + columns))
+    for first in range(0, r2, step):
+        some = u2[:, first : first + step]
+        sums = torch.zeros(r1, some.shape[1] * r3, dtype=torch.float64, device=u1.device)
+        for weight, mixing in zip(slices, u1, strict=True):
+            seen = torch.zeros(some.shape[1], columns, dtype=torch.float64, device=u1.device)
+            for block in _blocks(rows, columns):
+                seen.addmm_(some[block].T, weight[block].to(u1.device, torch.float64))
+            sums.addr_(mixing, (seen @ u3).flatten())
+        core[:, first : first + step] = sums.view(r1, -1, r3)
     return core
 
 

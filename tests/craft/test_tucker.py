@@ -106,12 +106,13 @@ def test_leading_slices_are_the_smaller_decomposition():
         large.slice((5, 31, 8))
 
 
+@pytest.mark.parametrize("ranks", [(3, 20, 25), (4, 150, 140)], ids=["few", "all"])
 @pytest.mark.parametrize("block", [1, 100, 5000])
-def test_any_chunking_gives_the_same_factors(monkeypatch, block):
+def test_any_chunking_gives_the_same_factors(monkeypatch, block, ranks):
     stack = _stack((4, 150, 140))
-    whole = hosvd(stack, (3, 20, 25), dtype=torch.float64)
+    whole = hosvd(stack, ranks, dtype=torch.float64)
     monkeypatch.setattr(tucker, "_BLOCK", block)
-    chunked = hosvd([weight.clone() for weight in stack], (3, 20, 25), dtype=torch.float64)
+    chunked = hosvd([weight.clone() for weight in stack], ranks, dtype=torch.float64)
     for one, other in zip(_parts(whole), _parts(chunked), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
@@ -124,6 +125,19 @@ def test_the_memory_saving_eigensolver_gives_the_same_factors(monkeypatch, ranks
     saving = hosvd(stack, ranks, dtype=torch.float64)
     for one, other in zip(_parts(usual), _parts(saving), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("parts", [1, 3, 60], ids=["whole", "three parts", "diagonal"])
+def test_the_memory_saving_eigensolver_orders_what_falls_into_parts(monkeypatch, parts):
+    monkeypatch.setattr(eigen, "LARGE", 16)
+    monkeypatch.setattr(eigen, "COLUMNS", 7)
+    generator = torch.Generator().manual_seed(3)
+    blocks = [torch.randn(60 // parts, 90, generator=generator, dtype=torch.float64) for _ in range(parts)]
+    gram = torch.block_diag(*[one @ one.T for one in blocks])
+    values, vectors = eigen.leading_eigh(gram.clone(), 25)
+    torch.testing.assert_close(values, torch.linalg.eigvalsh(gram), rtol=0, atol=1e-10)
+    torch.testing.assert_close(vectors.T @ vectors, torch.eye(25, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(gram @ vectors, vectors * values[-25:], rtol=0, atol=1e-10)
 
 
 def test_transposed_views_and_half_precision_weights_are_read_by_value():
