@@ -14,7 +14,7 @@ from typing import Any
 
 from dashboards.data import Feed, Store, SweepEntry
 from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
-from dashboards.panels.progress import planned_trials
+from dashboards.panels.progress import STATES, planned_trials, trial_counts
 from dashboards.published import published_rows
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,13 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
     """Which sweeps there are, which are shown, how far they are, which panels the page has."""
     shown = {feed.name for feed in feeds}
-    states = view.trials["state"].value_counts()
+    counts = [trial_counts(frame) for frame in view.sweeps]
+    states = {state: sum(one[state] for one in counts) for state in STATES}
     planned = [planned_trials(frame) for frame in view.sweeps]
     total = sum(one for one in planned if one is not None) if all(one is not None for one in planned) else None
-    over = sum(int(states.get(state, 0)) for state in ("finished", "stopped", "failed"))
+    over = states["finished"] + states["stopped"] + states["failed"]
     parts = [f"{over}{f' of {max(total, len(view.trials))}' if total else ''} trials done"]
-    parts += [f"{int(states[state])} {state}" for state in ("running", "failed") if states.get(state, 0)]
+    parts += [f"{states[state]} {state}" for state in ("running", "failed") if states[state]]
     if not all(feed.complete for feed in feeds):
         parts = [f"reading the tracking store, {len(view.configurations) + len(view.trials)} runs so far"]
     return {

@@ -11,7 +11,8 @@ trials           run_id, key, sweep, configuration, label, method, task, seed, p
 
 A configuration's `state` is `done` when all its trials have finished and the tracker has summed them up. `partial` (some trials
 still run) and `incomplete` (some failed or were stopped) have a value over what there is, and no front uses it. Without a value
-it is `running`, `failed`, `interrupted` or `infeasible`. Values that the tracker wrote are never recomputed here.
+it is `running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Its `stopped` counts trials, those
+included that never started since another one was stopped. Values that the tracker wrote are never recomputed here.
 """
 
 from __future__ import annotations
@@ -176,6 +177,8 @@ def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: p
     for record in known.values():
         planned = record.get("m.trials_planned", 0)
         record["trials"] = max(record.get("trials", 0), 0 if np.isnan(planned) else int(planned))
+        told = record.get("m.trials_stopped", 0)
+        record["stopped"] = max(record.get("stopped", 0), 0 if np.isnan(told) else int(told))
     frame = pd.DataFrame.from_records(list(known.values()), columns=None if known else columns)
     for column in ("trials", "finished", "failed", "stopped"):
         frame[column] = frame[column].fillna(0).astype(int) if column in frame else 0
@@ -188,9 +191,9 @@ def _configuration_state(status: str, row: RunRow, values: dict[str, Any], tally
     scored = bool(np.isfinite(values.get("m.score", np.nan)))
     if status == "finished" or (not status and row.status == "FINISHED"):
         return "done" if scored else "failed"
-    if status == "incomplete":
-        return "incomplete" if scored else "failed"
-    if status in ("failed", "interrupted"):
+    if status in ("incomplete", "stopped", "failed"):
+        return "incomplete" if scored else "failed" if status == "incomplete" else status
+    if status == "interrupted":
         return status
     if row.status == "FAILED" or (tally and tally["failed"] == tally["trials"] and row.status != "RUNNING"):
         return "failed"

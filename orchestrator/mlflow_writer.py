@@ -163,9 +163,10 @@ class MlflowWriter:
         summary = event["summary"]
         complete = summary.get("complete", True) in (True, "true", "True")
         tags = {f"craft.{name}": text(value) for name, value in summary.items() if not isinstance(value, list)}
-        # A configuration that was never trained says so itself: `status: infeasible`.
-        self._tags(run, {"craft.status": "finished" if complete else "incomplete"} | tags)
-        self._end(run, "FINISHED" if complete else "FAILED", event["time"])
+        status = summary.get("status", "finished" if complete else "incomplete")
+        self._tags(run, tags | {"craft.status": status})
+        # Incomplete or infeasible is no failure; which of them it is stands in the tag.
+        self._end(run, RUN_STATUS.get(status, "FINISHED"), event["time"])
 
     def _on_artifact(self, event: Event) -> None:
         self._flush()

@@ -108,6 +108,8 @@ class Summary:
         content.update({"trials_planned": self.planned, "trials_done": self.finished, "trials_failed": self.failed})
         content.update({"trials_stopped": self.stopped, "seeds_done": self.seeds})
         content["complete"] = self.complete and not self.screened
+        ended = "finished" if content["complete"] else "incomplete"
+        content["status"] = "failed" if self.failed else "stopped" if self.stopped else ended
         content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
         if self.reasons:
             content["error"] = "; ".join(self.reasons)

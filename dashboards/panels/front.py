@@ -33,7 +33,7 @@ from orchestrator.pareto import knee, log_axes
 
 INTERVALS_UP_TO = 150  # points; past it only the front's own intervals can be read
 NO_ROWS = "none"
-STATES = ("done", "partial", "incomplete", "running", "failed", "interrupted", "infeasible")
+STATES = ("done", "partial", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
 
 
 def data(view: View) -> Plain:
@@ -286,9 +286,10 @@ def _published_details(row: Plain) -> Plain:
 def _note(plain: Plain) -> str:
     words = {
         "partial": "still running (hollow)",
-        "incomplete": "with failed or stopped trials (hollow)",
+        "incomplete": "incomplete (hollow)",
         "running": "waiting for a first score",
         "failed": "failed",
+        "stopped": "stopped early",
         "interrupted": "interrupted",
         "infeasible": "dropped as infeasible",
     }

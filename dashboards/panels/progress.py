@@ -30,12 +30,21 @@ def planned_trials(frame: Any) -> int | None:
     return next((int(value) for value in values if value.isdigit()), None)
 
 
+def trial_counts(frame: Any) -> dict[str, int]:
+    """Trials by state. One that was spared, another trial of its configuration having been stopped, has no run of its own: its
+    configuration counts it among the stopped.
+    """
+    states = frame.trials["state"].value_counts() if len(frame.trials) else pd.Series(dtype=int)
+    counts = {state: int(states.get(state, 0)) for state in STATES}
+    counts["stopped"] = max(counts["stopped"], int(frame.configurations["stopped"].sum()))
+    return counts
+
+
 def progress_data(view: View) -> Plain:
     """Trials by state for each sweep, and how many are to come where the plan is known."""
     groups: list[Plain] = []
     for frame in view.sweeps:
-        counts = frame.trials["state"].value_counts() if len(frame.trials) else pd.Series(dtype=int)
-        tally = {state: int(counts.get(state, 0)) for state in STATES}
+        tally = trial_counts(frame)
         planned = planned_trials(frame)
         tally["to come"] = max(0, planned - sum(tally.values())) if planned is not None else 0
         status = (frame.sweep.tags.get("craft.status") or frame.sweep.status.lower()) if frame.sweep else "running"

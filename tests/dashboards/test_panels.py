@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dashboards.content import state_of
 from dashboards.data import Store
 from dashboards.frames import Frames, RunRow, build_frames
 from dashboards.page import as_json
@@ -163,11 +164,36 @@ def test_partial_and_failed_configurations_are_counted_but_on_no_front() -> None
         "incomplete": 0,
         "running": 0,
         "failed": 1,
+        "stopped": 0,
         "interrupted": 0,
         "infeasible": 0,
     }
     assert "partial000" not in plain["id"]
     assert plain["partial"]["id"] == ["partial000"]
+
+
+def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_over() -> None:
+    def incomplete(identity: str, **states: str) -> list[FakeRun]:
+        """With three trials planned, of which those of `states` ran."""
+        ran = {(task, 0): state for task, state in states.items()}
+        runs = configuration(identity, scores={task: [70.0] for task in states}, states=ran, summarize=False)
+        tally = {f"trials_{state}": float(list(states.values()).count(state)) for state in ("failed", "stopped")}
+        tally["trials_stopped"] += 3 - len(states)
+        status = "failed" if tally["trials_failed"] else "stopped"
+        tags = {"sweep": "ranks", "configuration": identity, "label": identity, "status": status}
+        return [*runs, FakeRun("configuration", tags, {}, {"trials_planned": 3.0, **tally})]
+
+    runs = [sweep_run("ranks", planned=9, status="finished"), *configuration("a", scores={"mrpc": [80.0, 81.0, 82.0]})]
+    runs += incomplete("b", mrpc="finished", rte="stopped") + incomplete("c", mrpc="failed", rte="stopped")
+    view = view_of(("ranks", runs))
+    assert dict(zip(view.configurations["label"], view.configurations["state"], strict=True)) == {
+        "craft a": "done",
+        "b": "stopped",
+        "c": "failed",
+    }
+    counts = {"finished": 4, "running": 0, "stopped": 4, "failed": 1, "to come": 0}
+    assert progress_data(view)["groups"][0]["counts"] == counts
+    assert state_of([], [], view)["status"] == "9 of 9 trials done · 1 failed"
 
 
 def test_published_rows_are_those_of_the_papers_tables() -> None:

@@ -150,6 +150,7 @@ def test_a_failed_trial_keeps_its_configuration_off_the_front_and_out_of_no_aver
     assert lame.score.mean == pytest.approx(99.0), "seeds 0 and 2, each over both tasks"
     assert lame.reasons == ("the loss became NaN at step 3",)
     assert whole.on_front
+    assert (whole.tracked()["status"], lame.tracked()["status"]) == ("finished", "failed")
     assert "5/6, 1 failed: the loss became NaN" in rendered([whole, lame])
     assert "1 incomplete, not ranked" in caption([whole, lame], OBJECTIVES)
 
@@ -171,6 +172,7 @@ def test_an_early_stop_is_counted_and_never_ranked() -> None:
     results[stopped] = replace(results[stopped], status="stopped")
     (summary,) = mark_front(summarize(trials, results), OBJECTIVES)
     assert (summary.stopped, summary.complete, summary.on_front) == (1, False, False)
+    assert summary.tracked()["status"] == "stopped"
 
 
 def test_csv_holds_every_number(four: list[Summary], tmp_path: Path) -> None:

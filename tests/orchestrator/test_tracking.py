@@ -135,6 +135,27 @@ def test_an_early_stop_is_told_from_a_fault(uri: str, tmp_path: Path) -> None:
     assert (run.info.status, run.data.tags["craft.status"]) == ("FINISHED", "stopped")
 
 
+@pytest.mark.parametrize(
+    ("summary", "status"),
+    [
+        ({"status": "stopped", "trials_stopped": 2}, "FINISHED"),
+        ({"status": "failed", "trials_failed": 1, "trials_stopped": 1}, "FAILED"),
+        ({"status": "infeasible", "error": "trainable_parameters 55,296 is above max 40,000"}, "FINISHED"),
+        ({}, "FINISHED"),
+    ],
+    ids=["stopped", "failed", "infeasible", "incomplete"],
+)
+def test_only_a_configuration_with_a_failed_trial_has_failed(
+    uri: str, tmp_path: Path, summary: dict[str, object], status: str
+) -> None:
+    tracker = start(uri, tmp_path / "runs")
+    tracker.configuration_ended("c0ffee0000", "12·8·8 qv", {"method": "craft"}, {"complete": False, **summary})
+    assert tracker.close(60) == 0
+    run = runs(uri)["configuration", "c0ffee0000"]
+    assert (run.info.status, run.data.tags["craft.complete"]) == (status, "false")
+    assert run.data.tags["craft.status"] == summary.get("status", "incomplete")
+
+
 def test_samples_of_the_machine_stand_at_the_time_they_were_taken(uri: str, tmp_path: Path) -> None:
     trial = spec()
     tracker = start(uri, tmp_path / "runs", trial)
