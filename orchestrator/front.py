@@ -85,6 +85,8 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"○ {possible} more may be")
     if incomplete:
         parts.append(f"{incomplete} incomplete, not ranked")
+    if screened := sum(summary.screened for summary in summaries):
+        parts.append(f"{screened} without the further seeds, not ranked")
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
     seeds = max((summary.score.n for summary in summaries), default=0)

@@ -140,22 +140,22 @@ class Display:
         self.tally.progress(spec, progress.get("step", 0), progress.get("total_steps", 0), score)
         if self._verbosity == "verbose":
             shown = "" if score is None else f", search score {score:.1f}"
-            self.say(f"{_name(spec)}: step {progress.get('step')}/{progress.get('total_steps')}{shown}")
+            self.say(f"{trial_name(spec)}: step {progress.get('step')}/{progress.get('total_steps')}{shown}")
 
     def ended(self, spec: TrialSpec, result: TrialResult, earlier: bool = False) -> None:
         self.tally.end(spec, result, earlier)
         if earlier:
             return
         if result.status == "failed":
-            self.say(f"failed: {_name(spec)}: {result.error}", style="red")
+            self.say(f"failed: {trial_name(spec)}: {result.error}", style="red")
         elif self._verbosity == "verbose":
             score = result.metrics.get("score")
-            self.say(f"{result.status}: {_name(spec)}" + ("" if score is None else f": score {score:.1f}"))
+            self.say(f"{result.status}: {trial_name(spec)}" + ("" if score is None else f": score {score:.1f}"))
 
     def retried(self, spec: TrialSpec, why: str) -> None:
         self.tally.retries += 1
         self.tally.running.pop(spec.key, None)
-        self.say(f"again: {_name(spec)}: {why}", style="yellow")
+        self.say(f"again: {trial_name(spec)}: {why}", style="yellow")
 
     def trouble(self, what: str) -> None:
         """Says what goes wrong around the trials, once until something else does."""
@@ -195,7 +195,9 @@ class Display:
         table = Table.grid(padding=(0, 2))
         for trial in list(self.tally.running.values())[:SHOWN_RUNNING]:
             score = "" if trial.score is None else f"{trial.score:.1f}"
-            table.add_row(Text(_name(trial.spec), style="dim", overflow="ellipsis", no_wrap=True), f"{trial.share:4.0%}", score)
+            table.add_row(
+                Text(trial_name(trial.spec), style="dim", overflow="ellipsis", no_wrap=True), f"{trial.share:4.0%}", score
+            )
         hidden = len(self.tally.running) - SHOWN_RUNNING
         if hidden > 0:
             table.add_row(Text(f"and {hidden} more", style="dim"))
@@ -215,5 +217,5 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _name(spec: TrialSpec) -> str:
+def trial_name(spec: TrialSpec) -> str:
     return f"{spec.label} · {spec.run.task} · seed {spec.run.seed}"

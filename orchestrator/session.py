@@ -29,6 +29,7 @@ from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.parameters import flatten
 from orchestrator.plan import Dropped, Plan
 from orchestrator.preparation import prepare
+from orchestrator.progress import trial_name
 from orchestrator.quiet import LOG_FILE, noise_to_log
 from orchestrator.runner import run_sweep
 from orchestrator.summary import Summary
@@ -41,6 +42,7 @@ SHIP_SECONDS = 120.0
 SHIP_STOPPED_SECONDS = 4.0
 """Whoever stopped the sweep waits, or will kill it soon: what is not shipped then is shipped on resuming."""
 PAGE_SECONDS = 120.0
+FAILURES_SHOWN = 5
 
 
 def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Console, again: str) -> SweepOutcome:
@@ -206,8 +208,11 @@ def _show(
     if any(summary.finished or summary.failed for summary in summaries):
         console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
         console.print(caption(summaries, objectives), markup=False)
-    for result in (outcome.results[key] for key in outcome.failed[:5]):
-        console.print(f"failed: {result.key}: {result.error}", style="red", markup=False)
+    trials = {trial.key: trial for trial in plan.trials}
+    for key in outcome.failed[:FAILURES_SHOWN]:
+        console.print(f"failed: {trial_name(trials[key])}: {outcome.results[key].error}", style="red", markup=False)
+    if more := len(outcome.failed[FAILURES_SHOWN:]):
+        console.print(f"failed: {more} more", style="red", markup=False)
     for note in outcome.notes:
         console.print(note, markup=False)
     if files:

@@ -200,9 +200,9 @@ def scalar(value: Any) -> Any:
 def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
     """Names of the parameters that take more than one value among the configurations that have them.
 
-    `ranks` is left out where r1, r2 and r3 say the same in numbers.
+    `ranks` is left out where r1, r2 and r3 say the same in numbers, and `warm_start`, which names a run and is no setting.
     """
-    names = [name.removeprefix("p.") for name in map(str, frame.columns) if name.startswith("p.")]
+    names = [name.removeprefix("p.") for name in map(str, frame.columns) if name.startswith("p.") and name != "p.warm_start"]
     if {"r1", "r2", "r3"} <= set(names):
         names = [name for name in names if name != "ranks"]
     return [name for name in names if len({scalar(value) for value in frame[f"p.{name}"]} - {None}) > 1]

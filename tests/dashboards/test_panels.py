@@ -18,7 +18,7 @@ from dashboards.data import Store
 from dashboards.frames import Frames, RunRow, build_frames
 from dashboards.page import as_json
 from dashboards.panels import PANELS, View, make_view, spec_of
-from dashboards.panels.base import colours, front_indices, text
+from dashboards.panels.base import colours, front_indices, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.energy import rank_correlation
 from dashboards.panels.front import _knee as front_knee
@@ -194,6 +194,11 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     counts = {"finished": 4, "running": 0, "stopped": 4, "failed": 1, "to come": 0}
     assert progress_data(view)["groups"][0]["counts"] == counts
     assert state_of([], [], view)["status"] == "9 of 9 trials done · 1 failed"
+
+
+def test_the_run_that_an_adapter_started_from_is_no_hyperparameter() -> None:
+    runs = [run for name in "abcd" for run in configuration(name, params={"warm_start": f"run-{name}", "rank": ord(name)})]
+    assert parameters_that_differ(view_of(("ranks", runs)).configurations) == ["rank"]
 
 
 def test_published_rows_are_those_of_the_papers_tables() -> None:
