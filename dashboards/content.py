@@ -33,9 +33,11 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
     counts = [trial_counts(frame) for frame in view.sweeps]
     states = {state: sum(one[state] for one in counts) for state in STATES}
     planned = [planned_trials(frame) for frame in view.sweeps]
-    total = sum(one for one in planned if one is not None) if all(one is not None for one in planned) else None
+    # Further seeds and generations come on top of what a sweep set out with.
+    total = sum(max(one or 0, sum(found.values())) for one, found in zip(planned, counts, strict=True))
+    known = all(one is not None for one in planned)
     over = states["finished"] + states["stopped"] + states["failed"]
-    parts = [f"{over}{f' of {max(total, len(view.trials))}' if total else ''} trials done"]
+    parts = [f"{over}{f' of {total}' if known and total else ''} trials done"]
     parts += [f"{states[state]} {state}" for state in ("running", "failed") if states[state]]
     if not all(feed.complete for feed in feeds):
         parts = [f"reading the tracking store, {len(view.configurations) + len(view.trials)} runs so far"]

@@ -194,6 +194,8 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     counts = {"finished": 4, "running": 0, "stopped": 4, "failed": 1, "to come": 0}
     assert progress_data(view)["groups"][0]["counts"] == counts
     assert state_of([], [], view)["status"] == "9 of 9 trials done · 1 failed"
+    more = [sweep_run("more", planned=2), *configuration("d", sweep="more", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
+    assert state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "13 of 13 trials done · 1 failed"
 
 
 def test_the_run_that_an_adapter_started_from_is_no_hyperparameter() -> None:
