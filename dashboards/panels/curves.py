@@ -24,7 +24,8 @@ def data(view: View) -> Plain:
     known = [metric for metric in METRICS_BY_STEP if f"m.{metric}" in trials]
     if not known:
         return {"empty": "No trial has logged an evaluation yet (no search_score, no train_loss)."}
-    chosen = _chosen(view, trials[trials[[f"m.{metric}" for metric in known]].notna().any(axis=1)])
+    evaluated = trials[trials[[f"m.{metric}" for metric in known]].notna().any(axis=1)]
+    chosen = _chosen(view, evaluated)
     lines: dict[str, list[Plain]] = {}
     for metric in known:
         asked = [
@@ -47,7 +48,7 @@ def data(view: View) -> Plain:
             for row in chosen.to_dict("records")
             if histories.get(row["run_id"])
         ]
-    return {"lines": lines, "left_out": len(trials) - len(chosen)}
+    return {"lines": lines, "left_out": len(evaluated) - len(chosen), "bare": len(trials) - len(evaluated)}
 
 
 def _chosen(view: View, trials: pd.DataFrame) -> pd.DataFrame:
@@ -92,6 +93,8 @@ def draw(plain: Plain) -> Plain:
         state: sum(line["state"] == state for line in next(iter(plain["lines"].values()))) for state in ("stopped", "failed")
     }
     note = f"{counts['stopped']} of the trials shown were stopped early (|), {counts['failed']} failed (×)."
+    if plain["bare"]:
+        note += f" {plain['bare']} without an evaluation."
     if plain["left_out"]:
         note += f" {plain['left_out']} trials are left out: running ones and the best configurations' come first."
     return {

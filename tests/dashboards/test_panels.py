@@ -304,10 +304,14 @@ def test_rank_correlation_is_spearmans() -> None:
 
 def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(store_at: Callable[..., Store]) -> None:
     runs = configuration("a", scores={"toy": [80.0, 75.0]}, states={("toy", 1): "stopped"}, summarize=False)
-    store = store_at("ranks", [sweep_run("ranks"), *runs])
+    broken = configuration("b", states={("toy", 0): "failed"}, summarize=False)
+    broken[0].curve.clear()
+    store = store_at("ranks", [sweep_run("ranks"), *runs, *broken])
     feed = store.feed("ranks")
     feed.refresh()
-    lines = curves_data(make_view([feed.frames()], published_rows(), curves=store.curves))["lines"]["search_score"]
+    plain = curves_data(make_view([feed.frames()], published_rows(), curves=store.curves))
+    assert (plain["left_out"], plain["bare"]) == (0, 1)
+    lines = plain["lines"]["search_score"]
     found = {line["seed"]: (line["state"], line["steps"], line["values"]) for line in lines}
     assert found == {"0": ("finished", [0, 1, 2], [74, 78, 80]), "1": ("stopped", [0, 1], [69, 73])}
 
