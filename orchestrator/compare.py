@@ -236,7 +236,8 @@ def _warnings(one: Side, other: Side, comparison: Comparison) -> Iterator[str]:
         yield f"{len(same)} of the trials are the very same (equal content): both sweeps ran them."
     for side in (one, other):
         if not side.summary.complete:
-            yield f"{side.name} is incomplete: {side.summary.finished} of {side.summary.planned} trials have finished."
+            done = f"{side.summary.finished} of {side.summary.planned} trials have finished"
+            yield f"{side.name} is incomplete: {'it ran with fewer seeds than others' if side.summary.screened else done}."
 
 
 def _table(compared: Sequence[tuple[Side, Side, Comparison]]) -> Table:

@@ -48,7 +48,7 @@ def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
         where = f"{sweep.where(('search', 'warm_start', index))}: search.warm_start.{index}"
         try:
             record = _find(name, sweep)
-            complete = [one for one in record.summaries if one.complete]
+            complete = [one for one in record.summaries if one.complete or one.screened]
         except (ValueError, OSError) as error:
             raise SweepError([f"{where}: {error}"]) from None
         if differs := _differs(record, sweep):

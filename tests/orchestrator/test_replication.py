@@ -13,7 +13,7 @@ from ray.tune.search import Searcher
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.front import caption
+from orchestrator.front import caption, latex
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.progress import Display
@@ -108,7 +108,11 @@ def test_those_that_only_served_the_choice_are_not_on_the_front(tmp_path: Path) 
     assert all(one.screened and not one.on_front and not one.may_be_on_front for one in rates[0.01])
     assert [one.on_front for one in rates[0.001]] == [True, False, False]
     assert {(one.tracked()["complete"], one.tracked()["status"]) for one in rates[0.01]} == {(False, "incomplete")}
-    assert f"{len(rates[0.01])} without the further seeds, not ranked" in caption(marked, plan.sweep.objectives)
+    assert f"{len(rates[0.01])} with fewer seeds, not ranked" in caption(marked, plan.sweep.objectives)
+    lines = [line for line in latex(marked, plan.sweep.objectives).splitlines() if "fewer seeds" in line]
+    assert len(lines) == len(rates[0.01]), "each says so in a paper's table"
+    assert not any("textbf" in line for line in lines), "and none is its best"
+    assert mark_front(marked, plan.sweep.objectives, plan.sweep.replication.deciding) == marked
     # Before anyone has the further seeds, all are judged.
     first = [trial for trial in plan.trials if trial.run.seed == 0]
     assert not any(one.screened for one in mark_front(summarize(first, results), plan.sweep.objectives, (1,)))
