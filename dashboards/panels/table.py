@@ -59,6 +59,7 @@ def data(view: View) -> Plain:
         "id": frame["id"].tolist(),
         "label": frame["label"].astype(str).tolist(),
         "front": sorted(_on_front(view)),
+        "complete": (frame["state"] == "done").tolist(),
         "low": numbers(column(frame, "m.score_low")),
         "high": numbers(column(frame, "m.score_high")),
         "run": frame["run_id"].tolist(),

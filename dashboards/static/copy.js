@@ -18,14 +18,17 @@ Craft.shown = function (column, value) {
   return String(value);
 };
 
-/* The best value of each column among some rows, for columns in which one way is better. */
-Craft.best = function (columns, rows) {
-  return columns.map(column => {
-    if (!column.better || rows.length < 2) return null;
-    const values = rows.map(row => column.values[row]).filter(value => value !== null);
+/* Whether a cell has the best value of its column among some rows, for columns in which one way is better. A configuration that
+   is not complete is held against nobody: its value is over fewer tasks or seeds. */
+Craft.best = function (table, rows) {
+  const ranked = rows.filter(row => table.complete && table.complete[row]);
+  const best = table.columns.map(column => {
+    if (!column.better || ranked.length < 2) return null;
+    const values = ranked.map(row => column.values[row]).filter(value => value !== null);
     if (!values.length) return null;
     return values.reduce((a, b) => column.better === "maximize" ? Math.max(a, b) : Math.min(a, b));
   });
+  return (index, row) => best[index] !== null && table.complete[row] && table.columns[index].values[row] === best[index];
 };
 
 Craft.copies = {
@@ -43,11 +46,11 @@ Craft.copies = {
   },
 
   Markdown(table, rows) {
-    const best = Craft.best(table.columns, rows);
+    const best = Craft.best(table, rows);
     const escape = text => text.replace(/([\\|`*_<>\[\]])/g, "\\$1").replace(/\s+/g, " ");
     const lines = rows.map(row => table.columns.map((column, index) => {
       const text = escape(Craft.cell(table, column, row));
-      return best[index] !== null && column.values[row] === best[index] ? `**${text}**` : text;
+      return best(index, row) ? `**${text}**` : text;
     }));
     const rule = table.columns.map(column => column.kind === "text" ? "---" : "---:");
     return [table.columns.map(column => escape(column.label)), rule, ...lines].map(cells => `| ${cells.join(" | ")} |`).join("\n") + "\n";
@@ -57,13 +60,13 @@ Craft.copies = {
   LaTeX(table, rows) {
     const special = {"\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "$": "\\$", "&": "\\&", "#": "\\#", "%": "\\%", "_": "\\_", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}", ">": "\\textgreater{}", "·": "$\\cdot$"};
     const escape = text => text.replace(/[\\{}$&#%_~^<>·]/g, sign => special[sign]).replace(/\s+/g, " ");
-    const best = Craft.best(table.columns, rows);
+    const best = Craft.best(table, rows);
     const lines = rows.map(row => table.columns.map((column, index) => {
       const value = column.values[row];
       if (value === null || value === undefined) return "--";
       const text = column.key === "m.trainable_parameters" ? Craft.millions(value) : escape(Craft.shown(column, value));
       const half = Craft.half(table, column, row);
-      return (best[index] !== null && value === best[index] ? `\\textbf{${text}}` : text) + (half ? `$_{\\pm${half}}$` : "");
+      return (best(index, row) ? `\\textbf{${text}}` : text) + (half ? `$_{\\pm${half}}$` : "");
     }).join(" & ") + " \\\\");
     const align = table.columns.map(column => column.kind === "text" ? "l" : column.kind === "score" ? "c" : "r").join(" ");
     const heads = table.columns.map(column => `\\textbf{${escape(column.label)}}`).join(" & ");

@@ -100,7 +100,7 @@ Craft.Table = class {
     const table = this.data;
     if (!table) return;
     this.shown = this.rows();
-    this.best = Craft.best(table.columns, this.shown);
+    this.best = Craft.best(table, this.shown);
     this.table.setAttribute("aria-rowcount", this.shown.length + 1);
     this.keepFocus(() => this.head.replaceChildren(...table.columns.map((column, index) => this.heading(column, index))));
     this.draw();
@@ -191,7 +191,7 @@ Craft.Table = class {
       const text = this.texts[index][row], cell = make("td");
       if (column.kind !== "text") cell.classList.add("num");
       else if (table.plain) cell.classList.add("wrap");
-      if (this.best[index] !== null && column.values[row] === this.best[index]) cell.classList.add("best");
+      if (this.best(index, row)) cell.classList.add("best");
       if (column.key === "label") {
         const name = Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id}, text);
         cell.append(name);

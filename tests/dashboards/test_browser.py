@@ -151,6 +151,9 @@ def test_live(browser: Browser, store_at: Callable[[str, Iterable[FakeRun]], Sto
         assert "\\textbf{0.009M}" in copied["LaTeX"]
         assert copied["LaTeX"].count("\\\\") == 4
         assert copied["Markdown"].splitlines()[1].startswith("| --- |")
+        few = "{columns: [{better: 'maximize', values: [1, 2, 9, 2]}], complete: [true, true, false, false]}"
+        best = browser.run(f"[0, 1, 2, 3].map(row => Craft.best({few}, [0, 1, 2, 3])(0, row))")
+        assert best == [False, True, False, False], "one that is not complete is held against nobody"
 
         # every panel has something to show, or says why not
         for name in browser.run("[...Craft.page.panels.keys()]"):
