@@ -145,9 +145,14 @@ class Tracker:
     def configuration_ended(
         self, configuration_id: str, label: str, params: Mapping[str, Any], summary: Mapping[str, Any]
     ) -> None:
-        """Close a configuration's run with what `Summary.tracked` says of it: numbers become metrics, text becomes tags."""
+        """Close a configuration's run with what `Summary.tracked` says of it: numbers become metrics, text becomes tags.
+
+        A configuration ends again when trials were added or tried again. The metrics' step is the number of trials done and
+        planned together, which grows with either.
+        """
         self._configurations.discard(configuration_id)
-        row = self._new(f"configuration/{configuration_id}", _numbers(summary) | {"step": int(summary.get("trials_done", 0))})
+        step = int(summary.get("trials_done", 0) + summary.get("trials_planned", 0))
+        row = self._new(f"configuration/{configuration_id}", _numbers(summary) | {"step": step})
         self._write(
             {
                 "kind": "configuration_ended",

@@ -156,6 +156,17 @@ def test_only_a_configuration_with_a_failed_trial_has_failed(
     assert run.data.tags["craft.status"] == summary.get("status", "incomplete")
 
 
+def test_a_configuration_that_ends_again_is_told_anew(uri: str, tmp_path: Path) -> None:
+    first = {"score": 80.0, "trials_planned": 1, "trials_done": 1, "trials_stopped": 0, "complete": True, "status": "finished"}
+    tracker = start(uri, tmp_path / "runs")
+    for told in (first, first | {"trials_planned": 2, "trials_stopped": 1, "complete": False, "status": "stopped"}):
+        tracker.configuration_ended("c0ffee0000", "12·8·8 qv", {"method": "craft"}, told)
+    assert tracker.close(60) == 0
+    run = runs(uri)["configuration", "c0ffee0000"]
+    assert (run.data.metrics["trials_planned"], run.data.metrics["trials_stopped"]) == (2, 1)
+    assert (run.data.tags["craft.status"], run.data.tags["craft.complete"]) == ("stopped", "false")
+
+
 def test_samples_of_the_machine_stand_at_the_time_they_were_taken(uri: str, tmp_path: Path) -> None:
     trial = spec()
     tracker = start(uri, tmp_path / "runs", trial)
