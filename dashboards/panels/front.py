@@ -26,6 +26,7 @@ from dashboards.panels.base import (
     metrics_of,
     number,
     numbers,
+    possible_indices,
     text,
 )
 from dashboards.published import published_model
@@ -58,6 +59,7 @@ def data(view: View) -> Plain:
             fronts[x.name][y.name] = [one.tolist() for one in groups]
             # the same front, in the order of the other axis
             fronts[y.name][x.name] = [one[np.argsort(values[y.name][one], kind="stable")].tolist() for one in groups]
+    exact = [metric for metric in metrics if metric.name != "score" and not metric.name.startswith("score/")]
     return {
         "metrics": [vars(metric) for metric in metrics],
         "sweeps": view.names,
@@ -67,6 +69,7 @@ def data(view: View) -> Plain:
         "values": {name: numbers(one) for name, one in values.items()},
         "intervals": {metric.name: _interval(ready, metric) for metric in metrics},
         "fronts": fronts,
+        "possible": {metric.name: possible_indices(ready, metric) for metric in exact} if "score" in values else {},
         "partial": {
             "id": partial["id"].tolist(),
             "method": partial["method"].astype(str).tolist(),
@@ -153,6 +156,7 @@ def draw(plain: Plain) -> Plain:
         for y, per_sweep in others.items():
             values[f"front/{x}/{y}"] = [index for group in per_sweep for index in group]
             values |= {f"front/{x}/{y}/{sweep}": group for sweep, group in enumerate(per_sweep)}
+            values[f"possible/{x}/{y}"] = plain["possible"].get(x if y == "score" else y, []) if "score" in (x, y) else []
     traces = []
     several = len(plain["sweeps"]) > 1
     few = len(plain["id"]) <= INTERVALS_UP_TO
@@ -185,6 +189,8 @@ def draw(plain: Plain) -> Plain:
                 "marker": {"color": colour, "symbol": "circle-open", "size": 8, "opacity": 0.8},
             }
         )
+    if any(plain["possible"].values()):
+        traces.append(_possible_trace())
     traces += _front_traces(plain["sweeps"], few)
     traces += _published_traces(plain["published"]["rows"], values)
     words = {metric.name: metric.label for metric in metrics}
@@ -209,6 +215,19 @@ def draw(plain: Plain) -> Plain:
 def _error(pick: str, colour: Any) -> Plain:
     bar = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": colour}
     return bar | {"array": {"$": "above/{y}", "pick": pick}, "arrayminus": {"$": "below/{y}", "pick": pick}}
+
+
+def _possible_trace() -> Plain:
+    pick = "possible/{x}/{y}"
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "may be on the front",
+        "x": {"$": "v/{x}", "pick": pick},
+        "y": {"$": "v/{y}", "pick": pick},
+        "customdata": {"$": "id", "pick": pick},
+        "marker": {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}},
+    }
 
 
 def _front_traces(sweeps: list[str], few: bool) -> list[Plain]:

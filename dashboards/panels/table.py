@@ -21,6 +21,7 @@ from dashboards.panels.base import (
     metrics_of,
     numbers,
     parameters_that_differ,
+    possible_indices,
     scalar,
 )
 
@@ -59,6 +60,7 @@ def data(view: View) -> Plain:
         "id": frame["id"].tolist(),
         "label": frame["label"].astype(str).tolist(),
         "front": sorted(_on_front(view)),
+        "possible": _possible(view),
         "complete": (frame["state"] == "done").tolist(),
         "low": numbers(column(frame, "m.score_low")),
         "high": numbers(column(frame, "m.score_high")),
@@ -109,6 +111,13 @@ def _on_front(view: View) -> list[str]:
         x, y = (column(frame, f"m.{name}").to_numpy() for name in ("trainable_parameters", "score"))
         found += frame["id"].to_numpy()[front_indices(x, y, "minimize", "maximize")].tolist()
     return found
+
+
+def _possible(view: View) -> list[str]:
+    """Ids that may be on it, as far as their intervals tell."""
+    ready = done(view.configurations)
+    size = next((metric for metric in metrics_of(view) if metric.name == "trainable_parameters"), None)
+    return [] if size is None else sorted(ready["id"].iloc[possible_indices(ready, size)])
 
 
 def _shared(frame: pd.DataFrame, differ: list[str]) -> list[list[Any]]:

@@ -44,6 +44,7 @@ Craft.Table = class {
     this.data = table;
     this.index = new Map(table.id.map((id, row) => [id, row]));
     this.front = new Set(table.front || []);
+    this.possible = new Set(table.possible || []);
     // words to filter by are put together once, not at every key
     this.texts = table.columns.map(column => table.id.map((_, row) => Craft.cell(table, column, row)));
     this.words = table.id.map((_, row) => table.columns.map(column => String(column.values[row] ?? "")).join("\u0001").toLowerCase());
@@ -105,7 +106,7 @@ Craft.Table = class {
     this.keepFocus(() => this.head.replaceChildren(...table.columns.map((column, index) => this.heading(column, index))));
     this.draw();
     const all = table.id.length, shown = this.shown.length;
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front; ± half of the 95 % interval over seeds.`;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${this.possible.size ? ", ☆ may be" : ""}; ± half of the 95 % interval over seeds.`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }
@@ -195,7 +196,8 @@ Craft.Table = class {
       if (column.key === "label") {
         const name = Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id}, text);
         cell.append(name);
-        if (this.front.has(id)) cell.append(Craft.element("span", {class: "star", title: "on the front", role: "img", "aria-label": "on the front"}, "★"));
+        const [star, says] = this.front.has(id) ? ["★", "on the front"] : this.possible.has(id) ? ["☆", "may be on the front"] : [];
+        if (star) cell.append(Craft.element("span", {class: "star", title: says, role: "img", "aria-label": says}, star));
       } else {
         cell.textContent = text;
         if (text.length > 30) cell.title = text;
