@@ -128,8 +128,13 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
         assert (x, y) == pytest.approx((float(row["trainable_parameters"]), float(row["score"])), rel=1e-5)
     on_front = {identity for identity, row in rows.items() if row["on_front"] == "True"}
     assert set(browser.run("Craft.page.table.data.front")) == on_front
-    note = browser.run("document.querySelector('[data-panel=front] .note').innerText")
-    assert f"{CONFIGURATIONS} done, {INFEASIBLE} dropped as infeasible" in note
+    # A trial's end is on record a moment before its configuration's, and each panel is drawn in its turn.
+    note = "document.querySelector('[data-panel=front] .note').innerText"
+    wanted = f"{CONFIGURATIONS} done, {INFEASIBLE} dropped as infeasible"
+    browser.wait(f"{note}.includes('{wanted}')")
+    browser.wait(
+        "Craft.page.table.data.columns.find(one => one.key === 'state').values.filter(one => one !== 'done').length === 1"
+    )
     states = browser.run("Craft.page.table.data.columns.find(one => one.key === 'state').values")
     methods = browser.run("Craft.page.table.data.columns.find(one => one.key === 'method').values")
     assert [pair for pair in zip(methods, states, strict=True) if pair[1] != "done"] == [("lora", "infeasible")]
