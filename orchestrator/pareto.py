@@ -76,13 +76,11 @@ def may_be_on_front(low: ArrayLike, high: ArrayLike, directions: Sequence[Direct
     best, worst = np.fmin(lows, highs), np.fmax(lows, highs)
     unknown = np.isnan(lows) | np.isnan(highs)
     best, worst = np.where(unknown, -np.inf, best), np.where(unknown, np.inf, worst)
+    # Whoever is dominated by the worst ends of any is dominated by those of one on their front. None dominates itself.
+    rivals = worst[front(worst, ["minimize"] * worst.shape[1])]
     mask = np.ones(len(best), dtype=bool)
-    for index in range(len(best)):
-        no_worse = (worst <= best[index]).all(axis=1)
-        better = (worst < best[index]).any(axis=1)
-        rivals = no_worse & better
-        rivals[index] = False
-        mask[index] = not rivals.any()
+    for index, one in enumerate(best):
+        mask[index] = not ((rivals <= one).all(axis=1) & (rivals < one).any(axis=1)).any()
     return mask
 
 

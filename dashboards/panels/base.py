@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from dashboards.frames import Frames
-from orchestrator.pareto import Direction, front
+from orchestrator.pareto import Direction, front, may_be_on_front
 
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
@@ -156,34 +156,21 @@ def front_indices(x: np.ndarray, y: np.ndarray, x_better: Direction, y_better: D
     return chosen[np.argsort(x[chosen], kind="stable")]
 
 
-def may_be_on_front(
-    score: np.ndarray, low: np.ndarray, high: np.ndarray, cost: np.ndarray, cost_better: Direction
-) -> np.ndarray:
-    """Indices of those that their intervals do not rule out from the front of score against an exact metric, without the front.
-
-    The rule is `orchestrator.pareto.may_be_on_front`'s, of which only those are told that have an interval. That asks everyone
-    about everyone; here only the front of worst ends is asked, for who is dominated by any is dominated by one of those.
-    """
-    exact = cost if cost_better == "minimize" else -cost
-    unknown = np.isnan(low) | np.isnan(high)
-    best, worst = np.where(unknown, -np.inf, -high), np.where(unknown, np.inf, -low)
-    rivals = front_indices(exact, worst, "minimize", "minimize")
-    cheaper, surely = exact[rivals] - exact[:, None], worst[rivals] - best[:, None]
-    ruled_out = ((cheaper <= 0) & (surely <= 0) & ((cheaper < 0) | (surely < 0))).any(axis=1)
-    possible = np.flatnonzero(~ruled_out & ~unknown & np.isfinite(score) & np.isfinite(exact))
-    return np.setdiff1d(possible, front_indices(score, cost, "maximize", cost_better))
-
-
 def possible_indices(ready: pd.DataFrame, metric: Metric) -> list[int]:
-    """Positions of those that may be on their sweep's front of score against that metric."""
-    cost, score, low, high = (
-        column(ready, f"m.{name}").to_numpy() for name in (metric.name, "score", "score_low", "score_high")
-    )
+    """Positions of those whose intervals leave open whether they are on their sweep's front of score against that metric.
+
+    The metric counts as exact. Who is on the front is left out, and so is who has no interval.
+    """
+    names = ("score", "score_low", "score_high", metric.name)
+    score, low, high, cost = (column(ready, f"m.{name}").to_numpy() for name in names)
     found: list[int] = []
     for sweep in ready["sweep"].unique():
-        members = np.flatnonzero(ready["sweep"] == sweep)
-        chosen = may_be_on_front(score[members], low[members], high[members], cost[members], metric.better)
-        found += members[chosen].tolist()
+        of_sweep = ready["sweep"].to_numpy() == sweep
+        members = np.flatnonzero(of_sweep & np.isfinite(cost))
+        lows, highs = (np.column_stack([end, cost])[members] for end in (low, high))
+        possible = members[may_be_on_front(lows, highs, ["maximize", metric.better]) & np.isfinite(high - low)[members]]
+        on_front = np.flatnonzero(of_sweep)[front_indices(score[of_sweep], cost[of_sweep], "maximize", metric.better)]
+        found += np.setdiff1d(possible, on_front).tolist()
     return found
 
 

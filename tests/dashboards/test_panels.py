@@ -18,7 +18,7 @@ from dashboards.data import Store
 from dashboards.frames import Frames, RunRow, build_frames
 from dashboards.page import as_json
 from dashboards.panels import PANELS, View, make_view, spec_of
-from dashboards.panels.base import colours, front_indices, may_be_on_front, parameters_that_differ, text
+from dashboards.panels.base import colours, front_indices, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.energy import rank_correlation
 from dashboards.panels.front import _knee as front_knee
@@ -28,8 +28,7 @@ from dashboards.panels.slices import heat_data
 from dashboards.panels.spending import volume_data
 from dashboards.panels.table import data as table_data
 from dashboards.published import published_model, published_rows
-from orchestrator import pareto
-from orchestrator.pareto import Direction, hypervolume, knee, log_axes, reference_point
+from orchestrator.pareto import hypervolume, knee, log_axes, reference_point
 from tests.dashboards.synthetic import FakeRun, configuration, grid, sweep_run
 
 
@@ -155,25 +154,6 @@ def test_the_pages_knee_is_the_sweeps(sizes: list[float], scores: list[float], b
     sweeps = knee(log_axes(np.column_stack([scores, sizes]), [False, True]), ["maximize", "minimize"])
     assert sweeps is not None
     assert front_knee(frame) == names[sweeps] == best
-
-
-@pytest.mark.parametrize("better", ["minimize", "maximize"])
-def test_what_may_be_on_the_front_is_what_the_sweeps_own_rule_says(better: Direction) -> None:
-    rng = np.random.default_rng(3)
-    for size in (1, 2, 30, 200):
-        cost, score, half = (
-            rng.integers(1, 12, size) * 1.0,
-            rng.normal(70, 3, size).round(1),
-            rng.choice([0, 0.5, 3, np.nan], size),
-        )
-        cost[rng.random(size) < 0.1] = np.nan
-        low, high = score - half, score + half
-        known = np.isfinite(cost)
-        ends = [np.column_stack([end, cost])[known] for end in (low, high)]
-        expected = pareto.may_be_on_front(*ends, ["maximize", better]) & np.isfinite(half[known])
-        on_front = pareto.front(np.column_stack([score, cost])[known], ["maximize", better])
-        found = may_be_on_front(score, low, high, cost, better)
-        assert found.tolist() == np.flatnonzero(known)[expected & ~on_front].tolist()
 
 
 def test_the_page_marks_what_may_be_on_the_front() -> None:
