@@ -40,11 +40,13 @@ class SchedulerRow:
     Attributes:
         settings: the keys that may stand beside `name` in the file's `scheduler` section.
         serves: the algorithms that it can run beside; all of them if none is named.
+        pauses: whether trials wait for their turn and may never get one; nothing that needs all of them to end goes with it.
     """
 
     title: str
     settings: tuple[str, ...] = ()
     serves: tuple[str, ...] = ()
+    pauses: bool = False
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -70,6 +72,12 @@ SCHEDULER_SETTINGS: dict[str, SchedulerRow] = {
     "none": SchedulerRow("every trial runs to its end"),
     "asha": SchedulerRow("asynchronous successive halving: at each rung the best of every few go on", ("grace", "factor")),
     "hyperband": SchedulerRow("ASHA in brackets that begin to stop later and later", ("grace", "factor", "brackets")),
+    "promotion": SchedulerRow(
+        "ASHA that pauses: at each rung, and between a configuration's trials, the best of every few go on and the others wait",
+        ("grace", "factor"),
+        serves=("grid", "random", "sobol", "tpe", "gp"),
+        pauses=True,
+    ),
     "median": SchedulerRow("stops what is below the median of its rivals", ("grace", "rivals")),
     "pbt": SchedulerRow(
         "population based training: the worst go on from the best, with other hyper-parameters",

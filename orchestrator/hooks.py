@@ -49,6 +49,8 @@ class Run(Protocol):
 
     @property
     def ending(self) -> bool: ...
+    @property
+    def pauses(self) -> bool: ...
     def look(self) -> None: ...
 
 
@@ -71,9 +73,14 @@ class Recording(tune.Callback):
             self._recorder.progressed(key, result["progress"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        # One with a result is on record already; one without was stopped by the scheduler.
-        if not self._run.stop.asked and not self._recorder.is_settled(trial.config["key"]):
-            self._recorder.stopped(trial.config["key"])
+        # One with a result is on record already; one without was stopped by the scheduler, or waits.
+        key = trial.config["key"]
+        if self._run.stop.asked or self._recorder.is_settled(key):
+            return
+        if self._run.pauses:
+            self._recorder.paused(key)
+        else:
+            self._recorder.stopped(key)
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if not self._run.stop.asked:

@@ -71,6 +71,9 @@ class Population:
     def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
         """Nothing: results are read from the record when a generation has ended."""
 
+    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+        pass
+
     def _advance(self) -> None:
         while self._left and not self._recorder.remaining:
             self._left -= 1

@@ -48,6 +48,7 @@ class Tally:
     earlier: int = 0
     retries: int = 0
     running: dict[str, Running] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
     best: tuple[float, str] | None = None
 
     def __post_init__(self) -> None:
@@ -70,12 +71,18 @@ class Tally:
 
     def start(self, spec: TrialSpec) -> None:
         self.running.setdefault(spec.key, Running(spec))
+        self.paused.discard(spec.key)
+
+    def pause(self, spec: TrialSpec) -> None:
+        self.running.pop(spec.key, None)
+        self.paused.add(spec.key)
 
     def progress(self, spec: TrialSpec, step: int, total_steps: int, score: float | None) -> None:
         self.running[spec.key] = Running(spec, step / total_steps if total_steps else 0.0, score)
 
     def end(self, spec: TrialSpec, result: TrialResult, earlier: bool) -> None:
         self.running.pop(spec.key, None)
+        self.paused.discard(spec.key)
         if result.status == "failed":
             self.failed += 1
         elif result.status != "interrupted":
@@ -88,6 +95,8 @@ class Tally:
     def sentence(self) -> str:
         """All of it in one line."""
         parts = [f"{self.done}/{self.total} trials done", f"{len(self.running)} running", f"{self.failed} failed"]
+        if self.paused:
+            parts.insert(2, f"{len(self.paused)} paused")
         if self.best:
             parts.append(f"best {self.best[0]:.1f} ({self.best[1]})")
         parts.append(f"{duration(self.elapsed)} passed")
@@ -152,6 +161,11 @@ class Display:
             score = result.metrics.get("score")
             self.say(f"{result.status}: {trial_name(spec)}" + ("" if score is None else f": score {score:.1f}"))
 
+    def paused(self, spec: TrialSpec) -> None:
+        self.tally.pause(spec)
+        if self._verbosity == "verbose":
+            self.say(f"waits: {trial_name(spec)}")
+
     def retried(self, spec: TrialSpec, why: str) -> None:
         self.tally.retries += 1
         self.tally.running.pop(spec.key, None)
@@ -180,6 +194,7 @@ class Display:
         counts = Text.assemble(
             (f"{tally.done}", "bold green"), f"/{tally.total} done   ",
             (f"{len(tally.running)}", "bold"), " running   ",
+            (f"{len(tally.paused)} paused   " if tally.paused else ""),
             (f"{tally.failed}", "bold red" if tally.failed else "bold"), " failed   ",
             (duration(tally.elapsed), "bold"), " passed   ", (left, "bold"), " left",
         )  # fmt: skip

@@ -37,6 +37,10 @@ class Proposer(Protocol):
         """A configuration's trials have all ended: its objectives' values, those that it has."""
         ...
 
+    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+        """A configuration waits, and may never go on: its objectives' values as far as they are known."""
+        ...
+
 
 class Listed:
     """A proposer that knows all its configurations beforehand and does not learn: grid and random."""
@@ -52,6 +56,9 @@ class Listed:
         return self._waiting.popleft() if self._waiting else None
 
     def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
+        pass
+
+    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
         pass
 
 

@@ -84,6 +84,7 @@ class Recorder:
         self.results: dict[str, TrialResult] = {}
         self._ended: set[str] = set()
         self._running: dict[str, dict[str, Any]] = {}
+        self._waiting: dict[str, dict[str, Any]] = {}
         self._unwritten: list[TrialResult] = []
         self.add(plan.trials)
         self._catch_up()
@@ -157,8 +158,9 @@ class Recorder:
         if result.key in self._ended:
             return
         spec = self._specs[result.key]
-        began = result.key in self._running or result.key in self.results
+        began = result.key in self._running or result.key in self._waiting or result.key in self.results
         self._running.pop(result.key, None)
+        self._waiting.pop(result.key, None)
         self.results[result.key] = result
         self._ended.add(result.key)
         self._unwritten.append(result)
@@ -174,6 +176,25 @@ class Recorder:
         last = self._running.get(key, {})
         self.ended(TrialResult(key, "stopped", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0))))
         self._spare(self._specs[key].configuration)
+
+    @_alone
+    def paused(self, key: str) -> None:
+        """The trial waits for its turn: it has no result, and goes on from its last checkpoint."""
+        self._waiting[key] = self._running.pop(key, {})
+        self._display.paused(self._specs[key])
+
+    @_alone
+    def not_promoted(self, recalled: Mapping[str, TrialResult]) -> None:
+        """Nothing runs and nothing more comes: what still waits is over, with its last evaluation as its result.
+
+        Args:
+            recalled: such results of what waits since an earlier session.
+        """
+        for key in self.remaining:
+            result = recalled.get(key, TrialResult(key, "stopped"))
+            if last := self._waiting.get(key):
+                result = TrialResult(key, "stopped", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0)))
+            self.ended(replace(result, notes=["never among the best of its rivals, so it was not gone on with"]))
 
     @_alone
     def interrupted(self) -> list[str]:

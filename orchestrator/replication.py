@@ -86,6 +86,9 @@ class Replicating:
     def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
         self._proposer.tell(configuration, values, status)
 
+    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+        pass
+
     def _advance(self) -> None:
         """Goes on to the next round, and the next, as far as all that came before is on record."""
         while self._rounds and self._first_over and not self._waiting and not self._recorder.remaining:

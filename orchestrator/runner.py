@@ -38,7 +38,7 @@ from orchestrator.proposers import Proposer
 from orchestrator.quiet import noise_to_log
 from orchestrator.recorder import Recorder, Tracker
 from orchestrator.replication import Replicating
-from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
+from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, Pausing, TrialSource
 from orchestrator.stop import Stop
 from orchestrator.summary import Summary
 from orchestrator.trial import Train, TrialResult, TrialSpec
@@ -130,6 +130,8 @@ class _Run:
         self.proposer: Proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
         self._scheduler = SCHEDULERS[plan.sweep.scheduler.name].make(plan, folder)
+        if isinstance(self._scheduler, Pausing):
+            self._scheduler.on_wait = self._hear
         self.stop = Stop(display.say)
         self._values = SearchValues(plan.sweep.objectives)
         self._at_once = 1
@@ -157,6 +159,11 @@ class _Run:
     def ending(self) -> bool:
         """Whether no trial may start any more: somebody asked for it, or the budget is used up."""
         return self.stop.asked or self.watch.spent is not None
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a trial that Tune ends without a result waits for its turn."""
+        return isinstance(self._scheduler, Pausing)
 
     def look(self) -> None:
         """Holds what has been used against the budget."""
@@ -214,6 +221,8 @@ class _Run:
                 return None
             running = self.recorder.lost()
             if error is None:
+                if isinstance(self._scheduler, Pausing) and not suspects and self.proposer.exhausted:
+                    self.recorder.not_promoted(self._scheduler.recalled)
                 if not suspects and self._left:
                     return "Ray ended the attempt with trials left; see the log"
                 suspects = []
@@ -281,8 +290,10 @@ class _Run:
             return TrialSource(Listed(()), self._trials, self.recorder.is_settled, waiting, max_concurrent=1)
         waiting = [trial for configuration in dict.fromkeys(self._suggested) for trial in self._trials_of[configuration]]
         # Tune asks for trials before it can run them; what a proposer learns meanwhile would come too late for those.
-        slots = self._at_once if self.plan.adaptive and not self.options.address else self.options.max_concurrent
-        return TrialSource(self.proposer, self._trials, self.recorder.is_settled, waiting, slots)
+        early = (self.plan.adaptive or self.pauses) and not self.options.address
+        slots = self._at_once if early else self.options.max_concurrent
+        turns = self._scheduler if isinstance(self._scheduler, Pausing) else None
+        return TrialSource(self.proposer, self._trials, self.recorder.is_settled, waiting, slots, turns)
 
     def _trials(self, configuration: Configuration) -> list[TrialSpec]:
         """A proposed configuration's trials. One whose trials are all on record is answered at once."""
@@ -302,6 +313,10 @@ class _Run:
         self.proposer.tell(summary.configuration, values, "complete" if summary.complete else "incomplete")
         if summary.complete:
             self.watch.finished(summary.label, values)
+
+    def _hear(self, configuration: str, score: float) -> None:
+        known = self.plan.counts[configuration]
+        self.proposer.hear(configuration, {**known, "score": score})
 
     def _slots_of(self, cluster: Cluster) -> int:
         """How many trials run at once, of those that take least.

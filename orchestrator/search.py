@@ -11,8 +11,10 @@ A searcher thinks in configurations, Ray in trials; here the one becomes the oth
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +24,9 @@ from ray.tune.search import Searcher
 
 from orchestrator.journal import read
 from orchestrator.proposers import SEARCHERS, Listed, Proposer
-from orchestrator.stopping import RULES, Rule, entrant, judged
+from orchestrator.stopping import RULES, Entrant, Promotion, Rule, entrant, judged
 from orchestrator.tracking import JOURNAL
-from orchestrator.trial import TrialSpec
+from orchestrator.trial import TrialResult, TrialSpec
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
@@ -42,6 +44,8 @@ class SchedulerRow:
 def _stops_by(name: str) -> SchedulerRow:
     def make(plan: Plan, folder: Path | None = None) -> TrialScheduler | None:
         rule = RULES[name](plan.sweep.scheduler)
+        if isinstance(rule, Promotion):
+            return Pausing(rule, plan, folder)
         return Stopping(rule, plan, folder) if rule else None
 
     return SchedulerRow(make)
@@ -57,11 +61,13 @@ class Stopping(FIFOScheduler):
     never been stopped.
     """
 
-    def __init__(self, rule: Rule, plan: Plan, folder: Path | None = None) -> None:
+    def __init__(self, rule: Rule | Promotion, plan: Plan, folder: Path | None = None) -> None:
         super().__init__()
         self._rule, self._plan = rule, plan
         self._configurations: dict[str, Configuration] = {}
         self._given_up: set[str] = set()
+        self.recalled: dict[str, TrialResult] = {}
+        """What trials of earlier sessions had last reported, as results of trials that were stopped there."""
         if folder is not None:
             self._recall(folder / JOURNAL)
 
@@ -70,32 +76,102 @@ class Stopping(FIFOScheduler):
         if "progress/total_steps" not in result:
             return TrialScheduler.CONTINUE
         spec = TrialSpec.from_json(json.loads(trial.config["trial"]))
-        stop = self._told(spec, result["epoch"], result.get("search_score"))
         last = result["step"] >= result["progress/total_steps"]
+        stop = self._told(spec, result["epoch"], result.get("search_score"), last)
         if last or not (stop or spec.configuration in self._given_up):
             return TrialScheduler.CONTINUE
         self._given_up.add(spec.configuration)
         return TrialScheduler.STOP
 
-    def _told(self, spec: TrialSpec, epoch: float, score: Any) -> bool:
+    def _entrant(self, spec: TrialSpec) -> Entrant | None:
         for one in self._plan.configurations[len(self._configurations) :]:
             self._configurations[one.id] = one
         found = self._configurations.get(spec.configuration)
-        if found is None or not judged(score):
-            return False
-        return self._rule.report(entrant(self._plan.sweep, spec, found), epoch, score)
+        return None if found is None else entrant(self._plan.sweep, spec, found)
+
+    def _told(self, spec: TrialSpec, epoch: float, score: Any, last: bool) -> bool:
+        seen_as = self._entrant(spec)
+        return seen_as is not None and judged(score) and self._judge(seen_as, epoch, score, last)
+
+    def _judge(self, seen_as: Entrant, epoch: float, score: float, last: bool) -> bool:
+        return self._rule.report(seen_as, epoch, score)
 
     def _recall(self, journal: Path) -> None:
         specs = {trial.key: trial for trial in self._plan.trials}
         for event, _ in read(journal):
             if event.get("kind") == "trial_progress" and event.get("key") in specs:
+                total = event.get("total_steps") or math.inf
                 for row in event.get("rows", ()):
                     if "epoch" in row and "search_score" in row:
-                        self._told(specs[event["key"]], row["epoch"], row["search_score"])
+                        last = row.get("step", 0) >= total
+                        self._told(specs[event["key"]], row["epoch"], row["search_score"], last)
+                        metrics = {"search_score": row["search_score"]}
+                        self.recalled[event["key"]] = TrialResult(event["key"], "stopped", metrics, steps=row.get("step", 0))
 
     def __getstate__(self) -> dict[str, Any]:
         # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
         return {}
+
+
+class Pausing(Stopping):
+    """Asks a rule that pauses (`orchestrator.stopping.Promotion`).
+
+    A trial that pauses ends for Tune, its checkpoint stays, and `TrialSource` hands it out again when it is its turn: then it
+    goes on from there, as after a crash.
+    """
+
+    def __init__(self, rule: Promotion, plan: Plan, folder: Path | None = None) -> None:
+        self._turns = rule
+        self._checkpoints: dict[str, int] = {}
+        self.on_wait: Callable[[str, float], None] = lambda configuration, score: None
+        """Hears of a configuration that waits now, and its mean search score as far as it is known."""
+        super().__init__(rule, plan, folder)
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        # Tune would give the second of a name another folder, where nobody looks for its checkpoints, and count from 0 again.
+        key = trial.config["key"]
+        if key in self._checkpoints:
+            trial.relative_logdir = trial.storage.trial_dir_name = trial.custom_dirname
+            trial.storage.current_checkpoint_index = self._checkpoints[key]
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if "progress/total_steps" not in result:
+            return TrialScheduler.CONTINUE
+        spec = TrialSpec.from_json(json.loads(trial.config["trial"]))
+        number = re.fullmatch(r"checkpoint_(\d+)", str(result.get("checkpoint_dir_name")))
+        if number:
+            self._checkpoints[spec.key] = int(number[1])
+        last = result["step"] >= result["progress/total_steps"]
+        pause = self._told(spec, result["epoch"], result.get("search_score"), last)
+        if pause:
+            score = self._turns.so_far([one for one in map(self._entrant, self._plan.trials_of(spec.configuration)) if one])
+            if score is not None:
+                self.on_wait(spec.configuration, score)
+        return TrialScheduler.STOP if pause and not last else TrialScheduler.CONTINUE
+
+    def choose(self, waiting: Iterable[TrialSpec], busy: Container[str]) -> TrialSpec | None:
+        """The trial whose turn it is, which then goes on; None if all must wait.
+
+        Args:
+            busy: configurations of which a trial is out.
+        """
+        trials: dict[str, list[TrialSpec]] = {}
+        for spec in waiting:
+            if spec.configuration not in busy and self._turns.may_go_on(spec.configuration):
+                trials.setdefault(spec.configuration, []).append(spec)
+        if not trials:
+            return None
+        chosen = max(trials, key=lambda one: sum(self._turns.epochs_of(one).values()))
+        self._turns.go_on(chosen)
+        begun = self._turns.epochs_of(chosen)
+        halfway = [spec for spec in trials[chosen] if spec.key in begun]
+        if halfway:
+            return halfway[0]
+        seen_as = [one for one in map(self._entrant, trials[chosen]) if one]
+        return next(spec for spec in trials[chosen] if spec.key == self._turns.next_of(seen_as).key)
+
+    def _judge(self, seen_as: Entrant, epoch: float, score: float, last: bool) -> bool:
+        return self._turns.report(seen_as, epoch, score, last)
 
 
 class TrialSource(Searcher):
@@ -112,6 +188,7 @@ class TrialSource(Searcher):
         is_settled: Callable[[str], bool],
         waiting: Iterable[TrialSpec] = (),
         max_concurrent: int | None = None,
+        turns: Pausing | None = None,
     ) -> None:
         """
         Args:
@@ -119,12 +196,14 @@ class TrialSource(Searcher):
             is_settled: whether the trial of a key has nothing left to run.
             waiting: trials to hand out before any configuration is asked for.
             max_concurrent: how many trials may be out at once.
+            turns: says which of the waiting trials is next, where trials pause.
         """
         super().__init__()
+        self._turns = turns
         self._proposer, self._trials_of, self._is_settled = proposer, trials_of, is_settled
         self._max_concurrent = max_concurrent
         self._next = deque(trial for trial in waiting if not is_settled(trial.key))
-        self._out: set[str] = set()
+        self._out: dict[str, TrialSpec] = {}
 
     def suggest(self, trial_id: str) -> Any:
         # Ray's own signature leaves out the word for `no more`.
@@ -133,16 +212,21 @@ class TrialSource(Searcher):
         while (trial := self._ready()) is None:
             configuration = self._proposer.suggest()
             if configuration is None:
-                return Searcher.FINISHED if self._proposer.exhausted and not self._next else None
+                # What waits while nothing runs any more waits for ever.
+                over = self._proposer.exhausted and not (self._out if self._turns else self._next)
+                return Searcher.FINISHED if over else None
             self._next.extend(trial for trial in self._trials_of(configuration) if not self._is_settled(trial.key))
         self._next.remove(trial)
-        self._out.add(trial_id)
+        self._out[trial_id] = trial
         return trial_config(trial)
 
     def _ready(self) -> TrialSpec | None:
         """The first waiting trial that waits for no other: one that starts warm needs the run it starts from."""
         while self._next and self._is_settled(self._next[0].key):
             self._next.popleft()  # spared since
+        if self._turns is not None:
+            waiting = (trial for trial in self._next if not self._is_settled(trial.key))
+            return self._turns.choose(waiting, {trial.configuration for trial in self._out.values()})
         for trial in self._next:
             begin = trial.run.warm_start
             if self._is_settled(trial.key):
@@ -152,7 +236,9 @@ class TrialSource(Searcher):
         return None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self._out.discard(trial_id)
+        trial = self._out.pop(trial_id, None)
+        if self._turns is not None and trial is not None and not error and not self._is_settled(trial.key):
+            self._next.append(trial)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: see the class."""

@@ -33,9 +33,9 @@ class SearchSettings(Settings):
 
 
 class SchedulerSettings(Settings):
-    """Which trials are stopped early, and by what rule (`orchestrator.stopping`).
+    """Which trials are stopped early or wait, and by what rule (`orchestrator.stopping`).
 
-    `grace` is in epochs: none is stopped before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
+    `grace` is in epochs: none is judged before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
     `interval` is a generation in epochs, `share` how much of a population is replaced after each.
     """
 
@@ -175,19 +175,32 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
     scheduler, training = sweep.scheduler, sweep.training
     if scheduler.name == "none":
         return []
-    serves = SCHEDULER_SETTINGS[scheduler.name].serves
-    if serves and sweep.search.algorithm not in serves:
+    row = SCHEDULER_SETTINGS[scheduler.name]
+    if row.serves and sweep.search.algorithm not in row.serves:
+        why, what = "changes configurations itself", " for its first population"
+        if row.pauses:
+            why, what = "leaves most configurations unfinished", ", which can go by what is known of those"
         message = (
-            f"{scheduler.name} changes configurations itself and cannot serve {sweep.search.algorithm}; "
-            f"give search.algorithm: {' or '.join(serves)} for its first population, or another scheduler"
+            f"{scheduler.name} {why} and cannot serve {sweep.search.algorithm}; "
+            f"give search.algorithm: {' or '.join(row.serves)}{what}, or another scheduler"
         )
         return [Mistake(("scheduler", "name"), message)]
+    if row.pauses:
+        for name, given in (("replication", sweep.replication is not None), ("warm_start", bool(sweep.warm_start))):
+            if given:
+                message = (
+                    f"waits for trials to end, and with scheduler.name: {scheduler.name} some never do; drop it, or take asha"
+                )
+                return [Mistake((name,), message)]
     if sweep.objectives.get("score") != "maximize":
         return [Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")]
     if scheduler.name == "pbt":
         return _check_population(sweep)
     epochs = [training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())]
     searched = any("epochs" in block.dimensions for block in sweep.blocks)
+    several = len(sweep.task_names) * len(sweep.seeds) > 1
+    if row.pauses and several:
+        return []  # between trials there is something to decide
     if training.max_steps is None and not searched and scheduler.grace >= max(epochs):
         message = f"grace is {scheduler.grace:g} epochs and training has {max(epochs):g}, so nothing would ever be stopped"
         return [Mistake(("scheduler", "grace"), message)]

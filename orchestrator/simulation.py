@@ -23,7 +23,7 @@ from orchestrator.mistakes import SweepError
 from orchestrator.objectives import SearchValues
 from orchestrator.plan import Configuration, Plan, Planner, make_plan
 from orchestrator.proposers import SEARCHERS
-from orchestrator.stopping import RULES, Entrant, entrant
+from orchestrator.stopping import RULES, Entrant, Promotion, entrant
 from orchestrator.summary import Entry, Summary, logarithmic, summarize, summarize_entries
 from orchestrator.sweep import Sweep
 from orchestrator.trial import TrialResult, TrialSpec
@@ -180,7 +180,11 @@ class _Simulation:
         self._plan, self._record, self._free, self._yardstick = plan, record, workers, yardstick
         self._faults, self._chance = faults, chance
         self._proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
-        self._rule = RULES[plan.sweep.scheduler.name](plan.sweep.scheduler)
+        rule = RULES[plan.sweep.scheduler.name](plan.sweep.scheduler)
+        self._turns = rule if isinstance(rule, Promotion) else None
+        self._rule = None if isinstance(rule, Promotion) else rule
+        self._paused: dict[str, _Running | None] = {}
+        self._not_begun: dict[str, list[_Running]] = {}
         self._now, self._order = 0.0, 0
         self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda key: 0.0, lambda: self._now)
         self._queue: deque[_Running] = deque()
@@ -205,12 +209,15 @@ class _Simulation:
             self._watch.look((), self._used)
             if self._watch.spent is None:
                 self._fill()
+        if not self._events and self._watch.spent is None:
+            # What still waits, waits for ever.
+            outcome.stopped += sum((trial is not None) + len(self._not_begun[one]) for one, trial in self._paused.items())
         outcome.seconds, outcome.ended_by = self._now, self._watch.spent
         return outcome
 
     def _fill(self) -> None:
         while self._free:
-            if not self._queue and not self._propose():
+            if not self._queue and not self._promote() and not self._propose():
                 return
             self._go_on(self._queue.popleft())
 
@@ -222,7 +229,44 @@ class _Simulation:
         for spec in self._open[configuration.id]:
             seen_as = entrant(self._plan.sweep, spec, configuration)
             self._queue.append(_Running(spec, self._record.curve(spec.run), configuration, seen_as))
+        if self._turns is not None:
+            self._not_begun[configuration.id] = [self._queue.pop() for _ in self._open[configuration.id]][::-1]
+            self._begin_next(self._turns, configuration.id)
         return True
+
+    def _promote(self) -> bool:
+        """Lets one that waits go on, the furthest first."""
+        if self._turns is None:
+            return False
+        ready = [one for one in self._paused if self._turns.may_go_on(one)]
+        if not ready:
+            return False
+        turns = self._turns
+        chosen = max(ready, key=lambda one: sum(turns.epochs_of(one).values()))
+        turns.go_on(chosen)
+        trial = self._paused.pop(chosen)
+        if trial is None:
+            self._begin_next(turns, chosen)
+        else:
+            self._queue.append(trial)
+        return True
+
+    def _begin_next(self, turns: Promotion, configuration: str) -> None:
+        waiting = self._not_begun[configuration]
+        chosen = turns.next_of([trial.entrant for trial in waiting])
+        (trial,) = [trial for trial in waiting if trial.entrant == chosen]
+        waiting.remove(trial)
+        self._queue.append(trial)
+
+    def _pause(self, configuration: Configuration, trial: _Running | None) -> None:
+        """A trial waits, or its configuration's next one does where none is given; the searcher hears what is known."""
+        turns = self._turns
+        if turns is None or not (trial or self._not_begun[configuration.id]):
+            return
+        self._paused[configuration.id] = trial
+        score = turns.so_far([entrant(self._plan.sweep, spec, configuration) for spec in self._open[configuration.id]])
+        if score is not None:
+            self._proposer.hear(configuration.id, {**configuration.known, "score": score})
 
     def _go_on(self, trial: _Running) -> None:
         """A worker works towards the trial's next evaluation."""
@@ -245,6 +289,7 @@ class _Simulation:
             if trial.failures > MAX_FAILURES:
                 self._outcome.failed += 1
                 self._end(trial, TrialResult(trial.spec.key, "failed", error="simulated", retryable=True))
+                self._pause(trial.configuration, None)
             else:
                 self._queue.appendleft(trial)
             return
@@ -252,9 +297,14 @@ class _Simulation:
         trial.done += 1
         stop = bool(self._rule and self._rule.report(trial.entrant, epoch, score))
         stop = stop or trial.configuration.id in self._given_up
-        if trial.done == len(trial.curve.evaluations):
+        last = trial.done == len(trial.curve.evaluations)
+        pause = self._turns is not None and self._turns.report(trial.entrant, epoch, score, last)
+        if last:
             self._outcome.finished += 1
             self._end(trial, _finished(trial.spec.key, trial.curve))
+            self._pause(trial.configuration, None)
+        elif pause:
+            self._pause(trial.configuration, trial)
         elif stop:
             self._outcome.stopped += 1
             self._end(trial, TrialResult(trial.spec.key, "stopped", {"search_score": score}))

@@ -1,4 +1,4 @@
-"""Rules that stop a trial early, from the search scores reported so far. No Ray: a record can be replayed by them.
+"""Rules that stop or pause a trial, from the search scores reported so far. No Ray: a record can be replayed by them.
 
 One rule for whom a trial is held against, everywhere: only *rivals*, the trials of other configurations on the same task with
 the same seed that cost no more. Cost is whatever of the sweep's objectives is known before training (trainable parameters,
@@ -15,7 +15,7 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Protocol
 
 from craft.spec import content_hash
@@ -24,6 +24,10 @@ from orchestrator.trial import TrialSpec
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration
     from orchestrator.sweep import SchedulerSettings, Sweep
+
+
+END = 1_000_000
+"""The rung at the end of every trial, above all others."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,14 @@ class Rule(Protocol):
         A report that is already known changes nothing, so a record may be told again.
         """
         ...
+
+
+def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
+    """Numbers of the rungs at `start`, `start` x `factor` ... that lie no later than `epoch`."""
+    level = 0
+    while start * factor**level <= epoch + 1e-9:
+        yield level
+        level += 1
 
 
 @dataclass
@@ -129,11 +141,7 @@ class Halving:
         return last
 
     def _levels(self, bracket: int, epoch: float) -> Iterator[int]:
-        start = self.grace * self.factor**bracket
-        level = 0
-        while start * self.factor**level <= epoch + 1e-9:
-            yield level
-            level += 1
+        return levels_at(epoch, self.grace * self.factor**bracket, self.factor)
 
 
 @dataclass
@@ -192,6 +200,108 @@ class _Means:
             self._epochs[at].add(entrant, fmean(until))
 
 
+@dataclass
+class _Rung:
+    """Trials that came to one rung, and those of them that went on."""
+
+    reached: Ranked = field(default_factory=Ranked)
+    went_on: Ranked = field(default_factory=Ranked)
+    low: float = math.inf
+    high: float = -math.inf
+
+
+@dataclass
+class Promotion:
+    """Successive halving that pauses: a trial goes on from a rung as soon as it is among the best of every `factor` rivals
+    there, and waits until then. Nothing is stopped: rungs fill up, and who waited may be promoted.
+
+    Rungs lie where `Halving` has them, and one more at the end of every trial: a configuration's trials run one after another,
+    so whether its next one starts is decided in the same way. Of equals only as many go on as of others, the first of them;
+    where all trials at a rung are equal it has told nothing apart, and all go on.
+
+    Which trial of a configuration is next: one on the task whose latest scores differ most from trial to trial, for it says
+    most about the configuration's mean; in the file's order until every task has two scores.
+
+    Sources: Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning (ASHA promotes); Birattari et al. 2002, A
+    Racing Algorithm for Configuring Metaheuristics (more tasks and seeds for the promising only).
+    """
+
+    grace: float = 1.0
+    factor: float = 3.0
+    _rungs: dict[tuple[tuple[str, int], int], _Rung] = field(default_factory=dict)
+    _epochs: dict[str, dict[str, float]] = field(default_factory=dict)
+    _standing: dict[str, tuple[Entrant, float, _Rung]] = field(default_factory=dict)
+    _latest: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
+
+    def report(self, entrant: Entrant, epoch: float, score: float, last: bool = False) -> bool:
+        """Takes in a search score; whether the trial should pause there.
+
+        Args:
+            last: whether it is the trial's last evaluation: nothing to pause then, but its configuration's next trial waits.
+        """
+        epochs = self._epochs.setdefault(entrant.configuration, {})
+        if epoch <= epochs.get(entrant.key, -math.inf):
+            return False
+        epochs[entrant.key] = epoch
+        self.go_on(entrant.configuration)  # it came further, so it went on
+        self._latest.setdefault(entrant.group, {})[entrant.key] = score
+        levels = [*levels_at(epoch, self.grace, self.factor), *([END] if last else [])]
+        new = []
+        for level in levels:
+            rung = self._rungs.setdefault((entrant.group, level), _Rung())
+            if rung.reached.add(entrant, score):
+                rung.low, rung.high = min(rung.low, score), max(rung.high, score)
+                new.append(rung)
+        if not new:
+            return False
+        for rung in new[:-1]:
+            rung.went_on.add(entrant, score)
+        self._standing[entrant.configuration] = entrant, score, new[-1]
+        if last or not self.may_go_on(entrant.configuration):
+            return True
+        self.go_on(entrant.configuration)
+        return False
+
+    def may_go_on(self, configuration: str) -> bool:
+        """Whether a configuration need not wait: it stands at no rung, or is among the best there."""
+        if configuration not in self._standing:
+            return True
+        entrant, score, rung = self._standing[configuration]
+        rivals = rung.reached.rivals(entrant)
+        stay = max(1, int(sum(map(len, rivals)) / self.factor))
+        better = sum(len(scores) - bisect_right(scores, score) for scores in rivals)
+        equals = sum(bisect_right(scores, score) - bisect_left(scores, score) for scores in rung.went_on.rivals(entrant))
+        return better + equals < stay or rung.low == rung.high
+
+    def go_on(self, configuration: str) -> None:
+        """The configuration goes on from where it stands."""
+        if configuration in self._standing:
+            entrant, score, rung = self._standing.pop(configuration)
+            rung.went_on.add(entrant, score)
+
+    def epochs_of(self, configuration: str) -> dict[str, float]:
+        """How far each of its trials has come that has reported."""
+        return dict(self._epochs.get(configuration, {}))
+
+    def next_of(self, trials: Sequence[Entrant]) -> Entrant:
+        """Of a configuration's trials that have not begun, the one to begin with."""
+        spreads: dict[str, list[float]] = {}
+        for (task, _), scores in self._latest.items():
+            if len(scores) > 1:
+                spreads.setdefault(task, []).append(pstdev(scores.values()))
+        if any(one.group[0] not in spreads for one in trials):
+            return trials[0]
+        return max(trials, key=lambda one: fmean(spreads[one.group[0]]))
+
+    def so_far(self, trials: Sequence[Entrant]) -> float | None:
+        """A configuration's mean score as it is known: the latest of each of its trials, and for one that has none the mean of
+        all others on its task with its seed. None where there are none either."""
+        known = [self._latest.get(one.group, {}) for one in trials]
+        if not all(known):
+            return None
+        return fmean(scores.get(one.key, fmean(scores.values())) for one, scores in zip(trials, known, strict=True))
+
+
 def _below_median(value: float, groups: Sequence[Sequence[float]]) -> bool:
     """Whether `value` is below the median of ordered groups of numbers taken together."""
     count = sum(map(len, groups))
@@ -205,11 +315,12 @@ def _below_median(value: float, groups: Sequence[Sequence[float]]) -> bool:
     return value < (lower + upper) / 2
 
 
-RULES: dict[str, Callable[[SchedulerSettings], Rule | None]] = {
+RULES: dict[str, Callable[[SchedulerSettings], Rule | Promotion | None]] = {
     "none": lambda settings: None,
     "asha": lambda settings: Halving(settings.grace, settings.factor),
     "hyperband": lambda settings: Halving(settings.grace, settings.factor, settings.brackets),
     "median": lambda settings: Median(settings.grace, settings.rivals),
+    "promotion": lambda settings: Promotion(settings.grace, settings.factor),
     "pbt": lambda settings: None,  # it stops nothing; its generations are `orchestrator.population`'s
 }
 

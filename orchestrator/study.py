@@ -37,7 +37,7 @@ from orchestrator.gp import BlockGp
 from orchestrator.mistakes import SweepError
 from orchestrator.space import Point, grid, sample
 from orchestrator.study_file import StudyFile
-from orchestrator.tpe import BlockTpe, Memory
+from orchestrator.tpe import SO_FAR, BlockTpe, Memory
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
@@ -125,6 +125,17 @@ class StudyProposer:
         for number in known.waiting:
             self._answer(number, known)
         known.waiting.clear()
+        self._settle()
+
+    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+        """What is known of a configuration that waits: its trials in the study keep running, with that as an attribute."""
+        known = self._by_id.get(configuration)
+        row = [values.get(name, math.nan) for name in self._objectives]
+        if known is None or known.told or not all(map(math.isfinite, row)):
+            return
+        trials = self._study.get_trials(deepcopy=False)
+        for number in known.waiting:
+            optuna.Trial(self._study, trials[number]._trial_id).set_user_attr(SO_FAR, row)
         self._settle()
 
     def _settle(self) -> None:

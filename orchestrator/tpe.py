@@ -13,6 +13,7 @@ Source: Watanabe 2023, Tree-Structured Parzen Estimator (arXiv 2304.11127).
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Container, Mapping
 from typing import Any, cast
@@ -29,6 +30,10 @@ LATEST = 200
 """So many of the latest suggestions are looked at whatever came of them."""
 BEST = 50
 """And so many of the best results before those."""
+
+
+SO_FAR = "so far"
+"""The attribute of a trial that waits: its values as far as they are known. To a searcher they are its values."""
 
 
 class Memory:
@@ -51,7 +56,16 @@ class Memory:
                 # One at a time, so that a resumed study comes to the same ones as one that was never stopped.
                 known = sorted([*self._best, trial], key=lambda one: one.number)
                 self._best = known if len(known) <= BEST else _split_trials(study, known, BEST)[0]
-        return [*self._best, *(trials[number] for number in self._open), *trials[before:]]
+        return [*self._best, *(_as_known(trials[number]) for number in self._open), *map(_as_known, trials[before:])]
+
+
+def _as_known(trial: FrozenTrial) -> FrozenTrial:
+    """The trial; one that waits as if what is known of it were its result."""
+    if trial.state != TrialState.RUNNING or SO_FAR not in trial.user_attrs:
+        return trial
+    known = copy.copy(trial)
+    known.state, known.values = TrialState.COMPLETE, trial.user_attrs[SO_FAR]
+    return known
 
 
 class BlockTpe(TPESampler):

@@ -87,8 +87,8 @@ def test_time_is_that_of_so_many_workers(tmp_path: Path, record: Record, workers
     assert one.progress[-1][2] == pytest.approx(yardstick(sweep, record).whole)
 
 
-@pytest.mark.parametrize("scheduler", ["none", "asha", "hyperband", "median"])
-@pytest.mark.parametrize("algorithm", ["random", "sobol", "tpe", "nsga2"])
+@pytest.mark.parametrize("scheduler", ["none", "asha", "hyperband", "median", "promotion"])
+@pytest.mark.parametrize("algorithm", ["random", "sobol", "tpe", "gp"])
 def test_every_searcher_runs_under_every_scheduler(tmp_path: Path, record: Record, algorithm: str, scheduler: str) -> None:
     sweep = sweep_of(tmp_path, f"{{algorithm: {algorithm}, trials: 12}}", f"scheduler: {{name: {scheduler}}}\n")
     one, again = (simulate(sweep, record, 3, yardstick(sweep, record)) for _ in range(2))

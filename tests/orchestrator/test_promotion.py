@@ -1,0 +1,198 @@
+"""The scheduler that pauses: its rule against the definition, who is next, and on real Ray what it makes of a sweep."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from craft.results import Counts
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger
+from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.runner import run_sweep
+from orchestrator.stopping import Entrant, Promotion
+from orchestrator.sweep import load_sweep
+from orchestrator.trial import Train
+from tests.orchestrator.test_search_run import Journalled
+
+Told = tuple[Entrant, float, float, bool]
+
+
+def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Entrant:
+    return Entrant(f"{name} {task} {seed}", name, (task, seed), (cost,))
+
+
+def may_go_on(reports: Sequence[Told], went: Sequence[int], at: int, factor: float) -> bool:
+    """The definition, over all reports so far, each of which is at one rung: whether the trial of report `at` may go on.
+
+    Args:
+        went: places in `reports` of those that went on, before.
+    """
+    entrant, epoch, score, _ = reports[at]
+    there = [place for place, (other, when, _, _) in enumerate(reports) if other.group == entrant.group and when == epoch]
+    if len({reports[place][2] for place in there}) == 1:
+        return True
+    rivals = [place for place in there if reports[place][0].costs[0] <= entrant.costs[0]]
+    better = sum(reports[place][2] > score for place in rivals)
+    equals = sum(reports[place][2] == score for place in rivals if place in went)
+    return better + equals < max(1, math.floor(len(rivals) / factor))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(seed: int) -> None:
+    draw = random.Random(seed)
+    factor = draw.choice([2.0, 3.0, 4.0])
+    rule = Promotion(1.0, factor)
+    reports: list[Told] = []
+    went: list[int] = []
+    later = 0
+    for number in range(60):
+        told = (
+            one(f"c{number}", float(draw.randint(1, 4)), draw.choice(["rte", "mrpc"])),
+            1.0,
+            float(draw.randint(0, 6)),
+            False,
+        )
+        reports.append(told)
+        expected = may_go_on(reports, went, number, factor)
+        assert rule.report(*told) is not expected
+        if expected:
+            went.append(number)
+        for place in range(number):
+            if place not in went:
+                expected = may_go_on(reports, went, place, factor)
+                assert rule.may_go_on(reports[place][0].configuration) is expected
+                if expected and draw.random() < 0.5:
+                    rule.go_on(reports[place][0].configuration)
+                    went.append(place)
+                    later += 1
+    assert later
+
+
+def test_a_report_that_is_known_changes_nothing() -> None:
+    rule = Promotion(1.0, 2.0)
+    for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)):
+        rule.report(one(name), 1.0, score)
+    assert not rule.may_go_on("b")
+    assert rule.report(one("b"), 1.0, 9.0) is False  # a worker that goes on from a checkpoint says again what it had said
+    assert not rule.may_go_on("b")
+
+
+def test_the_end_of_a_trial_is_a_rung_too() -> None:
+    rule = Promotion(100.0, 2.0)
+    assert [rule.report(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0))] == [True] * 3
+    assert [rule.may_go_on(name) for name in "abc"] == [True, False, False]
+    rule.report(one("d"), 2.0, 0.0, last=True)
+    assert [rule.may_go_on(name) for name in "abcd"] == [True, True, False, False]
+
+
+def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None:
+    rule = Promotion()
+    trials = [one("x", task="cola"), one("x", task="mrpc")]
+    assert rule.next_of(trials).group[0] == "cola"  # nothing is known: the file's order
+    for name, mrpc in (("a", 70.0), ("b", 68.0)):
+        rule.report(one(name, task="cola"), 0.5, 0.0)
+        rule.report(one(name, task="mrpc"), 0.5, mrpc)
+    assert rule.next_of(trials).group[0] == "mrpc"
+
+
+def test_what_a_configuration_is_worth_so_far() -> None:
+    rule = Promotion()
+    rule.report(one("a", task="cola"), 1.0, 10.0)
+    assert rule.so_far([one("a", task="cola"), one("a", task="mrpc")]) is None  # nobody has a score on mrpc
+    rule.report(one("b", task="mrpc"), 1.0, 60.0)
+    rule.report(one("c", task="mrpc"), 1.0, 70.0)
+    assert rule.so_far([one("a", task="cola"), one("a", task="mrpc")]) == fmean([10.0, 65.0])
+    assert rule.so_far([one("b", task="cola"), one("b", task="mrpc")]) == fmean([10.0, 60.0])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("search: {algorithm: nsga2, trials: 8}\n", "leaves most configurations unfinished and cannot serve nsga2"),
+        ("replication: {seeds: [7]}\n", "waits for trials to end"),
+    ],
+)
+def test_what_cannot_go_with_it_is_refused(tmp_path: Path, more: str, message: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(text("{name: promotion}") + more)
+    with pytest.raises(ValueError, match=message):
+        load_sweep(file)
+
+
+def text(scheduler: str) -> str:
+    return (
+        f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0]\nscheduler: {scheduler}\n"
+        "training: {epochs: 3}\n"
+        "space: [{method: lora, rank: 4, learning_rate: {values: [1e-3, 3e-3, 1e-4, 1e-6, 1e-5, 1e-2, 3e-5, 1e-1, 3e-6]}}]\n"
+    )
+
+
+def stand_in(log: str) -> Train:
+    """Three epochs; the sentiment task tells nothing for the first two; goes on from its checkpoint."""
+
+    def train(spec, directory, *, report, resume_from, on_step):
+        import math
+        from pathlib import Path
+
+        from craft.checkpoint import write_folder
+        from craft.results import Counts, Progress, RunResult
+
+        rate = abs(math.log10(spec.training.learning_rate) + 3)
+        done = int((resume_from / "state").read_text()) if resume_from else 0
+        for epoch in range(done + 1, 4):
+            with Path(log).open("a") as file:
+                file.write(f"{spec.key} {epoch}\n")
+            score = 80 - 10 * rate + epoch if "acceptability" in spec.task or epoch == 3 else 50.0
+            folder = write_folder(
+                directory / f"checkpoint-{epoch}", lambda aside, at=epoch: (aside / "state").write_text(str(at))
+            )
+            report(Progress(epoch, 3, float(epoch), {"search_score": score}, [], folder))
+        adapter = directory / "adapter"
+        adapter.mkdir()
+        (adapter / "adapter_model.safetensors").write_text("x")
+        final = 83 - 10 * rate
+        return RunResult({"search_score": final, "score": final}, Counts(100, 2, 1000, 400), adapter, 3, 3, 1.0)
+
+    return train
+
+
+def run(folder: Path, more: str = "search: {algorithm: grid}\n", resume: bool = False) -> tuple[Plan, SweepOutcome]:
+    file = folder / "sweep.yaml"
+    file.write_text(text("{name: promotion, grace: 1, factor: 3}") + more)
+    sweep = load_sweep(file)
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
+    options = RunOptions(folder / "run", resume=resume, cpus=1, verbosity="quiet")
+    with Journal(folder / "run" / "journal.jsonl") as journal:
+        return plan, run_sweep(plan, options, train=stand_in(str(folder / "log")), tracker=Journalled(journal))
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_with_the_best_repeats_nothing_and_ends(tmp_path: Path) -> None:
+    plan, outcome = run(tmp_path)
+    assert not outcome.trouble
+    assert outcome.complete
+    assert Ledger(tmp_path / "run").results().keys() == {trial.key for trial in plan.trials}
+    trained = [tuple(line.split()) for line in (tmp_path / "log").read_text().splitlines()]
+    assert set(Counter(trained).values()) == {1}, "an epoch was trained twice"
+    # One came back: something else was trained between two of its epochs.
+    keys = [key for key, _ in trained]
+    assert len([key for place, key in enumerate(keys) if place == 0 or keys[place - 1] != key]) > len(set(keys))
+    epochs = Counter(keys)
+    best = next(trial.configuration for trial in plan.trials if math.isclose(trial.run.training.learning_rate, 1e-3))
+    assert all(epochs[trial.key] == 3 for trial in plan.trials_of(best))
+    assert 2 <= len(outcome.finished) < len(plan.trials) // 2
+    assert len(outcome.finished) + len(outcome.stopped) == len(plan.trials)
+    for key in outcome.stopped:
+        assert outcome.results[key].steps == epochs[key]
+    # There is nothing left to do, and it is not done.
+    _, again = run(tmp_path, resume=True)
+    assert again.complete
+    assert len((tmp_path / "log").read_text().splitlines()) == len(trained)
