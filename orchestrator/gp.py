@@ -5,9 +5,10 @@
 A process sees all blocks at once: which block, and the dimensions by name, so that what one method shows of a learning rate is
 known of another. Ranks and other numbers whose candidates span a decade are seen on a log axis, and objectives too (parameter
 counts). Candidates are all points of a space with few, else points drawn at random and the neighbours of the front in one
-dimension; none that the study has asked for. What runs stands at its expected value meanwhile. Constraints have processes of
-their own: a candidate's gain is weighed by its chance to meet them, and what broke one counts for nothing else. The first
-suggestions are spread evenly (Sobol).
+dimension; none that the study has asked for. What is known before training (counts) is counted for the points of a space with
+few, which the planner remembers; of others it is guessed by a process like the score. What runs stands at its expected value
+meanwhile. Constraints have processes of their own: a candidate's gain is weighed by its chance to meet them, and what broke one
+counts for nothing else. The first suggestions are spread evenly (Sobol).
 
 Sources: Rasmussen and Williams 2006, Gaussian Processes for Machine Learning (the processes are scikit-learn's); Emmerich,
 Giannakoglou and Naujoks 2006 (expected hypervolume improvement); Ginsbourger et al. 2010 (running points at their expected
@@ -19,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,16 +44,23 @@ DRAWS = 32
 """Draws of all objectives together, over which a gain is averaged."""
 
 
+Known = Callable[[Point], Mapping[str, float] | None]
+"""What is known of a point before it is trained, by name; None of one that cannot be built."""
+
+
 class BlockGp(BaseSampler):
     """Suggests a point of `blocks` by expected hypervolume improvement."""
 
-    def __init__(self, blocks: Sequence[Block], memory: Memory, seed: int, first: int) -> None:
+    def __init__(self, blocks: Sequence[Block], memory: Memory, seed: int, first: int, known: Known) -> None:
         """
         Args:
             seed: of this suggestion.
             first: of the sequence of even points, the same for all suggestions.
+            known: what is known of a point before training.
         """
         self._blocks, self._memory, self._seed, self._first = tuple(blocks), memory, seed, first
+        self._few = not any(block.ranges for block in blocks) and sum(block.size for block in blocks) <= CANDIDATES
+        self._known_of = known
         self._encoding = Encoding(blocks)
         self._random = RandomSampler(seed=seed)
 
@@ -83,15 +91,21 @@ class BlockGp(BaseSampler):
         return self._encoding.suggest(FixedTrial(trial.params))
 
     def _candidates(self, study: Study, asked: Sequence[FrozenTrial]) -> list[Point]:
-        few = not any(block.ranges for block in self._blocks) and sum(block.size for block in self._blocks) <= CANDIDATES
         points: Iterable[Point]
-        if few:
-            points = grid(self._blocks)
+        if self._few:
+            points = (one for one in grid(self._blocks) if self._known_of(one) is not None)
         else:
             near = (one for trial in study.best_trials for one in neighbours(self._blocks, self._point(trial), self._seed))
             points = itertools.islice(itertools.chain(near, sample(self._blocks, self._seed)), CANDIDATES)
         seen = {repr(self._point(trial)) for trial in asked}
         return list({text: one for one in points if (text := repr(one)) not in seen}.values())
+
+    def _counted(self, points: Sequence[Point], objective: str) -> np.ndarray | None:
+        """What the points have of an objective that is known before training; None where it has to be guessed."""
+        if not self._few:
+            return None
+        values = [(self._known_of(point) or {}).get(objective) for point in points]
+        return None if any(value is None for value in values) else np.array(values, dtype=float)
 
     def _gains(
         self, study: Study, asked: Sequence[FrozenTrial], done: Sequence[FrozenTrial], candidates: Sequence[Point]
@@ -111,10 +125,19 @@ class BlockGp(BaseSampler):
         if len(allowed) < 2:
             return may
         rows = np.array([trial.values for trial in allowed], dtype=float)
-        rows = pareto.log_axes(rows, [_spans_a_decade(column) for column in rows.T]) * signs
+        logs = [_spans_a_decade(column) for column in rows.T]
+        rows = pareto.log_axes(rows, logs) * signs
         known = features(map(self._point, allowed))
         means, deviations, expected = [], [], []
-        for column in rows.T:
+        for place, column in enumerate(rows.T):
+            counted = self._counted([*candidates, *running], (study.metric_names or [])[place])
+            if counted is not None:
+                exact = pareto.log_axes(counted[:, None], [logs[place]])[:, 0] * signs[place]
+                ahead, there = exact[: len(candidates)], exact[len(candidates) :]
+                means.append(ahead)
+                deviations.append(np.zeros(len(ahead)))
+                expected.append(there)
+                continue
             process = _Process(known, column)
             if running:
                 there = process(features(running))[0]

@@ -75,7 +75,7 @@ class StudyProposer:
     the runner's to find out; values that they have already been told are never told again.
     """
 
-    def __init__(self, plan: Plan, folder: Path | None, samplers: Callable[[Sweep], MakeSampler] | None) -> None:
+    def __init__(self, plan: Plan, folder: Path | None, samplers: Callable[[Plan], MakeSampler] | None) -> None:
         """
         Args:
             folder: gets the study's file; the study is kept in memory if not given.
@@ -83,7 +83,7 @@ class StudyProposer:
         """
         assert plan.planner is not None, "the plan is of an algorithm that lists its configurations"
         self._plan, self._planner, self._sweep = plan, plan.planner, plan.sweep
-        self._sampler = samplers(plan.sweep) if samplers else None
+        self._sampler = samplers(plan) if samplers else None
         self._encoding = Encoding(plan.sweep.blocks)
         self._objectives = list(plan.sweep.objectives)
         self._known: dict[str, _Known] = {}
@@ -325,28 +325,36 @@ def excesses(sweep: Sweep, configuration: Configuration) -> dict[str, float]:
     return found
 
 
-def _population(sweep: Sweep) -> int:
+def _population(plan: Plan) -> int:
     # Five generations at least: one as large as the sweep would only ever be its random first.
-    return min(50, max(4, (sweep.search.trials or 0) // 5))
+    return min(50, max(4, (plan.sweep.search.trials or 0) // 5))
 
 
-def tpe(sweep: Sweep) -> MakeSampler:
-    encoding, memory = Encoding(sweep.blocks), Memory()
+def tpe(plan: Plan) -> MakeSampler:
+    encoding, memory = Encoding(plan.sweep.blocks), Memory()
     return lambda seed: BlockTpe(encoding, memory, seed)
 
 
-def nsga2(sweep: Sweep) -> MakeSampler:
-    return lambda seed: NSGAIISampler(seed=seed, population_size=_population(sweep))
+def nsga2(plan: Plan) -> MakeSampler:
+    return lambda seed: NSGAIISampler(seed=seed, population_size=_population(plan))
 
 
-def nsga3(sweep: Sweep) -> MakeSampler:
-    return lambda seed: NSGAIIISampler(seed=seed, population_size=_population(sweep))
+def nsga3(plan: Plan) -> MakeSampler:
+    return lambda seed: NSGAIIISampler(seed=seed, population_size=_population(plan))
 
 
-def gp(sweep: Sweep) -> MakeSampler:
+def gp(plan: Plan) -> MakeSampler:
     memory = Memory()
-    return lambda seed: BlockGp(sweep.blocks, memory, seed, sweep.search.seed)
+
+    def known(point: Point) -> dict[str, float] | None:
+        assert plan.planner is not None
+        try:
+            return plan.planner.configuration(point).known
+        except SweepError:
+            return None
+
+    return lambda seed: BlockGp(plan.sweep.blocks, memory, seed, plan.sweep.search.seed, known)
 
 
-def cmaes(sweep: Sweep) -> MakeSampler:
+def cmaes(plan: Plan) -> MakeSampler:
     return CmaSampler

@@ -39,6 +39,10 @@ SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
     "asha, later, factor 4": (2, {"name": "asha", "factor": 4}),
     "hyperband": (1, {"name": "hyperband", "factor": 3, "brackets": 2}),
     "median": (1, {"name": "median"}),
+    "promotion": (1, {"name": "promotion", "factor": 3}),
+    "promotion, later": (2, {"name": "promotion", "factor": 3}),
+    "promotion, latest": (3, {"name": "promotion", "factor": 3}),
+    "promotion, latest, factor 4": (3, {"name": "promotion", "factor": 4}),
 }
 """By name, from which evaluation on it judges, and its settings but for `grace`, which follows from that."""
 
@@ -67,6 +71,7 @@ class Row:
 def main(arguments: Sequence[str] | None = None) -> None:
     flags = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     flags.add_argument("--seeds", type=int, default=20)
+    flags.add_argument("--first-seed", type=int, default=0, help="other seeds than those a strategy was made with")
     flags.add_argument("--workers", type=int, default=4)
     flags.add_argument("--reach", type=float, default=0.95)
     flags.add_argument("--block", type=int)
@@ -78,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     searchers = given.searchers or (SEARCHERS if given.block is None else ONE_BLOCK)
     record = read_record(Path(__file__).with_name(f"{given.grid}.csv"))
     rows = []
-    for row in measure(record, given.grid, searchers, given.schedulers, given.seeds, given.workers, given.reach, given.block):
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    for row in measure(record, given.grid, searchers, given.schedulers, seeds, given.workers, given.reach, given.block):
         console.print(f"{row.searcher} + {row.scheduler}: {_epochs(row.middle)} ({row.seconds:.0f} s)", style="dim")
         rows.append(row)
     _, whole = whole_record(sweep_of("grid", "none", 0, given.block, None, grid=given.grid), record)
@@ -90,7 +96,7 @@ def measure(
     grid: str,
     searchers: Sequence[str],
     schedulers: Sequence[str],
-    seeds: int,
+    seeds: Sequence[int],
     workers: int,
     reach: float,
     block: int | None,
@@ -101,7 +107,7 @@ def measure(
     for searcher in searchers:
         for scheduler in schedulers:
             started, reached = time.perf_counter(), []
-            for seed in range(seeds):
+            for seed in seeds:
                 sweep = sweep_of(searcher, scheduler, seed, block, size, epochs=epochs_of(record), grid=grid)
                 yardstick = Yardstick(summaries, sweep.objectives)
                 enough = reach * yardstick.whole

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 from optuna.trial import TrialState
 
 from orchestrator import pareto
-from orchestrator.gp import FIRST, _Features, _gained, _Process
+from orchestrator.gp import FIRST, BlockGp, _Features, _gained, _Process
 from orchestrator.plan import Configuration
-from orchestrator.space import Block, Choice, Range, neighbours, point
+from orchestrator.space import Block, Choice, Point, Range, neighbours, point
+from orchestrator.tpe import Memory
 from tests.orchestrator.test_study import CRAFT, LORA, plan_of, propose, run_all, stored
 
 
@@ -84,3 +86,23 @@ def test_over_several_blocks_it_asks_for_nothing_twice_and_finds_the_front_befor
     values = [[score(one)[name] for name in ("score", "trainable_parameters")] for one in order]
     last = int(np.flatnonzero(pareto.front(values, ["maximize", "minimize"])).max())
     assert last < len(order) // 2 + FIRST // 2, "the front was found no sooner than by going through all of them"
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_what_is_known_before_training_is_counted_where_points_are_few(few: bool) -> None:
+    rates = Choice((1e-4, 1e-3)) if few else Range(1e-4, 1e-3, "log_uniform")
+    block = Block(0, "lora", {"rank": Choice((1, 4, 16)), "learning_rate": rates})
+
+    def known(one: Point) -> dict[str, float] | None:
+        rank = one.parameters["rank"]
+        return None if rank == 4 else {"trainable_parameters": 1000.0 - rank}
+
+    sampler = BlockGp((block,), Memory(), 0, 0, known)
+    points = [point(block, {"rank": rank, "learning_rate": 1e-3}) for rank in (16, 1)]
+    counted = sampler._counted(points, "trainable_parameters")
+    assert (counted is None) is not few
+    if counted is not None:
+        np.testing.assert_array_equal(counted, [984, 999])
+    assert sampler._counted(points, "score") is None
+    candidates = sampler._candidates(optuna.create_study(), [])
+    assert (4 in {one.parameters["rank"] for one in candidates}) is not few, "what cannot be built is a candidate"
