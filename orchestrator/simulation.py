@@ -238,7 +238,7 @@ class _Simulation:
         """Lets one that waits go on, the furthest first."""
         if self._turns is None:
             return False
-        ready = [one for one in self._paused if self._turns.may_go_on(one)]
+        ready = [one for one in self._turns.ready() if one in self._paused]
         if not ready:
             return False
         turns = self._turns

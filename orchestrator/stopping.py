@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from craft.spec import content_hash
 from orchestrator.trial import TrialSpec
 
@@ -200,14 +202,48 @@ class _Means:
             self._epochs[at].add(entrant, fmean(until))
 
 
-@dataclass
 class _Rung:
-    """Trials that came to one rung, and those of them that went on."""
+    """The configurations that came to one rung: of each, how many rivals it has there, how many of them are better, and how
+    many are its equals and went on. Every arrival brings all of them up to date, so that a long sweep need not count anew."""
 
-    reached: Ranked = field(default_factory=Ranked)
-    went_on: Ranked = field(default_factory=Ranked)
-    low: float = math.inf
-    high: float = -math.inf
+    def __init__(self, costs: int) -> None:
+        self._places: dict[str, int] = {}
+        self._names: list[str] = []
+        self._costs = np.empty((0, costs))
+        self._scores = np.empty(0)
+        self._rivals, self._better, self._equals = (np.empty(0, int) for _ in range(3))
+        self._went_on = np.empty(0, bool)
+
+    def arrive(self, entrant: Entrant, score: float) -> None:
+        costs = np.array(entrant.costs, dtype=float)
+        rivals = (self._costs <= costs).all(axis=1)
+        held_against = (self._costs >= costs).all(axis=1)
+        self._rivals[held_against] += 1
+        self._better[held_against & (self._scores < score)] += 1
+        self._rivals = np.append(self._rivals, rivals.sum() + 1)  # itself among them
+        self._better = np.append(self._better, (rivals & (self._scores > score)).sum())
+        self._equals = np.append(self._equals, (rivals & self._went_on & (self._scores == score)).sum())
+        self._costs, self._scores = np.vstack([self._costs, costs]), np.append(self._scores, score)
+        self._went_on = np.append(self._went_on, False)
+        self._places[entrant.configuration] = len(self._names)
+        self._names.append(entrant.configuration)
+
+    def go_on(self, configuration: str) -> None:
+        place = self._places[configuration]
+        self._went_on[place] = True
+        self._equals[(self._costs >= self._costs[place]).all(axis=1) & (self._scores == self._scores[place])] += 1
+
+    def may_go_on(self, configuration: str, factor: float) -> bool:
+        return bool(self._may(factor)[self._places[configuration]])
+
+    def ready(self, factor: float) -> list[str]:
+        """Those that wait and need not."""
+        return [self._names[place] for place in np.flatnonzero(self._may(factor) & ~self._went_on)]
+
+    def _may(self, factor: float) -> np.ndarray:
+        if (self._scores == self._scores[0]).all():
+            return np.ones(len(self._scores), bool)
+        return self._better + self._equals < np.maximum(1, self._rivals // factor)
 
 
 @dataclass
@@ -230,7 +266,8 @@ class Promotion:
     factor: float = 3.0
     _rungs: dict[tuple[tuple[str, int], int], _Rung] = field(default_factory=dict)
     _epochs: dict[str, dict[str, float]] = field(default_factory=dict)
-    _standing: dict[str, tuple[Entrant, float, _Rung]] = field(default_factory=dict)
+    _standing: dict[str, _Rung] = field(default_factory=dict)
+    _level: dict[str, int] = field(default_factory=dict)
     _latest: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
 
     def report(self, entrant: Entrant, epoch: float, score: float, last: bool = False) -> bool:
@@ -245,18 +282,13 @@ class Promotion:
         epochs[entrant.key] = epoch
         self.go_on(entrant.configuration)  # it came further, so it went on
         self._latest.setdefault(entrant.group, {})[entrant.key] = score
-        levels = [*levels_at(epoch, self.grace, self.factor), *([END] if last else [])]
-        new = []
-        for level in levels:
-            rung = self._rungs.setdefault((entrant.group, level), _Rung())
-            if rung.reached.add(entrant, score):
-                rung.low, rung.high = min(rung.low, score), max(rung.high, score)
-                new.append(rung)
-        if not new:
+        level = END if last else max(levels_at(epoch, self.grace, self.factor), default=None)
+        if level is None or level <= self._level.get(entrant.key, -1):
             return False
-        for rung in new[:-1]:
-            rung.went_on.add(entrant, score)
-        self._standing[entrant.configuration] = entrant, score, new[-1]
+        self._level[entrant.key] = level
+        rung = self._rungs.setdefault((entrant.group, level), _Rung(len(entrant.costs)))
+        rung.arrive(entrant, score)
+        self._standing[entrant.configuration] = rung
         if last or not self.may_go_on(entrant.configuration):
             return True
         self.go_on(entrant.configuration)
@@ -264,20 +296,17 @@ class Promotion:
 
     def may_go_on(self, configuration: str) -> bool:
         """Whether a configuration need not wait: it stands at no rung, or is among the best there."""
-        if configuration not in self._standing:
-            return True
-        entrant, score, rung = self._standing[configuration]
-        rivals = rung.reached.rivals(entrant)
-        stay = max(1, int(sum(map(len, rivals)) / self.factor))
-        better = sum(len(scores) - bisect_right(scores, score) for scores in rivals)
-        equals = sum(bisect_right(scores, score) - bisect_left(scores, score) for scores in rung.went_on.rivals(entrant))
-        return better + equals < stay or rung.low == rung.high
+        rung = self._standing.get(configuration)
+        return rung is None or rung.may_go_on(configuration, self.factor)
+
+    def ready(self) -> list[str]:
+        """Configurations that stand at a rung and may go on."""
+        return [one for rung in self._rungs.values() for one in rung.ready(self.factor)]
 
     def go_on(self, configuration: str) -> None:
         """The configuration goes on from where it stands."""
         if configuration in self._standing:
-            entrant, score, rung = self._standing.pop(configuration)
-            rung.went_on.add(entrant, score)
+            self._standing.pop(configuration).go_on(configuration)
 
     def epochs_of(self, configuration: str) -> dict[str, float]:
         """How far each of its trials has come that has reported."""

@@ -28,7 +28,16 @@ from orchestrator.simulation import Yardstick, simulate
 from orchestrator.summary import Summary
 from tests.benchmarks.search import sweep_of
 
-PAIRS = (("random", "none"), ("random", "asha"), ("sobol", "asha"), ("tpe", "asha"), ("tpe", "hyperband"), ("tpe", "median"))
+PAIRS = (
+    ("random", "none"),
+    ("random", "asha"),
+    ("sobol", "asha"),
+    ("tpe", "asha"),
+    ("tpe", "hyperband"),
+    ("tpe", "median"),
+    ("random", "promotion"),
+    ("tpe", "promotion"),
+)
 LARGE = {
     "name": "scale",
     "tasks": ["toy/sentiment"],
