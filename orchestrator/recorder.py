@@ -43,6 +43,7 @@ class Tracker(Protocol):
     def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None: ...
     def trial_started(self, trial: TrialSpec, params: dict[str, Any]) -> None: ...
     def trial_progress(self, key: str, progress: dict[str, Any]) -> None: ...
+    def trial_paused(self, key: str) -> None: ...
     def trial_ended(self, result: TrialResult, adapter: Path | None) -> None: ...
     def configuration_ended(self, configuration: str, label: str, params: dict[str, Any], summary: dict[str, Any]) -> None: ...
 
@@ -182,6 +183,7 @@ class Recorder:
         """The trial waits for its turn: it has no result, and goes on from its last checkpoint."""
         self._waiting[key] = self._running.pop(key, {})
         self._display.paused(self._specs[key])
+        self._track("trial_paused", key)
 
     @_alone
     def not_promoted(self, recalled: Mapping[str, TrialResult]) -> None:
@@ -191,7 +193,10 @@ class Recorder:
             recalled: such results of what waits since an earlier session.
         """
         for key in self.remaining:
-            result = recalled.get(key, TrialResult(key, "stopped"))
+            result = TrialResult(key, "stopped")
+            if key in recalled:
+                self._waiting.setdefault(key, {})
+                result = recalled[key]
             if last := self._waiting.get(key):
                 result = TrialResult(key, "stopped", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0)))
             self.ended(replace(result, notes=["never among the best of its rivals, so it was not gone on with"]))

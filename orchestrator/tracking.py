@@ -122,6 +122,12 @@ class Tracker:
         if rows:
             self._write({"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}, now)
 
+    def trial_paused(self, key: str) -> None:
+        """The trial waits for its turn: its run is closed as interrupted, and opened again when it goes on."""
+        if key in self._open_trials:
+            del self._open_trials[key]
+            self._write({"kind": "trial_interrupted", "key": key})
+
     def trial_ended(self, result: TrialResult, adapter: Path | None = None) -> None:
         """Close the trial's run: final metrics, counts, status and reason; the adapter's folder becomes its artifact, and the
         folder of answers beside it, where there is one."""

@@ -135,6 +135,27 @@ def test_an_early_stop_is_told_from_a_fault(uri: str, tmp_path: Path) -> None:
     assert (run.info.status, run.data.tags["craft.status"]) == ("FINISHED", "stopped")
 
 
+def test_a_trial_that_waits_does_not_run_and_goes_on_as_the_same_run(uri: str, tmp_path: Path) -> None:
+    trial = spec()
+    tracker = start(uri, tmp_path / "runs", trial)
+    seen = []
+
+    def look() -> None:
+        assert tracker.flush(60) == 0
+        run = runs(uri)["trial", trial.key]
+        seen.append((run.info.status, run.data.tags["craft.status"]))
+
+    tracker.trial_progress(trial.key, progress(10))
+    tracker.trial_paused(trial.key)
+    look()
+    tracker.trial_started(trial)
+    look()
+    tracker.trial_ended(TrialResult(trial.key, "stopped", {"search_score": 60.0}, {}, 10))
+    look()
+    assert tracker.close(60) == 0
+    assert seen == [("KILLED", "interrupted"), ("RUNNING", "running"), ("FINISHED", "stopped")]
+
+
 @pytest.mark.parametrize(
     ("summary", "status"),
     [
