@@ -82,7 +82,8 @@ class Watch:
         self.spent: str | None = None
 
     def look(self, running: Iterable[str], ended: float) -> None:
-        """Called often: `running` are the keys of trials that run, `ended` the GPU seconds of all that have ended."""
+        """Called often: `running` are the keys of trials that run, `ended` the GPU seconds of all runs that have
+        ended, those of trials that were stopped, interrupted or wait among them."""
         now = self._clock()
         self._since = {key: self._since.get(key, now) for key in running}
         limit = self._budget.wall_clock_seconds

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from orchestrator.options import SweepOutcome
 from orchestrator.parameters import flat_parameters
 from orchestrator.progress import Display
 from orchestrator.summary import Summary, summarize
-from orchestrator.trial import TrialResult, TrialSpec
+from orchestrator.trial import Status, TrialResult, TrialSpec
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
@@ -86,6 +87,8 @@ class Recorder:
         self._ended: set[str] = set()
         self._running: dict[str, dict[str, Any]] = {}
         self._waiting: dict[str, dict[str, Any]] = {}
+        self._since: dict[str, float] = {}
+        self._spent: dict[str, float] = {}
         self._unwritten: list[TrialResult] = []
         self.add(plan.trials)
         self._catch_up()
@@ -126,6 +129,11 @@ class Recorder:
         """Keys of trials that run."""
         return list(self._running)
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What trials have taken so far, by key; their present runs are not counted."""
+        return self._spent | {key: result.seconds for key, result in self.results.items()}
+
     def step_of(self, key: str) -> int:
         """The last step that a running trial has reported; 0 before its first report."""
         return int(self._running.get(key, {}).get("step", 0))
@@ -139,6 +147,7 @@ class Recorder:
             return  # spared after Tune had asked for it
         spec = self._specs[key]
         self._running.setdefault(key, {})
+        self._since.setdefault(key, time.monotonic())
         self._display.started(spec)
         self._track("trial_started", spec, flat_parameters(spec.run))
 
@@ -162,6 +171,7 @@ class Recorder:
         began = result.key in self._running or result.key in self._waiting or result.key in self.results
         self._running.pop(result.key, None)
         self._waiting.pop(result.key, None)
+        self._since.pop(result.key, None)
         self.results[result.key] = result
         self._ended.add(result.key)
         self._unwritten.append(result)
@@ -175,13 +185,14 @@ class Recorder:
     def stopped(self, key: str) -> None:
         """A scheduler stopped the trial: its last evaluation is its result. Its configuration's other trials are spared."""
         last = self._running.get(key, {})
-        self.ended(TrialResult(key, "stopped", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0))))
+        self.ended(self._unfinished(key, "stopped", last))
         self._spare(self._specs[key].configuration)
 
     @_alone
     def paused(self, key: str) -> None:
         """The trial waits for its turn: it has no result, and goes on from its last checkpoint."""
         self._waiting[key] = self._running.pop(key, {})
+        self._spent[key] = self._taken(key)
         self._display.paused(self._specs[key])
         self._track("trial_paused", key)
 
@@ -198,7 +209,7 @@ class Recorder:
                 self._waiting.setdefault(key, {})
                 result = recalled[key]
             if last := self._waiting.get(key):
-                result = TrialResult(key, "stopped", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0)))
+                result = self._unfinished(key, "stopped", last)
             self.ended(replace(result, notes=["never among the best of its rivals, so it was not gone on with"]))
 
     @_alone
@@ -210,7 +221,7 @@ class Recorder:
         keys = list(self._running)
         for key in keys:
             last = self._running.pop(key)
-            result = TrialResult(key, "interrupted", metrics=dict(last.get("metrics", {})), steps=int(last.get("step", 0)))
+            result = self._unfinished(key, "interrupted", last)
             self.results[key] = result
             self._unwritten.append(result)
             self._display.ended(self._specs[key], result)
@@ -265,6 +276,16 @@ class Recorder:
             missing=by_status["missing"],
         )
 
+    def _unfinished(self, key: str, status: Status, last: Mapping[str, Any]) -> TrialResult:
+        """The result of a trial that has none of its own: its last evaluation, and the time it took."""
+        metrics, steps = dict(last.get("metrics", {})), int(last.get("step", 0))
+        return TrialResult(key, status, metrics=metrics, steps=steps, seconds=self._taken(key))
+
+    def _taken(self, key: str) -> float:
+        """Seconds of a trial's runs, the present one included, which ends with that."""
+        began = self._since.pop(key, None)
+        return self.seconds.get(key, 0.0) + (time.monotonic() - began if began is not None else 0.0)
+
     def _catch_up(self) -> None:
         """Tells the tracker what the driver before wrote into the ledger and died before saying."""
         settled = {key: self.results[key] for key in self._ended}
@@ -288,9 +309,9 @@ class Recorder:
             if trial.key in self._ended or trial.key in self._running:
                 continue
             before = self.results.get(trial.key)
-            metrics, steps = (dict(before.metrics), before.steps) if before else ({}, 0)
+            result = replace(before, status="stopped") if before else TrialResult(trial.key, "stopped")
             note = "spared: another trial of its configuration was stopped"
-            self.ended(TrialResult(trial.key, "stopped", metrics=metrics, steps=steps, notes=[note]))
+            self.ended(replace(result, notes=[note]))
 
     def _maybe_end_configuration(self, configuration: str) -> None:
         if any(trial.key not in self._ended for trial in self._trials_of[configuration]):

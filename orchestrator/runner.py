@@ -167,9 +167,8 @@ class _Run:
 
     def look(self) -> None:
         """Holds what has been used against the budget."""
-        results = self.recorder.results
-        ended = sum(result.seconds * self.recorder.spec(key).resources.gpus for key, result in results.items())
-        self.watch.look(self.recorder.running, ended)
+        before = sum(seconds * self.recorder.spec(key).resources.gpus for key, seconds in self.recorder.seconds.items())
+        self.watch.look(self.recorder.running, before)
 
     def to_the_end(self) -> str | None:
         """Returns why it ended before its plan did, or None."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
+
 from craft.results import Counts
 from orchestrator.ledger import Ledger
 from orchestrator.plan import Plan, Planner, make_plan
@@ -59,3 +61,31 @@ def test_a_resumed_sweep_spares_what_it_had_not_come_to_spare(tmp_path: Path) ->
         assert recorder.remaining == other
         assert recorder.results[second].metrics == {"search_score": 30.0}
         assert recorder.results[third].status == "stopped"
+
+
+def test_time_counts_also_where_it_led_to_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(tmp_path)
+    stopped, cut, waiting, *_ = (trial.key for trial in plan.trials)
+    now = 100.0
+    monkeypatch.setattr("orchestrator.recorder.time.monotonic", lambda: now)
+    with Display(6, io.StringIO(), "quiet") as display:
+        recorder = Recorder(plan, Ledger(tmp_path), display)
+        for key in (waiting, cut):
+            recorder.started(key)
+        now += 5
+        recorder.paused(waiting)
+        now += 100  # it waits
+        recorder.started(waiting)
+        now += 2
+        recorder.paused(waiting)
+        assert recorder.seconds[waiting] == 7
+        recorder.interrupted()
+        recorder.started(stopped)
+        now += 3
+        recorder.stopped(stopped)
+    results = Ledger(tmp_path).results()
+    assert (results[stopped].seconds, results[cut].seconds) == (3, 107)
+    # A resumed sweep adds to what its trials took before.
+    with Display(6, io.StringIO(), "quiet") as display:
+        again = Recorder(plan_of(tmp_path), Ledger(tmp_path), display)
+        assert {key: again.seconds[key] for key in (stopped, cut)} == {stopped: 3, cut: 107}
