@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from dashboards.data import DashboardError, Store
+    from dashboards.store import DashboardError, Store
 
     try:
         store = Store(given.tracking_uri, given.mlflow_url)
@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _export(store, sweep: str, path: Path) -> int:  # type: ignore[no-untyped-def]
     from dashboards.content import everything
-    from dashboards.data import DashboardError
     from dashboards.page import export_page
+    from dashboards.store import DashboardError
 
     content, table = everything(store, sweep)
     text = export_page(sweep, content, table)
@@ -94,7 +94,7 @@ def _serve(store, host: str, port: int) -> int:  # type: ignore[no-untyped-def]
     import uvicorn
 
     from dashboards.app import LOOPBACK, make_app
-    from dashboards.data import DashboardError
+    from dashboards.store import DashboardError
 
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -24,7 +24,7 @@ OWNERS = {
         "orchestrator/artifacts.py",
         "orchestrator/mlflow_reader.py",
         "orchestrator/registry.py",
-        "dashboards/data.py",
+        "dashboards/store.py",
     },
 }
 

@@ -29,9 +29,9 @@ from mlflow import MlflowClient
 
 from dashboards.app import make_app
 from dashboards.content import view_of
-from dashboards.data import Store
 from dashboards.page import as_json
 from dashboards.panels import PANELS, spec_of
+from dashboards.store import Store
 from orchestrator.manifest import hardware
 from tests.dashboards.browser import Browser
 from tests.dashboards.synthetic import START, FakeRun, configuration, experiment_of, sweep_run, write_many

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from dashboards.data import Store
+from dashboards.store import Store
 from tests.dashboards.synthetic import FakeRun, write_sweep
 
 

@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 
 from dashboards.__main__ import main
 from dashboards.app import make_app
-from dashboards.data import Store
+from dashboards.store import Store
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.dashboards.synthetic import FakeRun, configuration, experiment_of, grid, sweep_run, write_many, write_sweep
 

@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 from dashboards.content import state_of
-from dashboards.data import Store
 from dashboards.frames import Frames, RunRow, build_frames
 from dashboards.page import as_json
 from dashboards.panels import PANELS, View, make_view, spec_of
@@ -28,6 +27,7 @@ from dashboards.panels.slices import heat_data
 from dashboards.panels.spending import volume_data
 from dashboards.panels.table import data as table_data
 from dashboards.published import published_model, published_rows
+from dashboards.store import Store
 from orchestrator.pareto import hypervolume, knee, log_axes, reference_point
 from tests.dashboards.synthetic import FakeRun, configuration, grid, sweep_run
 
@@ -345,7 +345,7 @@ def test_methods_keep_their_colours() -> None:
 
 
 def test_nothing_heavy_is_imported() -> None:
-    modules = "dashboards.app, dashboards.content, dashboards.data"
+    modules = "dashboards.app, dashboards.content, dashboards.store"
     heavy = {"torch", "ray", "transformers", "peft"}
     script = f"import sys, {modules}, mlflow; mlflow.MlflowClient; print({heavy} & {{*sys.modules}})"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

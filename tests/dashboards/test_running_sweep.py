@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.data import DashboardError, Store
+from dashboards.store import DashboardError, Store
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.dashboards.test_browser import POINTS, READY, ROWS, SET, place
 from tests.mlflow_server import Server

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from dashboards.data import Store
 from dashboards.frames import RunRow
+from dashboards.store import Store
 from dashboards.store_file import StoreFile, Wanted
 from tests.dashboards.synthetic import START, FakeRun, configuration, grid, sweep_run, write_sweep
 

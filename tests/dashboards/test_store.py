@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from dashboards.data import DashboardError, Store
 from dashboards.frames import Frames, typed
+from dashboards.store import DashboardError, Store
 from tests.dashboards.synthetic import START, configuration, experiment_of, grid, sweep_run, write_many, write_sweep
 
 SCORES = {"mrpc": [88.0, 90.0], "rte": [70.0, 74.0]}
