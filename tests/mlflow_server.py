@@ -14,7 +14,7 @@ from pathlib import Path
 class Server:
     """`mlflow server` with one worker, as a process that can be stopped and started on the same port.
 
-    With a `password` it asks whoever comes for one (user `admin`), as that of `orchestrator/cluster` does.
+    With a `password` it asks whoever comes for one (user `admin`), as that of `orchestrator/deploy` does.
     """
 
     def __init__(self, backend: str, folder: Path, password: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """A whole sweep whose tracking server goes away in the middle, its database restarted without grace meanwhile.
 
-The server is MLflow's own, on PostgreSQL, and asks for a password, as that of `orchestrator/cluster` does.
+The server is MLflow's own, on PostgreSQL, and asks for a password, as that of `orchestrator/deploy` does.
 """
 
 from __future__ import annotations

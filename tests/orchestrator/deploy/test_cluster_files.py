@@ -1,4 +1,4 @@
-"""The files of `orchestrator/cluster`: their structure, and the Slurm script against a scheduler that is not there."""
+"""The files of `orchestrator/deploy`: their structure, and the Slurm script against a scheduler that is not there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import yaml
 
 from orchestrator.run import parser
 
-FOLDER = Path(__file__).parent.parent.parent / "orchestrator" / "cluster"
+FOLDER = Path(__file__).parents[3] / "orchestrator" / "deploy"
 SLURM = FOLDER / "slurm.sbatch"
 
 
