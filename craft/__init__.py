@@ -19,8 +19,8 @@ import wrapt
 if TYPE_CHECKING:
     from craft.adapters import load_adapter
     from craft.config import CraftConfig
+    from craft.factors.hosvd import TuckerFactors, hosvd
     from craft.model import CraftModel
-    from craft.tucker import TuckerFactors, hosvd
 
 __version__ = "0.1.0"
 __all__ = ["CraftConfig", "CraftModel", "TuckerFactors", "hosvd", "load_adapter"]

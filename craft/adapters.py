@@ -26,7 +26,8 @@ from craft.fingerprint import FACTORS, FINGERPRINT
 from craft.methods import BuildContext, find_method, refuse_elsewhere
 from craft.models import TASK_TYPES, head_names, is_head, load_model, load_tokenizer, quiet_libraries
 from craft.resizing import RESIZABLE, resized
-from craft.spec import RunSpec, WarmStart
+from craft.settings import WarmStart
+from craft.spec import RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -4,7 +4,7 @@ J mean something in one basis alone: the columns of U1, U2, U3. So beside J the 
 
     craft_fingerprint.<stack>_weights      SHA-256 of the stacked weights, 32 bytes
     craft_fingerprint.<stack>_shape        L, d_out, d_in and r1, r2, r3
-    craft_fingerprint.<stack>_algorithm    `craft.tucker.ALGORITHM`, as bytes
+    craft_fingerprint.<stack>_algorithm    `craft.factors.hosvd.ALGORITHM`, as bytes
     craft_fingerprint.<stack>_sketch       `TuckerFactors.sketch`, float32
     craft_factors.<stack>_core _u1 _u2 _u3 only with save_factors
 
@@ -19,13 +19,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from craft.factors.hosvd import ALGORITHM, TuckerFactors, sketch_difference
 from craft.stack import Stack
-from craft.tucker import ALGORITHM, TuckerFactors, sketch_difference
 
 FINGERPRINT = "craft_fingerprint."
 FACTORS = "craft_factors."
 TOLERANCE = 1e-3
-"""Largest sketch difference at which two bases are the same; see `craft.tucker.sketch_difference`."""
+"""Largest sketch difference at which two bases are the same; see `craft.factors.hosvd.sketch_difference`."""
 
 _PARTS = ("core", "u1", "u2", "u3")
 _ELSEWHERE = "To use it beside other weights, load it on its own base and export it with to_lora()."

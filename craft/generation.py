@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from craft.export import merged
-from craft.spec import GenerationSettings
+from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
 from craft.texts import Tick
 

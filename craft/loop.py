@@ -30,7 +30,7 @@ from craft.measure import Meter
 from craft.models import head_names, is_head
 from craft.parallel import Team
 from craft.results import RunFailed
-from craft.spec import TrainingSettings
+from craft.settings import TrainingSettings
 from craft.tasks import Kind
 from craft.tasks.prompts import IGNORED
 

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from craft.config import CraftConfig
+from craft.factors.hashing import hash_weights
+from craft.factors.hosvd import resolve_ranks
+from craft.factors.store import default_store
 from craft.projections import Located, Stacks, find_projections, find_targets
 from craft.stack import Stack
-from craft.store import default_store, hash_weights
-from craft.tucker import resolve_ranks
 
 
 def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:

@@ -1,309 +1,138 @@
-"""FactorStore: every decomposition made once, then shared by all trials, processes and hosts that see the folder.
-
-::
-
-    weights --SHA-256--> key --> <root>/factors/<key>.safetensors     largest ranks asked so far; smaller ones are slices
-                                 <root>/factors/<key>.lock            held by the one process that decomposes
-
-The key is made of the weights' own bytes, the projection's name and the algorithm's version, so that a file is either right
-for these weights or not found; the weights are read whole at every call, at about a gigabyte a second the first time
-(`hash_weights`), and so cannot be changed in place unnoticed. A file is written aside and renamed, its checksum is checked when
-a process first opens it, and a wrong one is made anew. The folder's size is bounded: what was used least recently goes first.
-
-Where the folder cannot be written the factors are computed, handed out and kept by this process alone, with a warning.
-
-`python -m craft.store list | verify | clear` looks after the folder.
-"""
+"""`python -m craft.store`: look at the stored decompositions, check them, throw them away."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import re
-import threading
+import argparse
+import sys
 import time
-import warnings
-from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 
-import torch
-import xxhash
 from filelock import FileLock, Timeout
-from torch import Tensor
+from rich.console import Console
+from rich.table import Table
 
-from craft.factor_file import SUFFIX, CorruptFactors, FactorOrigin, read_factors, tensor_bytes, unfinished, write_factors
-from craft.tucker import Ranks, TuckerFactors, hosvd, resolve_ranks, stack_shape
-
-DEFAULT_MAX_BYTES = 20 * 1000**3
-_LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop the others for ever
-_FORGOTTEN = 86400.0  # seconds after which an unfinished file of any key is its dead writer's
-_REMEMBERED = 32
-_PARALLEL_HASHING = 64 * 2**20
-_REMEMBERED_DIGESTS = 4096  # layers' weights
-
-_digests: dict[tuple[str, bytes], bytes] = {}
-"""What `hash_weights` has found in this process: dtype, shape and checksum of a weight -> its SHA-256."""
+from craft.factors.factor_file import CorruptFactors, read_factors, read_origin, unfinished
+from craft.factors.hosvd import ALGORITHM
+from craft.factors.store import FactorStore
 
 
-class StoreWarning(UserWarning):
-    """The store could not keep a decomposition; the factors handed out are right all the same."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 1 where `verify` found a file that is wrong, 2 for a wrong call."""
+    parser = argparse.ArgumentParser(
+        prog="python -m craft.store",
+        description="Stored decompositions of model weights. They are a cache: whatever is removed is made again when needed.",
+        epilog="The folder is CRAFT_CACHE_DIR (else ~/.cache/craft), its bound CRAFT_CACHE_MAX_BYTES (else 20GB). "
+        "Examples: python -m craft.store list; python -m craft.store verify --remove; python -m craft.store clear 3fa9",
+    )
+    parser.add_argument("--dir", type=Path, help="another cache folder")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what is stored, the least recently used first")
+    verify = commands.add_parser("verify", help="read every file whole and check its checksum")
+    verify.add_argument("--remove", action="store_true", help="remove the wrong ones")
+    clear = commands.add_parser("clear", help="remove stored decompositions: all of them, or those whose key begins as given")
+    clear.add_argument("keys", nargs="*", help="beginnings of keys, as `list` shows them")
+    options = parser.parse_args(arguments)
+    store = FactorStore(options.dir)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    if options.command == "list":
+        return _list(store, console)
+    if options.command == "verify":
+        return _verify(store, console, options.remove)
+    return _clear(store, console, options.keys)
 
 
-class FactorStore:
-    """Decompositions on disk, addressed by the weights' content.
-
-    Attributes:
-        root: the cache folder; `CRAFT_CACHE_DIR`, or `~/.cache/craft`, if absent.
-        max_bytes: bound on all stored files; `CRAFT_CACHE_MAX_BYTES`, or 20 GB, if absent.
-        decompositions: how many this object has computed.
-    """
-
-    def __init__(self, root: Path | str | None = None, max_bytes: int | None = None) -> None:
-        self.root = Path(root) if root is not None else default_root()
-        self.max_bytes = max_bytes if max_bytes is not None else _max_bytes_from_environment()
-        self.decompositions = 0
-        self._open: OrderedDict[str, tuple[TuckerFactors, tuple[int, ...]]] = OrderedDict()
-        self._guard = threading.Lock()
-
-    def __reduce__(self) -> tuple[type[FactorStore], tuple[Path, int]]:
-        return FactorStore, (self.root, self.max_bytes)
-
-    @property
-    def folder(self) -> Path:
-        return self.root / "factors"
-
-    def path(self, key: str) -> Path:
-        return self.folder / f"{key}{SUFFIX}"
-
-    def get(
-        self,
-        weights: Sequence[Tensor],
-        ranks: Sequence[int | str],
-        *,
-        name: str,
-        device: torch.device | str | None = None,
-        weights_hash: str | None = None,
-    ) -> TuckerFactors:
-        """The factors of a stack at `ranks`, decomposed at most once for all who share the folder.
-
-        Args:
-            weights: L tensors of (d_out, d_in).
-            ranks: (r1, r2, r3) or 'all'; where more is stored, leading slices are served.
-            name: the projection (part of the address and what `list` shows).
-            device: where to decompose if it must be done; the weights' own device if absent.
-            weights_hash: `hash_weights(weights)`, from a caller that has just computed it.
-
-        Returns:
-            Factors on the CPU, mapped from the file. They are shared by all callers in this process: copy before writing.
-
-        Raises:
-            ValueError: as `craft.tucker.hosvd` does.
-        """
-        shape = stack_shape(weights)
-        wanted = resolve_ranks(ranks, shape, name=f"projection {name!r}")
-        origin = FactorOrigin(name, shape, str(weights[0].dtype), weights_hash or hash_weights(weights))
-        # Outside inference mode, so that versions are counted and the factors may take part in autograd.
-        with self._guard, torch.inference_mode(False), torch.no_grad():
-            held = self._remembered(origin.key)
-            if held is None or not _covers(held, wanted):
-                held = self._read(origin)
-                if held is None or not _covers(held, wanted):
-                    held = self._make(origin, wanted, weights, device)
-                self._remember(origin.key, held)
-        with contextlib.suppress(OSError):
-            os.utime(self.path(origin.key))  # the least recently used go first
-        return held.slice(wanted)
-
-    def files(self) -> list[Path]:
-        """Stored decompositions, the least recently used first."""
-        found = [(path, _stat(path)) for path in self.folder.glob(f"*{SUFFIX}")]
-        return [path for path, stat in sorted(found, key=lambda pair: pair[1].st_mtime if pair[1] else 0.0) if stat]
-
-    def _make(
-        self, origin: FactorOrigin, wanted: Ranks, weights: Sequence[Tensor], device: torch.device | str | None
-    ) -> TuckerFactors:
-        """Decompose and store, unless another process has done so by the time the lock is ours."""
-        path = self.path(origin.key)
-        lock = FileLock(path.with_suffix(".lock"))
+def _list(store: FactorStore, console: Console) -> int:
+    files = store.files()
+    if not files:
+        console.print(f"{store.folder} holds no decompositions.", highlight=False, soft_wrap=True)
+        return 0
+    table = Table(box=None)
+    for heading in ("key", "projection", "L x d_out x d_in", "weights", "ranks", "size", "used"):
+        table.add_column(heading, no_wrap=True)
+    total = 0
+    for path in files:
+        stat = path.stat()
+        total += stat.st_size
+        used = _ago(time.time() - stat.st_mtime)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=_LOCK_PATIENCE)
-        except (OSError, Timeout) as error:
-            return self._decompose(origin, wanted, weights, device, unkept=error)
+            origin, ranks = read_origin(path)
+        except (CorruptFactors, FileNotFoundError):
+            table.add_row(path.stem[:12], "unreadable", "", "", "", _size(stat.st_size), used)
+            continue
+        old = "" if origin.algorithm == ALGORITHM else f" ({origin.algorithm})"
+        shape, dtype = " x ".join(map(str, origin.shape)), origin.dtype.removeprefix("torch.")
+        row = (origin.projection + old, shape, f"{dtype} {origin.weights[:8]}", ", ".join(map(str, ranks)))
+        table.add_row(path.stem[:12], *row, _size(stat.st_size), used)
+    console.print(table)
+    summary = f"{len(files)} decompositions, {_size(total)} of at most {_size(store.max_bytes)}, in {store.folder}"
+    console.print(summary, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _verify(store: FactorStore, console: Console, remove: bool) -> int:
+    wrong = 0
+    files = store.files()
+    for path in files:
         try:
-            held = self._read(origin, warn=True)
-            if held is not None and _covers(held, wanted):
-                return held
-            for torn in unfinished(self.folder, origin.key):  # the lock is ours: their writers are dead
-                torn.unlink(missing_ok=True)
-            ranks = wanted if held is None else _larger(held.ranks, wanted)
-            made = self._decompose(origin, ranks, weights, device)
-            self._keep(made, origin)
-        finally:
-            lock.release()
-        return self._read(origin) or made
-
-    def _decompose(
-        self,
-        origin: FactorOrigin,
-        ranks: Ranks,
-        weights: Sequence[Tensor],
-        device: torch.device | str | None,
-        unkept: BaseException | None = None,
-    ) -> TuckerFactors:
-        if unkept is not None:
-            self._warn_unkept(origin, str(unkept))
-        self.decompositions += 1
-        return hosvd(weights, ranks, device=device).to("cpu")
-
-    def _keep(self, factors: TuckerFactors, origin: FactorOrigin) -> None:
-        size = sum(part.nbytes for part in (factors.core, factors.u1, factors.u2, factors.u3, *factors.singular_values))
-        if size > self.max_bytes:
-            self._warn_unkept(origin, f"it is larger ({size:,} bytes) than the store may be ({self.max_bytes:,} bytes)")
-            return
-        try:
-            write_factors(self.path(origin.key), factors, origin)
-        except OSError as error:
-            self._warn_unkept(origin, str(error))
-        self._shrink(spare=self.path(origin.key))
-
-    def _shrink(self, spare: Path) -> None:
-        """Remove what was used least recently until all files together are within bounds."""
-        with contextlib.suppress(OSError):
-            sizes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
-            excess = sum(sizes.values()) - self.max_bytes
-            for path, size in sizes.items():
-                if excess <= 0:
-                    break
-                if path != spare:
-                    path.unlink(missing_ok=True)  # who has it open keeps it
-                    excess -= size
-            for torn in unfinished(self.folder):
-                if (stat := _stat(torn)) and time.time() - stat.st_mtime > _FORGOTTEN:
-                    torn.unlink(missing_ok=True)
-
-    def _read(self, origin: FactorOrigin, warn: bool = False) -> TuckerFactors | None:
-        path = self.path(origin.key)
-        try:
-            factors, found = read_factors(path)
-            if found != origin:
+            _, origin = read_factors(path)
+            if origin.key != path.stem:
                 raise CorruptFactors(f"{path} holds the factors of other weights than its name says")
         except FileNotFoundError:
-            return None
+            continue
         except CorruptFactors as error:
-            if warn:
-                warnings.warn(f"{error}. It is made anew.", StoreWarning, stacklevel=4)
-            return None
-        return factors
-
-    def _remembered(self, key: str) -> TuckerFactors | None:
-        if key not in self._open:
-            return None
-        factors, versions = self._open[key]
-        if versions != _versions(factors):  # a caller wrote into what all share: the file still has it right
-            del self._open[key]
-            return None
-        self._open.move_to_end(key)
-        return factors
-
-    def _remember(self, key: str, factors: TuckerFactors) -> None:
-        self._open[key] = (factors, _versions(factors))
-        while len(self._open) > _REMEMBERED:
-            self._open.popitem(last=False)
-
-    def _warn_unkept(self, origin: FactorOrigin, reason: str) -> None:
-        warnings.warn(
-            f"the factors of projection {origin.projection!r} cannot be kept in {self.folder}: {reason}. They are computed "
-            "and used all the same, but every process will compute them again. Set CRAFT_CACHE_DIR to a folder that can be "
-            "written, or CRAFT_CACHE_MAX_BYTES to a larger bound.",
-            StoreWarning,
-            stacklevel=5,
-        )
+            wrong += 1
+            console.print(f"wrong: {error}", highlight=False, soft_wrap=True)
+            if remove:
+                path.unlink(missing_ok=True)
+    fate = "" if not wrong else " and removed" if remove else "; they are made anew when next asked for"
+    console.print(f"{len(files)} files checked, {wrong} wrong{fate}.", highlight=False, soft_wrap=True)
+    return 1 if wrong else 0
 
 
-def default_root() -> Path:
-    """`CRAFT_CACHE_DIR`, or `~/.cache/craft`."""
-    given = os.environ.get("CRAFT_CACHE_DIR")
-    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "craft"
+def _clear(store: FactorStore, console: Console, keys: Sequence[str]) -> int:
+    chosen = [path for path in store.files() if not keys or any(path.stem.startswith(key) for key in keys)]
+    unknown = [key for key in keys if not any(path.stem.startswith(key) for path in chosen)]
+    if unknown:
+        print(f"no stored key begins with {', '.join(unknown)}; `python -m craft.store list` shows them", file=sys.stderr)
+        return 2
+    freed = 0
+    for path in chosen:
+        freed += path.stat().st_size
+        path.unlink(missing_ok=True)
+    if not keys:
+        _sweep(store)
+    console.print(f"{len(chosen)} decompositions removed, {_size(freed)} freed.", highlight=False, soft_wrap=True)
+    return 0
 
 
-def default_store() -> FactorStore:
-    """The process's store of the folder and bound that the environment names now."""
-    return _store_of(default_root(), _max_bytes_from_environment())
+def _sweep(store: FactorStore) -> None:
+    """Remove killed writers' leavings and locks, but not those of a decomposition that is being made now."""
+    for path in [*unfinished(store.folder), *store.folder.glob("*.lock")]:
+        lock_file = store.path(path.name.lstrip(".").split(".")[0]).with_suffix(".lock")
+        lock = FileLock(lock_file)
+        try:
+            with lock.acquire(timeout=0):
+                path.unlink(missing_ok=True)
+                lock_file.unlink(missing_ok=True)
+        except (OSError, Timeout):
+            continue
 
 
-def hash_weights(weights: Sequence[Tensor]) -> str:
-    """SHA-256 of all weights: dtype, shape and raw bytes of each layer, in order.
-
-    The SHA-256 of bytes that this process has hashed before is remembered, and found by their 128-bit XXH3 checksum, which
-    reads all bytes too, several times faster: a change in place, of one bit, is another checksum.
-    """
-    if sum(weight.nbytes for weight in weights) > _PARALLEL_HASHING:
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            digests = list(pool.map(_digest, weights))
-    else:
-        digests = [_digest(weight) for weight in weights]
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
 
 
-def _digest(weight: Tensor) -> bytes:
-    kind, content = f"{weight.dtype} {tuple(weight.shape)}", tensor_bytes(weight)
-    known = (kind, xxhash.xxh3_128_digest(content))
-    digest = _digests.get(known)
-    if digest is None:
-        layer = hashlib.sha256(kind.encode())
-        layer.update(content)
-        digest = layer.digest()
-        if len(_digests) >= _REMEMBERED_DIGESTS:
-            _digests.clear()
-        _digests[known] = digest
-    return digest
-
-
-@lru_cache(maxsize=8)
-def _store_of(root: Path, max_bytes: int) -> FactorStore:
-    return FactorStore(root, max_bytes)
-
-
-def _max_bytes_from_environment() -> int:
-    text = os.environ.get("CRAFT_CACHE_MAX_BYTES", "").strip()
-    if not text:
-        return DEFAULT_MAX_BYTES
-    units = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.lower())
-    if match is None:
-        raise ValueError(f"CRAFT_CACHE_MAX_BYTES is {text!r}: give a number of bytes, or one with a unit, such as 20GB")
-    return int(float(match[1]) * units[match[2]])
-
-
-def _covers(factors: TuckerFactors, ranks: Ranks) -> bool:
-    return all(held >= wanted for held, wanted in zip(factors.ranks, ranks, strict=True))
-
-
-def _larger(one: Ranks, other: Ranks) -> Ranks:
-    return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
-
-
-def _versions(factors: TuckerFactors) -> tuple[int, ...]:
-    return tuple(part._version for part in (factors.core, factors.u1, factors.u2, factors.u3))
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
-
-
-def _main() -> None:
-    from craft.store_cli import main
-
-    raise SystemExit(main())
+def _ago(seconds: float) -> str:
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"
 
 
 if __name__ == "__main__":
-    _main()
+    raise SystemExit(main())

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.encoding import Collator, Example, remembered
-from craft.spec import GenerationSettings
+from craft.settings import GenerationSettings
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ import yaml
 from pydantic import AliasChoices, ValidationError
 
 from craft.methods import METHODS, find_method, refuse_elsewhere
-from craft.spec import DataSettings, RunSpec, TrainingSettings, WarmStart
+from craft.settings import DataSettings, TrainingSettings, WarmStart
+from craft.spec import RunSpec
 from craft.tasks import find_task
 
 if TYPE_CHECKING:

@@ -36,8 +36,9 @@ from craft.process import OutOfMemory, memory_errors_named, own_process_state
 from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
 from craft.run import Listener, Run, read_checkpoint
 from craft.scoring import Scorer, make_scorer
+from craft.settings import TrainingSettings
 from craft.sharding import shard_base
-from craft.spec import RunSpec, TrainingSettings
+from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
 from craft.texts import Tick

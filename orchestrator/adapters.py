@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from craft.checkpoint import MANIFEST_FILE
-from craft.spec import DataSettings
+from craft.settings import DataSettings
 from craft.tasks import find_task
 from orchestrator.front import full_label
 from orchestrator.looking_back import answer, flags_for

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from craft.spec import Settings
+from craft.settings import Settings
 
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)\s*")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import Counts
-from craft.spec import RunSpec, content_hash
+from craft.settings import content_hash
+from craft.spec import RunSpec
 from orchestrator.journal import read
 from orchestrator.ledger import Ledger
 from orchestrator.parameters import flat_parameters, flatten

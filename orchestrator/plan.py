@@ -21,7 +21,8 @@ from pydantic import ValidationError
 
 from craft.methods import METHODS
 from craft.results import Counts, RunFailed
-from craft.spec import RunSpec, WarmStart, content_hash
+from craft.settings import WarmStart, content_hash
+from craft.spec import RunSpec
 from craft.tasks import find_task
 from orchestrator.algorithms import ALGORITHMS
 from orchestrator.configuration import Configuration, Dropped

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from craft.resizing import RESIZABLE
-from craft.spec import TrainingSettings, content_hash
+from craft.settings import TrainingSettings, content_hash
 from orchestrator import pareto
 from orchestrator.mistakes import SweepError
 from orchestrator.ordering import has_order, ordered

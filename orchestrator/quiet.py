@@ -17,7 +17,6 @@ from typing import IO
 
 LOG_FILE = "sweep.log"
 
-
 _screens: list[IO[str]] = []
 
 

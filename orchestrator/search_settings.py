@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_serializer, model_validator
 
-from craft.spec import Settings
+from craft.settings import Settings
 from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.mistakes import Mistake, unknown
 from orchestrator.ordering import is_fixed, is_ordered

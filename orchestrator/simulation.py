@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from craft.spec import TrainingSettings, content_hash
+from craft.settings import TrainingSettings, content_hash
 from orchestrator import pareto
 from orchestrator.budget import Watch
 from orchestrator.learning_curves import BEFOREHAND, Curve, Record

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import AliasChoices, ValidationError
 
 from craft.methods import METHODS, Method
-from craft.spec import Settings, TrainingSettings
+from craft.settings import Settings, TrainingSettings
 from orchestrator.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown, unknown
 from orchestrator.resources import Resources
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from craft.spec import content_hash
+from craft.settings import content_hash
 from orchestrator.trial import TrialSpec
 
 if TYPE_CHECKING:

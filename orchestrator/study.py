@@ -30,7 +30,7 @@ from optuna.samplers import BaseSampler, NSGAIIISampler, NSGAIISampler
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
-from craft.spec import content_hash
+from craft.settings import content_hash
 from orchestrator.cma import CmaSampler
 from orchestrator.dimensions import Encoding
 from orchestrator.gp import BlockGp

@@ -18,7 +18,7 @@ import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from craft.results import Counts
-from craft.spec import DataSettings, Protocol, Settings, TrainingSettings
+from craft.settings import DataSettings, Protocol, Settings, TrainingSettings
 from craft.tasks import TASKS, expand_tasks, find_task, suite_names
 from orchestrator.budget import Budget
 from orchestrator.mistakes import Mistake, SweepError, YamlPath, dotted, from_pydantic, nearest, shown, unknown

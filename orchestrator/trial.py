@@ -20,7 +20,8 @@ from typing import Any, Literal, Protocol
 
 from craft.checkpoint import newest_valid
 from craft.results import Progress, RunFailed, RunResult
-from craft.spec import RunSpec, TrainingSettings
+from craft.settings import TrainingSettings
+from craft.spec import RunSpec
 from orchestrator.resources import Resources
 
 Status = Literal["finished", "failed", "stopped", "interrupted"]

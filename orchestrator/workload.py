@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from craft.spec import TrainingSettings
+from craft.settings import TrainingSettings
 from craft.tasks import find_task
 from orchestrator.plan import Configuration, Plan
 from orchestrator.sweep import Sweep

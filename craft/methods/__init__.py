@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from craft.spec import Settings
+from craft.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from craft.methods import BuildContext, Method
 from craft.methods.projected import letters
-from craft.spec import Settings
+from craft.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,8 +60,8 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
 
 def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
     """The parameters with the ranks of each stack as numbers: `all` is what it stands for on `model`."""
+    from craft.factors.hosvd import resolve_ranks
     from craft.projections import find_projections
-    from craft.tucker import resolve_ranks
 
     stacks = find_projections(model, parameters.projections)
     ranks = {name: list(resolve_ranks(parameters.ranks, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 from craft.methods import BuildContext
-from craft.spec import Settings
+from craft.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn

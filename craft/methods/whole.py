@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from craft.methods import BuildContext, Method
-from craft.spec import Settings
+from craft.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from craft.spec import CustomTask, DataSettings
+from craft.settings import CustomTask, DataSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.spec import DataSettings
+from craft.settings import DataSettings
 from craft.tasks import RawData, Task
 from craft.tasks.extraction import PATTERNS, RESPONSE, family_of
 from craft.tasks.files import DataError, Rows, read_rows

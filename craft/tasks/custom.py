@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from craft.spec import CustomTask, DataSettings
+from craft.settings import CustomTask, DataSettings
 from craft.tasks import RawData, Task
 from craft.tasks.files import DataError, Rows, read_rows
 from craft.tasks.rows import class_index, fingerprint, label_name, to_dataset

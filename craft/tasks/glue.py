@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from craft.spec import DataSettings
+from craft.settings import DataSettings
 from craft.tasks import RawData, Task
 from craft.tasks.files import DataError, Rows, read_rows
 from craft.tasks.rows import fingerprint, to_dataset

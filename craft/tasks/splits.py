@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from craft.spec import DataSettings, Protocol
+from craft.settings import DataSettings, Protocol
 from craft.tasks import RawData, Task
 from craft.tasks.files import DataError
 

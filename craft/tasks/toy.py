@@ -17,7 +17,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from craft.spec import DataSettings
+from craft.settings import DataSettings
 from craft.tasks import RawData, Task, toy_grammar
 from craft.tasks.rows import fingerprint
 

@@ -25,10 +25,10 @@ from safetensors.torch import load_file
 from tensorly.decomposition import tucker
 from torch import Tensor
 
-from craft import store as store_module
+from craft.factors import store as store_module
+from craft.factors.hosvd import hosvd
+from craft.factors.store import FactorStore
 from craft.models import MINILM, resolve_model
-from craft.store import FactorStore
-from craft.tucker import hosvd
 from tests.benchmarks.timing import alternate, machine, table
 
 GRID = list(itertools.product((2, 4, 6), (32, 64, 128), (32, 64, 128)))

@@ -16,7 +16,8 @@ from craft.adapters import load_adapter
 from craft.encoding import Collator
 from craft.loop import LengthGrouped
 from craft.results import Progress, RunFailed, RunResult
-from craft.spec import GenerationSettings, RunSpec
+from craft.settings import GenerationSettings
+from craft.spec import RunSpec
 from craft.tasks.extraction import extract
 from craft.tasks.prompts import IGNORED
 from craft.texts import encode_texts, mean_token_loss, token_loss

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from craft.bypass import HybridLinear, bypass, cheapest, core_offsets, dropout_masks, weight_delta, weight_form
-from craft.tucker import TuckerFactors, hosvd
+from craft.factors.hosvd import TuckerFactors, hosvd
 
 L, D_OUT, D_IN, RANKS, SCALING = 4, 12, 20, (3, 5, 7), 1.5
 

@@ -17,8 +17,8 @@ from transformers.pytorch_utils import Conv1D
 
 from craft import CraftConfig
 from craft.export import merged, to_lora
+from craft.factors.hosvd import hosvd
 from craft.layer import CraftLinear
-from craft.tucker import hosvd
 
 TinyModel = Callable[..., Any]
 IDS = torch.arange(24).view(2, 12) % 60 + 1

@@ -19,7 +19,8 @@ from craft.evaluation import collapse_note
 from craft.loop import evaluation_steps, total_steps
 from craft.process import OutOfMemory
 from craft.results import Progress, RunFailed, RunResult
-from craft.spec import RunSpec, TrainingSettings
+from craft.settings import TrainingSettings
+from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.training import StopRun, smaller_micro_batch, train_run
 

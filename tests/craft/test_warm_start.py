@@ -14,7 +14,8 @@ from craft.adapters import load_adapter, start_from
 from craft.methods import METHODS, BuildContext
 from craft.models import head_names, is_head, load_model
 from craft.results import Progress, RunFailed
-from craft.spec import RunSpec, WarmStart
+from craft.settings import WarmStart
+from craft.spec import RunSpec
 from craft.train import _parser, main, run_spec
 from craft.training import StopRun, newest_valid, train_run
 

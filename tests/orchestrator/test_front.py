@@ -14,7 +14,8 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from craft.spec import RunSpec, TrainingSettings
+from craft.settings import TrainingSettings
+from craft.spec import RunSpec
 from orchestrator.front import caption, latex, markdown, size, terminal_table, write_csv, write_front
 from orchestrator.front_picture import _draw_method
 from orchestrator.parameters import flat_parameters, text

@@ -9,7 +9,8 @@ import pytest
 
 from craft.checkpoint import write_folder
 from craft.results import Counts, Progress, RunFailed, RunResult
-from craft.spec import RunSpec, TrainingSettings
+from craft.settings import TrainingSettings
+from craft.spec import RunSpec
 from orchestrator.trial import TrialResult, TrialSpec, is_transient, out_of_memory, run_trial
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
-from craft.spec import RunSpec, TrainingSettings
+from craft.settings import TrainingSettings
+from craft.spec import RunSpec
 from orchestrator.tracking import Tracker
 from orchestrator.trial import TrialResult, TrialSpec
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from craft.spec import DataSettings
+from craft.settings import DataSettings
 from craft.tasks import TASKS, expand_tasks
 from craft.tasks.commonsense import HUB, TESTS, mixture, notes, response
 from craft.tasks.extraction import PATTERNS, extract, family_of, options, response_part, score

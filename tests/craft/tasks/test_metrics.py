@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from craft.spec import DataSettings
+from craft.settings import DataSettings
 from craft.tasks import TASKS, find_task
 from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide
 

@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from craft import factor_file, store, store_cli
-from craft.factor_file import CorruptFactors, read_factors, read_origin
-from craft.store import FactorStore, StoreWarning, default_store, hash_weights
-from craft.tucker import TuckerFactors, hosvd
+from craft import store as store_cli
+from craft.factors import factor_file, store
+from craft.factors.factor_file import CorruptFactors, read_factors, read_origin
+from craft.factors.hashing import hash_weights
+from craft.factors.hosvd import TuckerFactors, hosvd
+from craft.factors.store import FactorStore, StoreWarning, default_store
 
 _CHILDREN = """
 import hashlib, json, os, sys

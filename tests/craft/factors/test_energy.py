@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from craft import energy, energy_report
-from craft.energy import initialization_bound, noise_share, perturbation, stack_energy
-from craft.tucker import hosvd
+from craft import tucker as energy_report
+from craft.factors import energy
+from craft.factors.energy import initialization_bound, noise_share, perturbation, stack_energy
+from craft.factors.hosvd import hosvd
 
 
 def _numpy_share(stack: np.ndarray, ranks: tuple[int, int, int]) -> float:

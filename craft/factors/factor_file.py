@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from craft.disk import replacing
-from craft.tucker import ALGORITHM, TuckerFactors
+from craft.factors.hosvd import ALGORITHM, TuckerFactors
 
 SUFFIX = ".safetensors"
 
@@ -38,7 +38,7 @@ class FactorOrigin:
         shape: (L, d_out, d_in).
         dtype: of the weights.
         weights: SHA-256 of their bytes, see `hash_weights`.
-        algorithm: `craft.tucker.ALGORITHM` of the code that wrote the file.
+        algorithm: `craft.factors.hosvd.ALGORITHM` of the code that wrote the file.
     """
 
     projection: str

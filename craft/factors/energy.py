@@ -4,7 +4,7 @@ A share of energy is a share of squared norm: ||R||^2 / ||W||^2, and as the fact
 every rank triple's share is read off one core. It is set beside the share that the same ranks keep of Gaussian noise of the
 same shape: a stack with no structure at all. All formulas are exact in expectation unless they say otherwise.
 
-`python -m craft.tucker report MODEL` prints them (`craft.energy_report`).
+`python -m craft.tucker report MODEL` prints them (`craft.tucker`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from craft.tucker import Ranks, TuckerFactors, hosvd
+from craft.factors.hosvd import Ranks, TuckerFactors, hosvd
 
 LEVELS = (0.5, 0.9, 0.99)
 _NOISE_ENTRIES = 2**20

@@ -10,8 +10,9 @@ import tensorly
 import torch
 from tensorly.decomposition import tucker as tensorly_tucker
 
-from craft import eigen, tucker
-from craft.tucker import TuckerFactors, hosvd, resolve_ranks, sketch_difference
+from craft.factors import eigen
+from craft.factors import hosvd as tucker
+from craft.factors.hosvd import TuckerFactors, hosvd, resolve_ranks, sketch_difference
 
 SHAPES = [(4, 24, 30), (6, 40, 17), (3, 15, 90), (1, 20, 20), (2, 50, 9)]
 

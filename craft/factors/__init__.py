@@ -1,0 +1,1 @@
+"""Decompositions of stacked weights, and the store that keeps them."""

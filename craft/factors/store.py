@@ -1,0 +1,271 @@
+"""FactorStore: every decomposition made once, then shared by all trials, processes and hosts that see the folder.
+
+::
+
+    weights --SHA-256--> key --> <root>/factors/<key>.safetensors     largest ranks asked so far; smaller ones are slices
+                                 <root>/factors/<key>.lock            held by the one process that decomposes
+
+The key is made of the weights' own bytes, the projection's name and the algorithm's version, so that a file is either right
+for these weights or not found; the weights are read whole at every call, at about a gigabyte a second the first time
+(`hash_weights`), and so cannot be changed in place unnoticed. A file is written aside and renamed, its checksum is checked when
+a process first opens it, and a wrong one is made anew. The folder's size is bounded: what was used least recently goes first.
+
+Where the folder cannot be written the factors are computed, handed out and kept by this process alone, with a warning.
+
+`python -m craft.store list | verify | clear` looks after the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from craft.factors.factor_file import (
+    SUFFIX,
+    CorruptFactors,
+    FactorOrigin,
+    read_factors,
+    unfinished,
+    write_factors,
+)
+from craft.factors.hashing import hash_weights
+from craft.factors.hosvd import Ranks, TuckerFactors, hosvd, resolve_ranks, stack_shape
+
+DEFAULT_MAX_BYTES = 20 * 1000**3
+_LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop the others for ever
+_FORGOTTEN = 86400.0  # seconds after which an unfinished file of any key is its dead writer's
+_REMEMBERED = 32
+
+
+class StoreWarning(UserWarning):
+    """The store could not keep a decomposition; the factors handed out are right all the same."""
+
+
+class FactorStore:
+    """Decompositions on disk, addressed by the weights' content.
+
+    Attributes:
+        root: the cache folder; `CRAFT_CACHE_DIR`, or `~/.cache/craft`, if absent.
+        max_bytes: bound on all stored files; `CRAFT_CACHE_MAX_BYTES`, or 20 GB, if absent.
+        decompositions: how many this object has computed.
+    """
+
+    def __init__(self, root: Path | str | None = None, max_bytes: int | None = None) -> None:
+        self.root = Path(root) if root is not None else default_root()
+        self.max_bytes = max_bytes if max_bytes is not None else _max_bytes_from_environment()
+        self.decompositions = 0
+        self._open: OrderedDict[str, tuple[TuckerFactors, tuple[int, ...]]] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[FactorStore], tuple[Path, int]]:
+        return FactorStore, (self.root, self.max_bytes)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "factors"
+
+    def path(self, key: str) -> Path:
+        return self.folder / f"{key}{SUFFIX}"
+
+    def get(
+        self,
+        weights: Sequence[Tensor],
+        ranks: Sequence[int | str],
+        *,
+        name: str,
+        device: torch.device | str | None = None,
+        weights_hash: str | None = None,
+    ) -> TuckerFactors:
+        """The factors of a stack at `ranks`, decomposed at most once for all who share the folder.
+
+        Args:
+            weights: L tensors of (d_out, d_in).
+            ranks: (r1, r2, r3) or 'all'; where more is stored, leading slices are served.
+            name: the projection (part of the address and what `list` shows).
+            device: where to decompose if it must be done; the weights' own device if absent.
+            weights_hash: `hash_weights(weights)`, from a caller that has just computed it.
+
+        Returns:
+            Factors on the CPU, mapped from the file. They are shared by all callers in this process: copy before writing.
+
+        Raises:
+            ValueError: as `craft.factors.hosvd.hosvd` does.
+        """
+        shape = stack_shape(weights)
+        wanted = resolve_ranks(ranks, shape, name=f"projection {name!r}")
+        origin = FactorOrigin(name, shape, str(weights[0].dtype), weights_hash or hash_weights(weights))
+        # Outside inference mode, so that versions are counted and the factors may take part in autograd.
+        with self._guard, torch.inference_mode(False), torch.no_grad():
+            held = self._remembered(origin.key)
+            if held is None or not _covers(held, wanted):
+                held = self._read(origin)
+                if held is None or not _covers(held, wanted):
+                    held = self._make(origin, wanted, weights, device)
+                self._remember(origin.key, held)
+        with contextlib.suppress(OSError):
+            os.utime(self.path(origin.key))  # the least recently used go first
+        return held.slice(wanted)
+
+    def files(self) -> list[Path]:
+        """Stored decompositions, the least recently used first."""
+        found = [(path, _stat(path)) for path in self.folder.glob(f"*{SUFFIX}")]
+        return [path for path, stat in sorted(found, key=lambda pair: pair[1].st_mtime if pair[1] else 0.0) if stat]
+
+    def _make(
+        self, origin: FactorOrigin, wanted: Ranks, weights: Sequence[Tensor], device: torch.device | str | None
+    ) -> TuckerFactors:
+        """Decompose and store, unless another process has done so by the time the lock is ours."""
+        path = self.path(origin.key)
+        lock = FileLock(path.with_suffix(".lock"))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=_LOCK_PATIENCE)
+        except (OSError, Timeout) as error:
+            return self._decompose(origin, wanted, weights, device, unkept=error)
+        try:
+            held = self._read(origin, warn=True)
+            if held is not None and _covers(held, wanted):
+                return held
+            for torn in unfinished(self.folder, origin.key):  # the lock is ours: their writers are dead
+                torn.unlink(missing_ok=True)
+            ranks = wanted if held is None else _larger(held.ranks, wanted)
+            made = self._decompose(origin, ranks, weights, device)
+            self._keep(made, origin)
+        finally:
+            lock.release()
+        return self._read(origin) or made
+
+    def _decompose(
+        self,
+        origin: FactorOrigin,
+        ranks: Ranks,
+        weights: Sequence[Tensor],
+        device: torch.device | str | None,
+        unkept: BaseException | None = None,
+    ) -> TuckerFactors:
+        if unkept is not None:
+            self._warn_unkept(origin, str(unkept))
+        self.decompositions += 1
+        return hosvd(weights, ranks, device=device).to("cpu")
+
+    def _keep(self, factors: TuckerFactors, origin: FactorOrigin) -> None:
+        size = sum(part.nbytes for part in (factors.core, factors.u1, factors.u2, factors.u3, *factors.singular_values))
+        if size > self.max_bytes:
+            self._warn_unkept(origin, f"it is larger ({size:,} bytes) than the store may be ({self.max_bytes:,} bytes)")
+            return
+        try:
+            write_factors(self.path(origin.key), factors, origin)
+        except OSError as error:
+            self._warn_unkept(origin, str(error))
+        self._shrink(spare=self.path(origin.key))
+
+    def _shrink(self, spare: Path) -> None:
+        """Remove what was used least recently until all files together are within bounds."""
+        with contextlib.suppress(OSError):
+            sizes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
+            excess = sum(sizes.values()) - self.max_bytes
+            for path, size in sizes.items():
+                if excess <= 0:
+                    break
+                if path != spare:
+                    path.unlink(missing_ok=True)  # who has it open keeps it
+                    excess -= size
+            for torn in unfinished(self.folder):
+                if (stat := _stat(torn)) and time.time() - stat.st_mtime > _FORGOTTEN:
+                    torn.unlink(missing_ok=True)
+
+    def _read(self, origin: FactorOrigin, warn: bool = False) -> TuckerFactors | None:
+        path = self.path(origin.key)
+        try:
+            factors, found = read_factors(path)
+            if found != origin:
+                raise CorruptFactors(f"{path} holds the factors of other weights than its name says")
+        except FileNotFoundError:
+            return None
+        except CorruptFactors as error:
+            if warn:
+                warnings.warn(f"{error}. It is made anew.", StoreWarning, stacklevel=4)
+            return None
+        return factors
+
+    def _remembered(self, key: str) -> TuckerFactors | None:
+        if key not in self._open:
+            return None
+        factors, versions = self._open[key]
+        if versions != _versions(factors):  # a caller wrote into what all share: the file still has it right
+            del self._open[key]
+            return None
+        self._open.move_to_end(key)
+        return factors
+
+    def _remember(self, key: str, factors: TuckerFactors) -> None:
+        self._open[key] = (factors, _versions(factors))
+        while len(self._open) > _REMEMBERED:
+            self._open.popitem(last=False)
+
+    def _warn_unkept(self, origin: FactorOrigin, reason: str) -> None:
+        warnings.warn(
+            f"the factors of projection {origin.projection!r} cannot be kept in {self.folder}: {reason}. They are computed "
+            "and used all the same, but every process will compute them again. Set CRAFT_CACHE_DIR to a folder that can be "
+            "written, or CRAFT_CACHE_MAX_BYTES to a larger bound.",
+            StoreWarning,
+            stacklevel=5,
+        )
+
+
+def default_root() -> Path:
+    """`CRAFT_CACHE_DIR`, or `~/.cache/craft`."""
+    given = os.environ.get("CRAFT_CACHE_DIR")
+    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "craft"
+
+
+def default_store() -> FactorStore:
+    """The process's store of the folder and bound that the environment names now."""
+    return _store_of(default_root(), _max_bytes_from_environment())
+
+
+@lru_cache(maxsize=8)
+def _store_of(root: Path, max_bytes: int) -> FactorStore:
+    return FactorStore(root, max_bytes)
+
+
+def _max_bytes_from_environment() -> int:
+    text = os.environ.get("CRAFT_CACHE_MAX_BYTES", "").strip()
+    if not text:
+        return DEFAULT_MAX_BYTES
+    units = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.lower())
+    if match is None:
+        raise ValueError(f"CRAFT_CACHE_MAX_BYTES is {text!r}: give a number of bytes, or one with a unit, such as 20GB")
+    return int(float(match[1]) * units[match[2]])
+
+
+def _covers(factors: TuckerFactors, ranks: Ranks) -> bool:
+    return all(held >= wanted for held, wanted in zip(factors.ranks, ranks, strict=True))
+
+
+def _larger(one: Ranks, other: Ranks) -> Ranks:
+    return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
+
+
+def _versions(factors: TuckerFactors) -> tuple[int, ...]:
+    return tuple(part._version for part in (factors.core, factors.u1, factors.u2, factors.u3))
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
