@@ -23,7 +23,8 @@ from torch import nn
 
 from craft.checkpoint import write_folder
 from craft.fingerprint import FACTORS, FINGERPRINT
-from craft.methods import BuildContext, find_method, refuse_elsewhere
+from craft.methods import find_method
+from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models import TASK_TYPES, head_names, is_head, load_model, load_tokenizer, quiet_libraries
 from craft.resizing import RESIZABLE, resized
 from craft.settings import WarmStart

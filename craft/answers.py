@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from craft.spec import RunSpec
-    from craft.tasks import Task
     from craft.tasks.splits import Splits
+    from craft.tasks.task import Task
 
 Prediction = dict[str, Any]
 

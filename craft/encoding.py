@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from craft.tasks import Kind, Task
 from craft.tasks.prompts import IGNORED
+from craft.tasks.task import Kind, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from craft.encoding import Collator, EncodedSplit
-from craft.tasks import Kind, Task
 from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
+from craft.tasks.task import Kind, Task
 from craft.texts import token_loss
 
 

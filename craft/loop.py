@@ -31,8 +31,8 @@ from craft.models import head_names, is_head
 from craft.parallel import Team
 from craft.results import RunFailed
 from craft.settings import TrainingSettings
-from craft.tasks import Kind
 from craft.tasks.prompts import IGNORED
+from craft.tasks.task import Kind
 
 _POINTS = 100
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}

@@ -34,11 +34,13 @@ import torch
 from torch import nn
 
 from craft.fingerprint import FINGERPRINT
-from craft.methods import BuildContext, find_method
+from craft.methods import find_method
+from craft.methods.method import BuildContext
 from craft.models import DTYPES, TASK_TYPES, head_names, is_head, load_config, meta_model, quiet_libraries
 from craft.results import Counts
 from craft.spec import RunSpec
-from craft.tasks import Kind, find_task
+from craft.tasks import find_task
+from craft.tasks.task import Kind
 
 _KEPT_STEP_TIMES = 1000
 

@@ -29,7 +29,7 @@ from craft.parallel import Team
 from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
 from craft.scoring import Scorer
 from craft.spec import RunSpec
-from craft.tasks import Task
+from craft.tasks.task import Task
 from craft.texts import Tick
 
 BEST_FILE = "best.safetensors"

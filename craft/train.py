@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import AliasChoices, ValidationError
 
-from craft.methods import METHODS, find_method, refuse_elsewhere
+from craft.methods import METHODS, find_method
+from craft.methods.method import refuse_elsewhere
 from craft.settings import DataSettings, TrainingSettings, WarmStart
 from craft.spec import RunSpec
 from craft.tasks import find_task

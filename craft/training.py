@@ -29,7 +29,8 @@ from craft.checkpoint import CheckpointCorrupt, newest_valid
 from craft.encoding import Collator
 from craft.loop import RunTrainer, total_steps
 from craft.measure import Meter
-from craft.methods import BuildContext, find_method, refuse_elsewhere
+from craft.methods import find_method
+from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models import TASK_TYPES, load_model, load_tokenizer, quiet_libraries
 from craft.parallel import Team
 from craft.process import OutOfMemory, memory_errors_named, own_process_state

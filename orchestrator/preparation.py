@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from craft.methods import METHODS, BuildContext, refuse_elsewhere
+from craft.methods import METHODS
+from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from orchestrator.trial import TrialSpec

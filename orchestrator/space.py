@@ -17,7 +17,8 @@ from typing import Any
 
 from pydantic import AliasChoices, ValidationError
 
-from craft.methods import METHODS, Method
+from craft.methods import METHODS
+from craft.methods.method import Method
 from craft.settings import Settings, TrainingSettings
 from orchestrator.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown, unknown
 from orchestrator.resources import Resources

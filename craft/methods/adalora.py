@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field, model_validator
 
-from craft.methods import BuildContext, Method
+from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach, letters
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from craft.methods import BuildContext, Method
+from craft.methods.method import BuildContext, Method
 from craft.methods.projected import letters
 from craft.settings import Settings
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
-from craft.methods import BuildContext
+from craft.methods.method import BuildContext
 from craft.settings import Settings
 
 if TYPE_CHECKING:

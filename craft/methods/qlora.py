@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from craft.methods import BuildContext, Method
 from craft.methods.lora import LoraParameters, label, lora_settings
+from craft.methods.method import BuildContext, Method
 from craft.methods.projected import attach, is_meta
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
 
-from craft.methods import BuildContext, Method
+from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach_own, letters
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from craft.methods import BuildContext, Method
+from craft.methods.method import BuildContext, Method
 from craft.settings import Settings
 
 if TYPE_CHECKING:

@@ -7,61 +7,11 @@ splits of a protocol. `custom/NAME` tasks are rows made from the sweep file's `d
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping
 
 from craft.settings import CustomTask, DataSettings
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-Kind = Literal["classification", "regression", "generation"]
-
-
-@dataclass(frozen=True)
-class RawData:
-    """A task's data as published: every `Dataset` has the columns `text`, `text_pair` (for pairs) and `label`.
-
-    Tasks that are answered in words have the columns of `craft.tasks.commonsense.COLUMNS` instead.
-
-    `reported` maps a split's suffix to its rows; the usual single split has the suffix `""` (MNLI: `_matched`,
-    `_mismatched`). `fingerprint` is a SHA-256 over the rows, so that equal data are seen to be equal anywhere. `files` are the
-    local files they were read from, if any: data kept in memory are good while those do not change.
-    """
-
-    train: Dataset
-    reported: Mapping[str, Dataset]
-    fingerprint: str
-    files: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True)
-class Task:
-    """One row of TASKS. `metrics` are names in `craft.tasks.metrics.METRICS`; `primary` x 100 is the score.
-
-    `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds;
-    `span` is what the values of a regression lie in, where that is known.
-    """
-
-    name: str
-    title: str
-    kind: Kind
-    text: tuple[str, ...]
-    label: str
-    labels: tuple[str, ...]
-    metrics: tuple[str, ...]
-    primary: str
-    load: Callable[[Task, DataSettings], RawData]
-    span: tuple[float, float] | None = None
-
-    @property
-    def suite(self) -> str:
-        return self.name.split("/", 1)[0]
-
-
-from craft.tasks import commonsense, custom, glue, toy  # noqa: E402  (rows need Task, defined above)
+from craft.tasks import commonsense, custom, glue, toy
+from craft.tasks.task import Task
 
 TASKS: dict[str, Task] = {row.name: row for row in (*glue.TASKS, *toy.TASKS, *commonsense.TASKS)}
 SUITES: dict[str, tuple[str, ...]] = {

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.settings import DataSettings
-from craft.tasks import RawData, Task
 from craft.tasks.extraction import PATTERNS, RESPONSE, family_of
 from craft.tasks.files import DataError, Rows, read_rows
 from craft.tasks.rows import fingerprint
+from craft.tasks.task import RawData, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset

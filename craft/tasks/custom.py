@@ -16,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from craft.settings import CustomTask, DataSettings
-from craft.tasks import RawData, Task
 from craft.tasks.files import DataError, Rows, read_rows
 from craft.tasks.rows import class_index, fingerprint, label_name, to_dataset
+from craft.tasks.task import RawData, Task
 
 _REPORTED_SHARE = 0.1
 _REPORTED_SEED = 20260118  # not the search split's: the two cuts must be drawn apart

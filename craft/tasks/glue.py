@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 
 from craft.settings import DataSettings
-from craft.tasks import RawData, Task
 from craft.tasks.files import DataError, Rows, read_rows
 from craft.tasks.rows import fingerprint, to_dataset
+from craft.tasks.task import RawData, Task
 
 HUB = "nyu-mll/glue"
 

@@ -21,7 +21,7 @@ import numpy as np
 from craft.tasks import extraction
 
 if TYPE_CHECKING:
-    from craft.tasks import Task
+    from craft.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from craft.settings import DataSettings, Protocol
-from craft.tasks import RawData, Task
 from craft.tasks.files import DataError
+from craft.tasks.task import RawData, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -18,8 +18,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from craft.settings import DataSettings
-from craft.tasks import RawData, Task, toy_grammar
+from craft.tasks import toy_grammar
 from craft.tasks.rows import fingerprint
+from craft.tasks.task import RawData, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset

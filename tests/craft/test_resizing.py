@@ -10,7 +10,8 @@ import torch
 
 from craft.adapters import load_adapter, start_from
 from craft.factors.hosvd import hosvd
-from craft.methods import METHODS, BuildContext
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
 from craft.models import load_model
 from craft.resizing import resized
 from craft.spec import RunSpec

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from craft.adapters import load_adapter, start_from
-from craft.methods import METHODS, BuildContext
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
 from craft.models import head_names, is_head, load_model
 from craft.results import Progress, RunFailed
 from craft.settings import WarmStart

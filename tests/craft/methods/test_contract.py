@@ -19,7 +19,8 @@ from torch import nn
 
 from craft.adapters import load_adapter, restore_trainable, save_adapter, trainable_state
 from craft.measure import count, planned_counts, saved_state
-from craft.methods import METHODS, BuildContext
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
 from craft.models import head_names, is_head, load_model
 from craft.spec import RunSpec
 

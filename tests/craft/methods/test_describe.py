@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from craft.methods import BuildContext, find_method
+from craft.methods import find_method
+from craft.methods.method import BuildContext
 
 
 def test_the_energy_kept_is_what_the_reconstruction_has_of_the_weights() -> None:

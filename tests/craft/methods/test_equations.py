@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from craft.measure import optimizer_bytes
-from craft.methods import METHODS, BuildContext
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
 from craft.tuners.adalora import AdaLoraAdam
 from craft.tuners.galore import GaLoreAdam
 from craft.tuners.loretta import Train, factors

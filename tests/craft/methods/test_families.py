@@ -11,7 +11,8 @@ import torch
 from peft import PeftModel
 from torch import nn
 
-from craft.methods import METHODS, BuildContext
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
 
 OWN = {
     "lotr": {"rank": 3},

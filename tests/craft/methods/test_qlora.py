@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from craft.adapters import load_adapter
 from craft.measure import estimated_memory, planned_counts
-from craft.methods import METHODS, refuse_elsewhere
+from craft.methods import METHODS
+from craft.methods.method import refuse_elsewhere
 from craft.results import RunFailed
 from craft.spec import RunSpec
 from craft.train import main

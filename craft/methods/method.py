@@ -1,0 +1,83 @@
+"""`Method`: what one row of METHODS is, and what its `build` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from craft.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of METHODS.
+
+    Attributes:
+        name: what `method:` says in a sweep file.
+        title: how people write it.
+        reference: the paper, as `authors year, arXiv id`.
+        parameters: pydantic model of the method's own parameters, with defaults.
+        build: `build(model, parameters, context)` puts the method on a transformers model and returns the model that
+            trains. It works on the meta device too, so that parameters are counted without weights.
+        label: a short text of the parameters that matter, for run names (`12·100·100 qv`).
+        requires: `"cuda"` where the method runs on a GPU only; see `refuse_elsewhere`.
+        packages: what has to be installed beside this project's own requirements.
+        quantization: `quantization(parameters)` gives transformers' `BitsAndBytesConfig` its arguments, where the base is
+            loaded quantized; without it the base has the run's dtype.
+        base_bytes: bytes that a parameter of such a base takes, for estimates.
+        resolve: `resolve(model, parameters)` gives plain data that are equal for parameters which mean the same on `model`
+            (`all` and the number of layers); absent where equal parameters alone mean the same.
+        optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
+            where it is absent. All it remembers lies in its `state`, so that a resumed run goes on as if undisturbed.
+        trains_base: every weight of the base model trains, so that no part of it can be split among workers.
+        describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
+    """
+
+    name: str
+    title: str
+    reference: str
+    parameters: type[Settings]
+    build: Callable[[nn.Module, Any, BuildContext], nn.Module]
+    label: Callable[[Any], str]
+    requires: str | None = None
+    packages: tuple[str, ...] = ()
+    quantization: Callable[[Any], dict[str, Any]] | None = None
+    base_bytes: float | None = None
+    resolve: Callable[[nn.Module, Any], Any] | None = None
+    optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
+    trains_base: bool = False
+    describe: Callable[[nn.Module], dict[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a builder may need beside its parameters: `task_type` is PEFT's word (SEQ_CLS, CAUSAL_LM)."""
+
+    task_type: str
+    seed: int = 0
+    total_steps: int | None = None
+
+
+def refuse_elsewhere(method: Method) -> None:
+    """Returns where this machine can run `method`; a ValueError says what is missing otherwise, before anything is loaded."""
+    from importlib.util import find_spec
+
+    absent = [name for name in method.packages if find_spec(name) is None]
+    if method.requires == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"method {method.name} runs on a CUDA GPU only, and this machine has none that torch can use. "
+                "Run it on one that has, or take another method (lora has the same parameters, over a base of full precision)"
+            )
+    if absent:
+        raise ValueError(
+            f"method {method.name} needs {', '.join(absent)}, not installed here: pip install {' '.join(absent)} "
+            "(or this project's extra [gpu])"
+        )
