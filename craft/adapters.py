@@ -25,7 +25,9 @@ from craft.checkpoint import write_folder
 from craft.fingerprint import FACTORS, FINGERPRINT
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models import TASK_TYPES, head_names, is_head, load_model, load_tokenizer, quiet_libraries
+from craft.models.heads import TASK_TYPES, head_names, is_head
+from craft.models.loading import load_model, load_tokenizer
+from craft.models.quiet import quiet_libraries
 from craft.resizing import RESIZABLE, resized
 from craft.settings import WarmStart
 from craft.spec import RunSpec

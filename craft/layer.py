@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from craft.bypass import HybridLinear, bypass, cheapest
-from craft.projections import Located
+from craft.models.projections import Located
 from craft.stack import CraftAdapter, Stack
 
 

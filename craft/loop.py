@@ -27,7 +27,7 @@ from craft.adapters import TRAINABLE_FILE, restore_trainable, trainable_state
 from craft.encoding import Collator
 from craft.evaluation import LOSSES
 from craft.measure import Meter
-from craft.models import head_names, is_head
+from craft.models.heads import head_names, is_head
 from craft.parallel import Team
 from craft.results import RunFailed
 from craft.settings import TrainingSettings

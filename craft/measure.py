@@ -36,7 +36,9 @@ from torch import nn
 from craft.fingerprint import FINGERPRINT
 from craft.methods import find_method
 from craft.methods.method import BuildContext
-from craft.models import DTYPES, TASK_TYPES, head_names, is_head, load_config, meta_model, quiet_libraries
+from craft.models.heads import TASK_TYPES, head_names, is_head
+from craft.models.loading import DTYPES, load_config, meta_model
+from craft.models.quiet import quiet_libraries
 from craft.results import Counts
 from craft.spec import RunSpec
 from craft.tasks import find_task

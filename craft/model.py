@@ -28,8 +28,8 @@ from craft import fingerprint
 from craft.config import CraftConfig
 from craft.export import to_lora
 from craft.layer import CraftLinear, Slice
+from craft.models.projections import Located
 from craft.placing import build_stacks
-from craft.projections import Located
 from craft.stack import CraftAdapter, Stack
 
 

@@ -18,7 +18,7 @@ from craft.config import CraftConfig
 from craft.factors.hashing import hash_weights
 from craft.factors.hosvd import resolve_ranks
 from craft.factors.store import default_store
-from craft.projections import Located, Stacks, find_projections, find_targets
+from craft.models.projections import Located, Stacks, find_projections, find_targets
 from craft.stack import Stack
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from craft.bypass import core_offsets, dropout_masks, weight_delta
 from craft.config import CraftConfig
 from craft.factors.hosvd import Ranks, TuckerFactors
-from craft.projections import Located
+from craft.models.projections import Located
 
 Cores = tuple[Tensor, ...]
 

@@ -31,7 +31,9 @@ from craft.loop import RunTrainer, total_steps
 from craft.measure import Meter
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models import TASK_TYPES, load_model, load_tokenizer, quiet_libraries
+from craft.models.heads import TASK_TYPES
+from craft.models.loading import load_model, load_tokenizer
+from craft.models.quiet import quiet_libraries
 from craft.parallel import Team
 from craft.process import OutOfMemory, memory_errors_named, own_process_state
 from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult

@@ -24,7 +24,7 @@ from craft.factors.hosvd import Ranks, resolve_ranks
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from craft.projections import Located
+    from craft.models.projections import Located
 
 _FEATURE_RANKS = (8, 16, 32, 64, 100, 128, 250, 360)
 
@@ -81,7 +81,7 @@ def report(
         ValueError: the model, a projection or a rank cannot be had; the message says what can.
     """
     from craft.factors.store import default_store
-    from craft.projections import find_projections
+    from craft.models.projections import find_projections
 
     loaded = _load(model)
     stacks = []
@@ -164,7 +164,8 @@ def _usual(shape: Sequence[int]) -> list[Ranks]:
 def _load(name: str) -> nn.Module:
     from transformers import AutoModel
 
-    from craft.models import ModelUnavailable, load_config, quiet_libraries, resolve_model
+    from craft.models.loading import ModelUnavailable, load_config, resolve_model
+    from craft.models.quiet import quiet_libraries
 
     config = load_config(name, "generation", ())
     try:

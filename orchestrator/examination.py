@@ -95,7 +95,7 @@ def _free(storage: str) -> int | None:
 
 
 def _see_model(run: RunSpec) -> None:
-    from craft.models import load_tokenizer
+    from craft.models.loading import load_tokenizer
 
     load_tokenizer(run.model, revision=run.revision)
     _find_weights(run)
@@ -105,7 +105,7 @@ def _find_weights(run: RunSpec) -> None:
     """Looks for the model's weights without reading or downloading them."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    from craft.models import ModelUnavailable, resolve_model
+    from craft.models.loading import ModelUnavailable, resolve_model
 
     source = resolve_model(run.model, revision=run.revision)
     folder = Path(source)

@@ -41,7 +41,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
 
     from craft import load_adapter
     from craft.adapters import RUN_FILE
-    from craft.models import quiet_libraries
+    from craft.models.quiet import quiet_libraries
 
     record = json.loads((adapter / RUN_FILE).read_text())
     model, tokenizer = load_adapter(adapter, base)

@@ -247,7 +247,7 @@ class Planner:
         if not self._resolves or resolve is None:
             return configuration.id
         if self._meta is None:
-            from craft.models import meta_model
+            from craft.models.loading import meta_model
 
             task = find_task(self.sweep.task_names[0], self.sweep.data)
             self._meta = meta_model(self.sweep.model, task.kind, task.labels, revision=self.sweep.revision)

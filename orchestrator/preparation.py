@@ -42,7 +42,8 @@ def prepare(trials: Sequence[TrialSpec]) -> dict[str, str]:
 
 def _prepare_model(run: RunSpec, runs: Sequence[RunSpec]) -> None:
     from craft.measure import TASK_TYPES
-    from craft.models import load_model, load_tokenizer, quiet_libraries
+    from craft.models.loading import load_model, load_tokenizer
+    from craft.models.quiet import quiet_libraries
 
     task = find_task(run.task, run.data)
     load_tokenizer(run.model, revision=run.revision)

@@ -28,7 +28,8 @@ class Answerer:
     def __init__(self, folder: Path, base: str | None = None) -> None:
         from craft.adapters import RUN_FILE, load_adapter
         from craft.encoding import Collator, longest_input
-        from craft.models import load_tokenizer, quiet_libraries
+        from craft.models.loading import load_tokenizer
+        from craft.models.quiet import quiet_libraries
 
         merged = (folder / RECORD_FILE).is_file()
         self.record: dict[str, Any] = json.loads((folder / (RECORD_FILE if merged else RUN_FILE)).read_text())

@@ -89,7 +89,7 @@ def first_layers(model: nn.Module, projections: tuple[str, ...], layers: int) ->
     Raises:
         ValueError: that is all of them.
     """
-    from craft.projections import find_projections
+    from craft.models.projections import find_projections
 
     stacks = find_projections(model, projections)
     depth = max(len(stack) for stack in stacks.values())

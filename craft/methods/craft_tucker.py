@@ -61,7 +61,7 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
 def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
     """The parameters with the ranks of each stack as numbers: `all` is what it stands for on `model`."""
     from craft.factors.hosvd import resolve_ranks
-    from craft.projections import find_projections
+    from craft.models.projections import find_projections
 
     stacks = find_projections(model, parameters.projections)
     ranks = {name: list(resolve_ranks(parameters.ranks, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}

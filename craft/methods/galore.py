@@ -49,7 +49,7 @@ def optimizer(model: nn.Module, groups: list[dict[str, Any]], parameters: Galore
 
 
 def _places(model: nn.Module, parameters: GaloreParameters) -> list[tuple[str, tuple[int, int]]]:
-    from craft.projections import find_projections
+    from craft.models.projections import find_projections
 
     stacks = find_projections(model, parameters.projections)
     return list({layer.module_name: layer.shape for layers in stacks.values() for layer in layers}.items())

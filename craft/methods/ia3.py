@@ -23,7 +23,7 @@ class Ia3Parameters(Projected):
 
 
 def build(model: nn.Module, parameters: Ia3Parameters, context: BuildContext) -> nn.Module:
-    from craft.projections import target_modules
+    from craft.models.projections import target_modules
 
     inputs = target_modules(model, ["down"]) if "down" in parameters.projections else []
     return attach(model, context, "IA3Config", parameters.projections, feedforward_modules=inputs)

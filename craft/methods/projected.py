@@ -33,7 +33,7 @@ def attach(model: nn.Module, context: BuildContext, config: str, projections: Se
     Args:
         model: on any device, the meta device included.
         config: name of PEFT's configuration class (`VeraConfig`).
-        projections: words of `craft.projections`.
+        projections: words of `craft.models.projections`.
         settings: the configuration's own fields.
 
     Raises:
@@ -41,7 +41,7 @@ def attach(model: nn.Module, context: BuildContext, config: str, projections: Se
     """
     import peft
 
-    from craft.projections import target_modules
+    from craft.models.projections import target_modules
 
     made = getattr(peft, config)(task_type=context.task_type, target_modules=target_modules(model, projections), **settings)
     put: Any = peft.get_peft_model
@@ -54,7 +54,7 @@ def attach_own(model: nn.Module, context: BuildContext, kind: str, projections: 
 
     import peft
 
-    from craft.projections import target_modules
+    from craft.models.projections import target_modules
     from craft.tuners import TUNERS, register_tuners
 
     register_tuners()

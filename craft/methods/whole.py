@@ -30,7 +30,7 @@ def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn
     Raises:
         ValueError: the model has no biases (LLaMA and its kin).
     """
-    from craft.models import head_names, is_head
+    from craft.models.heads import head_names, is_head
 
     heads = head_names(model)
     found = False

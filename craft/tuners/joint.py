@@ -22,7 +22,7 @@ from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer, check_target_mod
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 
-from craft.projections import find_targets
+from craft.models.projections import find_targets
 
 Shape = tuple[int, int]
 

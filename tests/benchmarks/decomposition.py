@@ -28,7 +28,7 @@ from torch import Tensor
 from craft.factors import store as store_module
 from craft.factors.hosvd import hosvd
 from craft.factors.store import FactorStore
-from craft.models import MINILM, resolve_model
+from craft.models.loading import MINILM, resolve_model
 from tests.benchmarks.timing import alternate, machine, table
 
 GRID = list(itertools.product((2, 4, 6), (32, 64, 128), (32, 64, 128)))

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from craft import CraftConfig
 from craft.bypass import weight_delta
 from craft.layer import CraftLinear
-from craft.projections import target_modules
+from craft.models.projections import target_modules
 from tests.benchmarks.shapes import SHAPES, Shape, Task, backbone, shared_copy, tokens
 from tests.benchmarks.timing import alternate, arguments, machine, table
 

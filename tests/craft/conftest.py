@@ -36,7 +36,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     import torch
     from transformers import BertConfig, BertModel
 
-    from craft.models import MINILM, load_tokenizer
+    from craft.models.loading import MINILM, load_tokenizer
 
     folder = tmp_path_factory.mktemp("tiny-bert")
     torch.manual_seed(0)

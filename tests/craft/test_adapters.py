@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification
 from craft.adapters import load_adapter
 from craft.encoding import Collator, encode_split
 from craft.evaluation import predict
-from craft.models import MINILM
+from craft.models.loading import MINILM
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.tasks.splits import load_splits

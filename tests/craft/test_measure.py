@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from craft.adapters import load_adapter
 from craft.checkpoint import verify
 from craft.measure import Meter, count, estimated_memory, planned_counts
-from craft.models import MINILM, head_names, is_head, load_model, load_tokenizer, meta_model
+from craft.models.heads import head_names, is_head
+from craft.models.loading import MINILM, load_model, load_tokenizer, meta_model
 from craft.spec import RunSpec
 from craft.training import train_run
 

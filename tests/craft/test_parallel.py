@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from craft import training
-from craft.models import load_model
+from craft.models.loading import load_model
 from craft.parallel import Meeting, MemberLost, Team, gathered
 from craft.results import Progress, RunResult
 from craft.sharding import shard_base

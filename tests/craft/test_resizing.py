@@ -12,7 +12,7 @@ from craft.adapters import load_adapter, start_from
 from craft.factors.hosvd import hosvd
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models import load_model
+from craft.models.loading import load_model
 from craft.resizing import resized
 from craft.spec import RunSpec
 from craft.training import train_run

@@ -267,7 +267,7 @@ def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: 
     spec = tiny_spec(training={"head_learning_rate": 1e-30, "select": "last"})
     result = train_run(spec, tmp_path)
     model, _ = load_adapter(result.adapter)
-    from craft.models import load_model
+    from craft.models.loading import load_model
 
     fresh = load_model(spec.model, "classification", TASKS[spec.task].labels, seed=spec.seed)
     assert torch.equal(model.get_base_model().classifier.weight, fresh.classifier.weight)

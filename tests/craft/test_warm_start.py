@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from craft.adapters import load_adapter, start_from
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models import head_names, is_head, load_model
+from craft.models.heads import head_names, is_head
+from craft.models.loading import load_model
 from craft.results import Progress, RunFailed
 from craft.settings import WarmStart
 from craft.spec import RunSpec

@@ -256,7 +256,7 @@ def test_a_damaged_adapter_is_refused(small_sweep: SmallSweep, tmp_path: Path, c
 
 @pytest.mark.slow
 def test_the_folder_loads_where_there_is_only_torch_transformers_peft_and_craft(taken: Path, tmp_path: Path) -> None:
-    from craft.models import resolve_model
+    from craft.models.loading import resolve_model
 
     site = tmp_path / "site"
     site.mkdir()

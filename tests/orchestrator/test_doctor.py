@@ -50,7 +50,7 @@ def test_a_model_that_is_not_there_is_found(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_model_without_its_weights_is_found(tmp_path: Path) -> None:
-    from craft.models import load_config, load_tokenizer
+    from craft.models.loading import load_config, load_tokenizer
 
     folder = tmp_path / "model"
     load_config(MODEL, "classification", ("a", "b")).save_pretrained(folder)

@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import BertConfig, BertModel
 
-    from craft.models import MINILM, load_tokenizer
+    from craft.models.loading import MINILM, load_tokenizer
 
     folder = tmp_path_factory.mktemp("tiny-bert")
     torch.manual_seed(0)

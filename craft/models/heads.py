@@ -1,0 +1,49 @@
+"""Which modules of a model are its task head, and how the head stays float32 under a 16-bit base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import PeftModel
+from torch import nn
+
+from craft.tasks.task import Kind
+
+if TYPE_CHECKING:
+    pass
+
+
+# PEFT's word for what a model of each kind of task is.
+TASK_TYPES: dict[Kind, str] = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "generation": "CAUSAL_LM"}
+
+
+def head_names(model: nn.Module) -> tuple[str, ...]:
+    """Names of the modules that are the task head: direct children beside the base model that hold weights.
+
+    Empty for language models, whose output layer belongs to the base. BERT: `classifier`; DistilBERT: `pre_classifier`,
+    `classifier`; LLaMA and GPT-2: `score`.
+    """
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    if "ForSequenceClassification" not in type(base).__name__:
+        return ()
+    body = base.base_model_prefix
+    return tuple(name for name, child in base.named_children() if name != body and any(True for _ in child.parameters()))
+
+
+def is_head(parameter: str, heads: Sequence[str]) -> bool:
+    """Whether the parameter called `parameter` lies in one of the modules `heads`, inside a PEFT model or out of one."""
+    return parameter.removeprefix("base_model.model.").split(".", 1)[0] in heads
+
+
+def _keep_head_in_float32(model: nn.Module) -> None:
+    for name in head_names(model):
+        head = model.get_submodule(name)
+        if any(weight.dtype != torch.float32 for weight in head.parameters()):
+            head.to(torch.float32)
+            head.register_forward_pre_hook(_inputs_in_float32)
+
+
+def _inputs_in_float32(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs)
