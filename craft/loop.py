@@ -24,12 +24,12 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer import TRAINER_STATE_NAME
 
 from craft.adapters import TRAINABLE_FILE, restore_trainable, trainable_state
-from craft.encoding import Collator
-from craft.evaluation import LOSSES
 from craft.measure import Meter
 from craft.models.heads import head_names, is_head
 from craft.parallel import Team
 from craft.results import RunFailed
+from craft.scoring.encoding import Collator
+from craft.scoring.evaluation import LOSSES
 from craft.settings import TrainingSettings
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind

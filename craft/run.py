@@ -27,10 +27,10 @@ from craft.measure import Meter, count, optimizer_bytes
 from craft.methods import find_method
 from craft.parallel import Team
 from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
-from craft.scoring import Scorer
+from craft.scoring.scorer import Scorer
+from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks.task import Task
-from craft.texts import Tick
 
 BEST_FILE = "best.safetensors"
 RUN_FILE = "run.json"

@@ -26,7 +26,6 @@ import transformers
 import craft
 from craft.adapters import start_from
 from craft.checkpoint import CheckpointCorrupt, newest_valid
-from craft.encoding import Collator
 from craft.loop import RunTrainer, total_steps
 from craft.measure import Meter
 from craft.methods import find_method
@@ -38,13 +37,15 @@ from craft.parallel import Team
 from craft.process import OutOfMemory, memory_errors_named, own_process_state
 from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
 from craft.run import Listener, Run, read_checkpoint
-from craft.scoring import Scorer, make_scorer
+from craft.scoring.choose import make_scorer
+from craft.scoring.encoding import Collator
+from craft.scoring.scorer import Scorer
+from craft.scoring.texts import Tick
 from craft.settings import TrainingSettings
 from craft.sharding import shard_base
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
-from craft.texts import Tick
 
 __all__ = ["CheckpointCorrupt", "OutOfMemory", "StopRun", "join_run", "newest_valid", "smaller_micro_batch", "train_run"]
 

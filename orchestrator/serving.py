@@ -27,9 +27,9 @@ class Answerer:
 
     def __init__(self, folder: Path, base: str | None = None) -> None:
         from craft.adapters import RUN_FILE, load_adapter
-        from craft.encoding import Collator, longest_input
         from craft.models.loading import load_tokenizer
         from craft.models.quiet import quiet_libraries
+        from craft.scoring.encoding import Collator, longest_input
 
         merged = (folder / RECORD_FILE).is_file()
         self.record: dict[str, Any] = json.loads((folder / (RECORD_FILE if merged else RUN_FILE)).read_text())
@@ -58,8 +58,8 @@ class Answerer:
         """The outputs (n, labels) for the rows of a table with the column `text`, and `text_pair` for pairs."""
         from datasets import Dataset
 
-        from craft.encoding import encode_split
-        from craft.evaluation import predict
+        from craft.scoring.encoding import encode_split
+        from craft.scoring.evaluation import predict
 
         rows = pd.DataFrame(model_input)
         if "text" not in rows:

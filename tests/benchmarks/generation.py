@@ -3,8 +3,8 @@
     python -m tests.benchmarks.generation [--quick] [--threads 1]
 
 Through the bypass, whose cores are kept from one decoding step to the next, and merged where the weights' dtype holds the
-change (`craft.export.merged`): once for all prompts, as `craft.generation` does, so the merging itself is not timed. Four
-beams and 32 new tokens, as the commonsense protocol decodes.
+change (`craft.export.merged`): once for all prompts, as `craft.scoring.generation` does, so the merging itself is not timed.
+Four beams and 32 new tokens, as the commonsense protocol decodes.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from craft.adapters import load_adapter
-from craft.encoding import Collator, encode_split
-from craft.evaluation import predict
 from craft.models.loading import MINILM
+from craft.scoring.encoding import Collator, encode_split
+from craft.scoring.evaluation import predict
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.tasks.splits import load_splits

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from craft.adapters import load_adapter
 from craft.checkpoint import CheckpointCorrupt, newest_valid, verify
-from craft.evaluation import collapse_note
 from craft.loop import evaluation_steps, total_steps
 from craft.process import OutOfMemory
 from craft.results import Progress, RunFailed, RunResult
+from craft.scoring.evaluation import collapse_note
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS

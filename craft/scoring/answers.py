@@ -20,15 +20,15 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.disk import replacing
-from craft.encoding import Collator
-from craft.generation import encode_prompts, fitted, generate, log_likelihoods, positions
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring import Keep, Reported
+from craft.scoring.encoding import Collator
+from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods, positions
+from craft.scoring.scorer import Keep, Reported
+from craft.scoring.texts import Tick, encode_texts, mean_token_loss
 from craft.tasks import commonsense
 from craft.tasks.extraction import PATTERNS, extract, options, score
 from craft.tasks.metrics import compute_reported
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
-from craft.texts import Tick, encode_texts, mean_token_loss
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +41,7 @@ Prediction = dict[str, Any]
 
 
 class AnswerScorer:
-    """`craft.scoring.Scorer` for a suite of question sets on which one model is trained."""
+    """`craft.scoring.scorer.Scorer` for a suite of question sets on which one model is trained."""
 
     def __init__(
         self,

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from craft.export import merged
+from craft.scoring.texts import Tick
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
-from craft.texts import Tick
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

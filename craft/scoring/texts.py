@@ -1,7 +1,7 @@
 """Instructions as tokens: a split of texts encoded once a process, as flat arrays, and the loss a language model has on it.
 
-The counterpart of `craft.encoding` for tasks that are answered in words. An example's loss is on its tokens from a start on;
-the start is kept instead of a label for every token.
+The counterpart of `craft.scoring.encoding` for tasks that are answered in words. An example's loss is on its tokens from a
+start on; the start is kept instead of a label for every token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from craft.encoding import Collator, Example, remembered
+from craft.scoring.encoding import Collator, Example, remembered
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
 

@@ -4,7 +4,7 @@ The model is scored as it trained, through its adapter's own forward pass: mergi
 small update, so it is left to people who export. Examples are batched by length, which saves most of the padding; outputs
 come back in the split's order. No random number is drawn, so how often a run is evaluated does not change how it trains.
 
-`LOSSES` has a row for each kind of task; tasks that are answered in words are scored by `craft.answers`.
+`LOSSES` has a row for each kind of task; tasks that are answered in words are scored by `craft.scoring.answers`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from craft.encoding import Collator, EncodedSplit
+from craft.scoring.encoding import Collator, EncodedSplit
+from craft.scoring.texts import token_loss
 from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
 from craft.tasks.task import Kind, Task
-from craft.texts import token_loss
 
 
 def predict(model: nn.Module, split: EncodedSplit, collator: Collator, batch_size: int) -> np.ndarray:

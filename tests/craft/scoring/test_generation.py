@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from craft.generation import encode_prompts, fitted, generate, log_likelihoods
 from craft.layer import CraftLinear
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.loading import load_model, load_tokenizer
+from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
 

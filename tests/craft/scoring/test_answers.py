@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from craft.adapters import load_adapter
-from craft.encoding import Collator
 from craft.loop import LengthGrouped
 from craft.results import Progress, RunFailed, RunResult
+from craft.scoring.encoding import Collator
+from craft.scoring.texts import encode_texts, mean_token_loss, token_loss
 from craft.settings import GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks.extraction import extract
 from craft.tasks.prompts import IGNORED
-from craft.texts import encode_texts, mean_token_loss, token_loss
 from craft.training import StopRun, newest_valid, train_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}

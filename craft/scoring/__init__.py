@@ -1,0 +1,1 @@
+"""What a model's answers are worth: encoding, evaluation, generation and answers in words."""

@@ -1,0 +1,45 @@
+"""What a run asks of its kind of task: something to train on, the search split's scores, and at the end the reported ones.
+
+`make_scorer` gives the one that fits: `HeadScorer` where a task head answers (classes, values),
+`craft.scoring.answers.AnswerScorer` where the model answers in words.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from craft.scoring.encoding import Collator, encode, longest_input
+from craft.scoring.texts import Tick
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from craft.spec import RunSpec
+    from craft.tasks.splits import Splits
+    from craft.tasks.task import Task
+from craft.scoring.head_scorer import HeadScorer
+from craft.scoring.scorer import Scorer
+
+
+def make_scorer(
+    spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, config: Any, tick: Tick
+) -> Scorer:
+    """The scorer of a run, its splits tokenized.
+
+    Args:
+        config: the model's, which may know fewer positions than `max_length`.
+        tick: told while long splits are scored.
+
+    Raises:
+        ValueError: nothing of the data can be learnt within `max_length`.
+    """
+    training = spec.training
+    sizes = training.train_examples, training.eval_examples, training.search_examples
+    key = (spec.model, spec.revision, spec.protocol, spec.data.search_fraction, *sizes)
+    length = longest_input(training.max_length, tokenizer, config)
+    if task.kind == "generation":
+        from craft.scoring.answers import AnswerScorer
+
+        return AnswerScorer(spec, task, splits, tokenizer, config, length, key, tick)
+    data = encode(splits, task, tokenizer, length, key=key)
+    return HeadScorer(task, data, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size)
