@@ -1,7 +1,7 @@
 """CRAFT: cross-layer rank adaptation by a frozen Tucker decomposition, as a PEFT method.
 
 One training run lives here: the method and its baselines (`craft.methods`), the tasks (`craft.tasks`), the trainer
-(`craft.training`). Nothing in this package knows Ray or MLflow.
+(`craft.trainer.training`). Nothing in this package knows Ray or MLflow.
 
 Importing `craft` is cheap: torch, transformers and PEFT are loaded on first use of a public name, so that a sweep file can
 be checked in well under a second. The method is registered with PEFT as soon as both packages are imported, in either
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 if TYPE_CHECKING:
-    from craft.adapters import load_adapter
     from craft.config import CraftConfig
     from craft.factors.hosvd import TuckerFactors, hosvd
     from craft.model import CraftModel
+    from craft.trainer.adapter_folder import load_adapter
 
 __version__ = "0.1.0"
 __all__ = ["CraftConfig", "CraftModel", "TuckerFactors", "hosvd", "load_adapter"]

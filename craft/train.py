@@ -215,9 +215,9 @@ def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
     except ValueError as error:
         raise CallError(str(error)) from None
 
-    from craft.measure import planned_counts
     from craft.results import RunFailed
-    from craft.training import OutOfMemory, newest_valid, train_run
+    from craft.trainer.counting import planned_counts
+    from craft.trainer.training import OutOfMemory, newest_valid, train_run
 
     try:
         counts = planned_counts(spec)

@@ -22,9 +22,9 @@ from typing import Any
 
 from rich.console import Console
 
-from craft.checkpoint import MANIFEST_FILE
 from craft.settings import DataSettings
 from craft.tasks import find_task
+from craft.trainer.checkpoint import MANIFEST_FILE
 from orchestrator.front import full_label
 from orchestrator.looking_back import answer, flags_for
 from orchestrator.mistakes import unknown
@@ -128,7 +128,7 @@ def _choose(given: argparse.Namespace, record: SweepRecord, configuration: str, 
 
 def _write(record: SweepRecord, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
     """One adapter, or merged model, with its card, into `taken.folder`."""
-    from craft.adapters import RUN_FILE
+    from craft.trainer.adapter_folder import RUN_FILE
 
     adapter = record.adapter(taken.entry.key, scratch)
     run = json.loads((adapter / RUN_FILE).read_text())
@@ -148,7 +148,7 @@ def _write(record: SweepRecord, taken: Taken, scratch: Path, merge: bool, base: 
 
 def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Taken], console: Console) -> None:
     """Each adapter as a version of the registered model; of several tasks, NAME-TASK each."""
-    from craft.adapters import RUN_FILE
+    from craft.trainer.adapter_folder import RUN_FILE
     from orchestrator.merging import RECORD_FILE
     from orchestrator.registry import Candidate, find_trial, register
 
@@ -190,7 +190,7 @@ def _tags(record: SweepRecord, taken: Taken, run: Mapping[str, Any]) -> dict[str
 
 
 def _tell(given: argparse.Namespace, taken: Sequence[Taken], aside: Path, console: Console) -> None:
-    from craft.adapters import RUN_FILE
+    from craft.trainer.adapter_folder import RUN_FILE
     from orchestrator.merging import RECORD_FILE
 
     for one in taken:

@@ -5,8 +5,9 @@ Every attempt of a sweep (a start of its driver) keeps its trials' checkpoints a
     STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state, or at the end adapter/, predictions and result.json
                                                and always evaluations.json, what the trial has reported so far
 
-Each is sealed by its manifest (`craft.checkpoint`). Storage is a folder or anything pyarrow opens by URI (`s3://`, `gs://`). A
-copy cut short by a crash, a full disk or a flipped bit breaks the seal, and the checkpoint before it is taken instead.
+Each is sealed by its manifest (`craft.trainer.checkpoint`). Storage is a folder or anything pyarrow opens by URI (`s3://`,
+`gs://`). A copy cut short by a crash, a full disk or a flipped bit breaks the seal, and the checkpoint before it is taken
+instead.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 
 from pyarrow import fs
 
-from craft.checkpoint import CheckpointCorrupt, verify
 from craft.results import PREDICTIONS_FOLDER
+from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from orchestrator.trial import TrialResult
 
 RESULT_FILE = "result.json"

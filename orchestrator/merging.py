@@ -40,8 +40,8 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     from craft import load_adapter
-    from craft.adapters import RUN_FILE
     from craft.models.quiet import quiet_libraries
+    from craft.trainer.adapter_folder import RUN_FILE
 
     record = json.loads((adapter / RUN_FILE).read_text())
     model, tokenizer = load_adapter(adapter, base)

@@ -130,8 +130,8 @@ class Plan:
 class Planner:
     """Points -> configurations -> trials, for one sweep.
 
-    `counter` and `memory` are `craft.measure.planned_counts` and `estimated_memory`, which remember what they counted, or what
-    stands in for them.
+    `counter` and `memory` are `craft.trainer.counting.planned_counts` and `estimated_memory`, which remember what they
+    counted, or what stands in for them.
     """
 
     def __init__(self, sweep: Sweep, counter: Counter | None = None, memory: MemoryEstimate | None = None) -> None:
@@ -139,7 +139,7 @@ class Planner:
         self._resolves = False
         self._meta: Any = None
         if counter is None:
-            from craft.measure import estimated_memory, planned_counts
+            from craft.trainer.counting import estimated_memory, planned_counts
 
             counter, memory = planned_counts, estimated_memory
             self._resolves = True

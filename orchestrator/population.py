@@ -6,10 +6,10 @@
 
 A member is a configuration with a parent, and its trials are trials as any others: recorded, resumable, with an adapter that
 loads. What is moved is what can change between two generations: training settings, dropout, and ranks, since J grows by
-identity padding and shrinks by slicing (`craft.resizing`); projections stay. Members are ordered by non-dominated sorting of
-their search scores and costs, so a small adapter is not replaced by a large one that it does not compete with. Nothing is
-stored: every generation follows from the seed and the results of the one before, so that a resumed sweep makes the members it
-had made. A member whose every move is taken or breaks a constraint leaves the population.
+identity padding and shrinks by slicing (`craft.trainer.resizing`); projections stay. Members are ordered by non-dominated
+sorting of their search scores and costs, so a small adapter is not replaced by a large one that it does not compete with.
+Nothing is stored: every generation follows from the seed and the results of the one before, so that a resumed sweep makes the
+members it had made. A member whose every move is taken or breaks a constraint leaves the population.
 
 Source: Jaderberg et al. 2017, Population Based Training of Neural Networks (arXiv 1711.09846); synchronous here.
 """
@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from craft.resizing import RESIZABLE
 from craft.settings import TrainingSettings, content_hash
+from craft.trainer.resizing import RESIZABLE
 from orchestrator import pareto
 from orchestrator.mistakes import SweepError
 from orchestrator.ordering import has_order, ordered

@@ -71,7 +71,7 @@ def run_sweep(
 
     Args:
         tracker: hears of every trial and configuration; whoever made it opens and closes the sweep's own run.
-        train: what workers run instead of `craft.training.train_run`.
+        train: what workers run instead of `craft.trainer.training.train_run`.
         last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
 
     Raises:

@@ -139,7 +139,7 @@ def _judged_by(sweep: Sweep, record: Record, surrogate: str | None) -> tuple[Rec
     """What is replayed, the configurations that give the hypervolume to reach, and the trial-epochs that those took."""
     if surrogate is None:
         return record, *whole_record(sweep, record)
-    from craft.measure import planned_counts
+    from craft.trainer.counting import planned_counts
 
     dimensions = {name for block in sweep.blocks for name in block.dimensions}
     return Nearest(record, dimensions, planned_counts), *everything(record)

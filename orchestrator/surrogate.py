@@ -31,7 +31,7 @@ class Nearest(Record):
         """
         Args:
             dimensions: names of the space's dimensions.
-            counter: counts what the record does not know, such as `craft.measure.planned_counts`.
+            counter: counts what the record does not know, such as `craft.trainer.counting.planned_counts`.
         """
         super().__init__(record.curves)
         self.made_up: set[str] = set()

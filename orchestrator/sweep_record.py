@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from craft.checkpoint import CheckpointCorrupt, verify
 from craft.tasks import SUITES
+from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from orchestrator.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
 from orchestrator.identity import EFFECTIVE_FILE
 from orchestrator.journal import read

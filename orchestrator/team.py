@@ -55,8 +55,8 @@ class Member:
         settings: WorkerSettings,
     ) -> None:
         """Trains `run` with the others, from a checkpoint given by its files."""
-        from craft.parallel import Meeting, gathered
-        from craft.training import join_run
+        from craft.trainer.team import Meeting, gathered
+        from craft.trainer.training import join_run
 
         free_memory(settings.threads)
         with scratch_folder("member") as scratch, memory_limit(settings):
@@ -66,7 +66,7 @@ class Member:
 
 
 class TeamTraining:
-    """`craft.training.train_run` by all workers of the trial in whose process it is called."""
+    """`craft.trainer.training.train_run` by all workers of the trial in whose process it is called."""
 
     def __init__(self, asked: dict[str, float], settings: WorkerSettings, *, sharded: bool = False) -> None:
         """
@@ -86,8 +86,8 @@ class TeamTraining:
         resume_from: Path | None,
         on_step: Callable[[int, int], None],
     ) -> RunResult:
-        from craft.parallel import Meeting, MemberLost, gathered
-        from craft.training import train_run
+        from craft.trainer.team import Meeting, MemberLost, gathered
+        from craft.trainer.training import train_run
 
         group = get_current_placement_group()
         assert group is not None, "a team's trial runs in a placement group"
@@ -140,7 +140,7 @@ class TeamTraining:
 
 def _cause(work: list[Any]) -> BaseException | None:
     """What a member died of, where it is not just the loss of another one."""
-    from craft.parallel import MemberLost
+    from craft.trainer.team import MemberLost
 
     done, _ = ray.wait(work, num_returns=len(work), timeout=LAST_WORDS_SECONDS)
     for one in done:

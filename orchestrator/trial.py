@@ -1,9 +1,9 @@
 """One trial: a configuration on one task with one seed. What Ray schedules, with no Ray in it.
 
-`run_trial` is `craft.training.train_run` with a trial's manners: it works in a folder of its own, resumes from the checkpoint
-it is given, and turns every end that a second try cannot better into a `TrialResult` with the reason. What a second try may
-better (a lost disk, a poisoned GPU) it lets through, so that whoever scheduled the trial starts it again. A test calls it as a
-cluster does.
+`run_trial` is `craft.trainer.training.train_run` with a trial's manners: it works in a folder of its own, resumes from the
+checkpoint it is given, and turns every end that a second try cannot better into a `TrialResult` with the reason. What a second
+try may better (a lost disk, a poisoned GPU) it lets through, so that whoever scheduled the trial starts it again. A test calls
+it as a cluster does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from craft.checkpoint import newest_valid
 from craft.results import Progress, RunFailed, RunResult
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
+from craft.trainer.checkpoint import newest_valid
 from orchestrator.resources import Resources
 
 Status = Literal["finished", "failed", "stopped", "interrupted"]
@@ -85,7 +85,7 @@ class TrialResult:
 
 
 class Train(Protocol):
-    """The shape of `craft.training.train_run`."""
+    """The shape of `craft.trainer.training.train_run`."""
 
     def __call__(
         self,
@@ -115,7 +115,7 @@ def run_trial(
         report: called with every evaluation's progress; what it raises passes through.
         on_step: called after every optimizer step with its number and that of the last.
         resume_from: a checkpoint's folder from an earlier try of the same trial.
-        train: what runs the training; `craft.training.train_run` unless given.
+        train: what runs the training; `craft.trainer.training.train_run` unless given.
 
     Raises:
         OSError, RuntimeError: for faults of the machine, which another try may not meet.
@@ -186,13 +186,13 @@ _MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", 
 
 
 def _train_run() -> Train:
-    from craft.training import train_run
+    from craft.trainer.training import train_run
 
     return train_run
 
 
 def _smaller(training: TrainingSettings) -> TrainingSettings | None:
-    from craft.training import smaller_micro_batch
+    from craft.trainer.training import smaller_micro_batch
 
     return smaller_micro_batch(training)
 

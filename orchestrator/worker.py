@@ -1,10 +1,10 @@
 """A trial inside a warm worker process: set on its newest checkpoint, watched while it runs, reported when it evaluates.
 
-A worker keeps its process (and torch, transformers, the CUDA context) from trial to trial; `craft.process` sees to it that a
-run leaves the process as it found it. Two guards surround the trial here: a limit on memory, so that a greedy one runs out
-alone, and a timer that ends the process if no step is done for too long, even when it hangs inside a library. What the process
-writes to stderr goes to a file in the trial's scratch folder, whose end is the reason shown when it dies. No Ray here: reports
-go through a function.
+A worker keeps its process (and torch, transformers, the CUDA context) from trial to trial; `craft.trainer.process` sees to it
+that a run leaves the process as it found it. Two guards surround the trial here: a limit on memory, so that a greedy one runs
+out alone, and a timer that ends the process if no step is done for too long, even when it hangs inside a library. What the
+process writes to stderr goes to a file in the trial's scratch folder, whose end is the reason shown when it dies. No Ray here:
+reports go through a function.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from craft.checkpoint import add_file, write_folder
 from craft.results import PREDICTIONS_FOLDER, Progress
+from craft.trainer.checkpoint import add_file, write_folder
 from orchestrator.checkpoints import (
     ADAPTER_FOLDER,
     EVALUATIONS_FILE,

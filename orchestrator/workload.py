@@ -40,6 +40,6 @@ def train_sizes(sweep: Sweep) -> dict[str, int] | None:
 
 def steps(training: TrainingSettings, examples: int) -> int:
     """Optimizer steps of one run where its task has so many training examples."""
-    from craft.loop import total_steps
+    from craft.trainer.hf_trainer import total_steps
 
     return total_steps(training, min(examples, training.train_examples or examples))

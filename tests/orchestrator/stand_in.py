@@ -46,8 +46,8 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
         import time
         from pathlib import Path
 
-        from craft.checkpoint import write_folder
         from craft.results import Counts, Progress, RunFailed, RunResult
+        from craft.trainer.checkpoint import write_folder
 
         def write(text):
             with Path(log).open("a") as file:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from craft.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, write_folder
+from craft.trainer.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, write_folder
 from orchestrator.checkpoints import newest_whole
 from orchestrator.ledger import Ledger
 from orchestrator.trial import TrialResult

@@ -142,8 +142,8 @@ def stand_in(log: str) -> Train:
         import math
         from pathlib import Path
 
-        from craft.checkpoint import write_folder
         from craft.results import Counts, Progress, RunResult
+        from craft.trainer.checkpoint import write_folder
 
         rate = abs(math.log10(spec.training.learning_rate) + 3)
         done = int((resume_from / "state").read_text()) if resume_from else 0

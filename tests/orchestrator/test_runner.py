@@ -141,7 +141,7 @@ def test_workers_stay_warm(ran: Ran) -> None:
 
 
 def test_adapters_lie_on_storage_whole(ran: Ran) -> None:
-    from craft.checkpoint import verify
+    from craft.trainer.checkpoint import verify
 
     for rank, seed in ((1, 0), (2, 0), (16, 1)):
         adapter = Path(ran.result(rank, seed).facts["adapter"])
@@ -267,7 +267,7 @@ def test_killed_then_interrupted_then_resumed_a_sweep_loses_and_repeats_nothing(
 def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> None:
     import torch
 
-    from craft.training import train_run
+    from craft.trainer.training import train_run
     from orchestrator.runner import run_sweep
 
     file = tmp_path / "sweep.yaml"

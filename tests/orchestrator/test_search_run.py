@@ -29,8 +29,8 @@ def stand_in(log: str) -> Train:
         import math
         from pathlib import Path
 
-        from craft.checkpoint import write_folder
         from craft.results import Counts, Progress, RunResult
+        from craft.trainer.checkpoint import write_folder
 
         rate = spec.training.learning_rate
         with Path(log).open("a") as file:

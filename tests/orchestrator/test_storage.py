@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from craft.checkpoint import write_folder
+from craft.trainer.checkpoint import write_folder
 from orchestrator.checkpoints import local_adapter, newest_whole, open_storage, storage_of, stored_checkpoints, within
 from orchestrator.ledger import Ledger
 from tests.orchestrator.stand_in import start_driver, starts

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from craft.checkpoint import write_folder
 from craft.results import Counts, Progress, RunFailed, RunResult
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
+from craft.trainer.checkpoint import write_folder
 from orchestrator.trial import TrialResult, TrialSpec, is_transient, out_of_memory, run_trial
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from ray.tune.search import Searcher
 
-from craft.checkpoint import write_folder
 from craft.results import Counts, RunResult
 from craft.spec import RunSpec
 from craft.tasks.glue import WARM_START
+from craft.trainer.checkpoint import write_folder
 from orchestrator.mistakes import SweepError
 from orchestrator.parameters import flat_parameters
 from orchestrator.plan import Plan, Planner, make_plan

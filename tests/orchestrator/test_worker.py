@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from craft.checkpoint import verify, write_folder
 from craft.results import Counts, Progress, RunResult
 from craft.spec import RunSpec
+from craft.trainer.checkpoint import verify, write_folder
 from orchestrator.trial import TrialResult, TrialSpec
 from orchestrator.worker import WorkerSettings, work
 

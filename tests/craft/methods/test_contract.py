@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from craft.adapters import load_adapter, restore_trainable, save_adapter, trainable_state
-from craft.measure import count, planned_counts, saved_state
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.heads import head_names, is_head
 from craft.models.loading import load_model
 from craft.spec import RunSpec
+from craft.trainer.adapter_folder import load_adapter, restore_trainable, save_adapter, trainable_state
+from craft.trainer.counting import count, planned_counts, saved_state
 
 D, MLP, LAYERS, VOCABULARY, POSITIONS = 32, 64, 3, 30522, 512
 LABELS = ("negative", "positive")

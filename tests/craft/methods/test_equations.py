@@ -10,9 +10,9 @@ import tensorly
 import torch
 from torch import nn
 
-from craft.measure import optimizer_bytes
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
+from craft.trainer.counting import optimizer_bytes
 from craft.tuners.adalora import AdaLoraAdam
 from craft.tuners.galore import GaLoreAdam
 from craft.tuners.loretta import Train, factors

@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.adapters import load_adapter
-from craft.measure import estimated_memory, planned_counts
 from craft.methods import METHODS
 from craft.methods.method import refuse_elsewhere
 from craft.results import RunFailed
 from craft.spec import RunSpec
 from craft.train import main
-from craft.training import train_run
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.counting import estimated_memory, planned_counts
+from craft.trainer.training import train_run
 
 
 def spec_of(model: str, method: str = "qlora", **changes: Any) -> RunSpec:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from craft.adapters import load_adapter
 from craft.methods import METHODS
 from craft.results import Progress
 from craft.spec import RunSpec
-from craft.training import StopRun, newest_valid, train_run
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.training import StopRun, newest_valid, train_run
 
 
 @pytest.mark.parametrize(

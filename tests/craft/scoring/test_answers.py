@@ -12,8 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.adapters import load_adapter
-from craft.loop import LengthGrouped
 from craft.results import Progress, RunFailed, RunResult
 from craft.scoring.encoding import Collator
 from craft.scoring.texts import encode_texts, mean_token_loss, token_loss
@@ -21,7 +19,9 @@ from craft.settings import GenerationSettings
 from craft.spec import RunSpec
 from craft.tasks.extraction import extract
 from craft.tasks.prompts import IGNORED
-from craft.training import StopRun, newest_valid, train_run
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.hf_trainer import LengthGrouped
+from craft.trainer.training import StopRun, newest_valid, train_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
 TESTS |= {"winogrande": ("winogrande", ("option1", "option2"))}

@@ -5,10 +5,10 @@
     an optimizer step  gradients summed over the team, once  ->  the same step everywhere
 
 An adapter is so small that its gradients travel as one message a step, without a wrapper around the model. Losses are divided
-by the examples of the whole step (`craft.loop`), so sums are all that has to be exchanged, and a last batch smaller than
-the team costs nothing but idle members. Random numbers inside a step (dropout) are each member's own and follow from seed, step
-and rank alone, so that a resumed run draws the same again. Rank 0 alone scores, saves and reports; where the base is split over
-the team (`craft.sharding`), the others score too.
+by the examples of the whole step (`craft.trainer.hf_trainer`), so sums are all that has to be exchanged, and a last batch
+smaller than the team costs nothing but idle members. Random numbers inside a step (dropout) are each member's own and follow
+from seed, step and rank alone, so that a resumed run draws the same again. Rank 0 alone scores, saves and reports; where the
+base is split over the team (`craft.trainer.sharding`), the others score too.
 """
 
 from __future__ import annotations

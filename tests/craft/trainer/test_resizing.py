@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from craft.adapters import load_adapter, start_from
 from craft.factors.hosvd import hosvd
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.loading import load_model
-from craft.resizing import resized
 from craft.spec import RunSpec
-from craft.training import train_run
+from craft.trainer.adapter_folder import load_adapter, start_from
+from craft.trainer.resizing import resized
+from craft.trainer.training import train_run
 
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
 

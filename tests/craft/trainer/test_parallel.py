@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft import training
 from craft.models.loading import load_model
-from craft.parallel import Meeting, MemberLost, Team, gathered
 from craft.results import Progress, RunResult
-from craft.sharding import shard_base
 from craft.spec import RunSpec
-from craft.training import join_run, train_run
+from craft.trainer import training
+from craft.trainer.sharding import shard_base
+from craft.trainer.team import Meeting, MemberLost, Team, gathered
+from craft.trainer.training import join_run, train_run
 
 MakeSpec = Callable[..., RunSpec]
 

@@ -13,16 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.adapters import load_adapter
-from craft.checkpoint import CheckpointCorrupt, newest_valid, verify
-from craft.loop import evaluation_steps, total_steps
-from craft.process import OutOfMemory
 from craft.results import Progress, RunFailed, RunResult
 from craft.scoring.evaluation import collapse_note
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
-from craft.training import StopRun, smaller_micro_batch, train_run
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify
+from craft.trainer.hf_trainer import evaluation_steps, total_steps
+from craft.trainer.process import OutOfMemory
+from craft.trainer.training import StopRun, smaller_micro_batch, train_run
 
 MakeSpec = Callable[..., RunSpec]
 

@@ -16,7 +16,7 @@ import torch
 
 
 class OutOfMemory(MemoryError):
-    """The host or the GPU has no memory left for this run: `craft.training.smaller_micro_batch` may make it fit."""
+    """The host or the GPU has no memory left for this run: `craft.trainer.training.smaller_micro_batch` may make it fit."""
 
 
 @contextmanager

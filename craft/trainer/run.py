@@ -3,7 +3,7 @@
     evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
     end         ->  best weights   ->  reported splits, one test after the other  ->  adapter, result
 
-What a run needs before it goes is put together in `craft.training`.
+What a run needs before it goes is put together in `craft.trainer.training`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from craft.adapters import TRAINABLE_FILE, restore_trainable, save_adapter, trainable_state
-from craft.checkpoint import CheckpointCorrupt, verify, write_folder
-from craft.loop import RunTrainer
-from craft.measure import Meter, count, optimizer_bytes
 from craft.methods import find_method
-from craft.parallel import Team
 from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks.task import Task
+from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save_adapter, trainable_state
+from craft.trainer.checkpoint import CheckpointCorrupt, verify, write_folder
+from craft.trainer.counting import count, optimizer_bytes
+from craft.trainer.hf_trainer import RunTrainer
+from craft.trainer.meter import Meter
+from craft.trainer.team import Team
 
 BEST_FILE = "best.safetensors"
 RUN_FILE = "run.json"

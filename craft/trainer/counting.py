@@ -17,17 +17,9 @@ Conventions, the same for every method:
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import math
-import statistics
-import sys
-import time
-from collections import deque
-from collections.abc import Iterable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,8 +35,6 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Kind
-
-_KEPT_STEP_TIMES = 1000
 
 
 def count(model: nn.Module) -> Counts:
@@ -150,107 +140,3 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
 @lru_cache(maxsize=64)
 def _config(model: str, revision: str | None) -> Any:
     return load_config(model, "generation", (), revision=revision)
-
-
-class Meter:
-    """Watches one run: create it before the model is loaded, tell it every step, read it when training is over."""
-
-    def __init__(self) -> None:
-        self.step_times: deque[float] = deque(maxlen=_KEPT_STEP_TIMES)
-        self.seconds = 0.0
-        self.tokens = 0
-        self._began = 0.0
-        gc.collect()
-        self._resettable = _reset_peak_memory()
-        self._energy_at_start = _energy_millijoules()
-        self._peak_before = 0
-        self._energy_before: float | None = 0.0
-
-    def step_begins(self) -> None:
-        self._began = time.perf_counter()
-
-    def step_ends(self, tokens: int) -> None:
-        """`tokens` are the non-padding tokens of the step's micro-batches."""
-        duration = time.perf_counter() - self._began
-        self.step_times.append(duration)
-        self.seconds += duration
-        self.tokens += tokens
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a resumed run's costs are those of the whole run."""
-        times = {"step_times": list(self.step_times), "seconds": self.seconds, "tokens": self.tokens}
-        return times | {"peak_memory_bytes": self._peak(), "energy_joules": self._energy()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.step_times.extend(state["step_times"])
-        self.seconds, self.tokens = state["seconds"], state["tokens"]
-        self._peak_before = state.get("peak_memory_bytes", 0)
-        self._energy_before = state.get("energy_joules")
-
-    def costs(self) -> dict[str, float]:
-        """The measured fields of `Counts` that are known here."""
-        costs: dict[str, float] = {"peak_memory_bytes": self._peak()}
-        if self.step_times:
-            costs["step_seconds"] = statistics.median(self.step_times)
-            costs["tokens_per_second"] = self.tokens / self.seconds
-        energy = self._energy()
-        if energy is not None:
-            costs["energy_joules"] = energy
-        return costs
-
-    def _peak(self) -> int:
-        return max(_peak_memory(self._resettable), self._peak_before)
-
-    def _energy(self) -> float | None:
-        """Joules of the whole run; None where any part of it is not known."""
-        now = _energy_millijoules()
-        if now is None or self._energy_at_start is None or self._energy_before is None:
-            return None
-        return self._energy_before + (now - self._energy_at_start) / 1000
-
-
-def _reset_peak_memory() -> bool:
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        return True
-    try:
-        # What an earlier run in this process freed goes back to the system first, or it would be counted again.
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-    except (OSError, AttributeError):
-        return False
-    return True
-
-
-def _peak_memory(resettable: bool) -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    if resettable:
-        return int(_field(Path("/proc/self/status").read_text().splitlines(), "VmHWM:")) * 1024
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _field(lines: Iterable[str], name: str) -> str:
-    return next(line.split()[1] for line in lines if line.startswith(name))
-
-
-def _energy_millijoules() -> int | None:
-    """The board's energy counter, or None without a CUDA device or NVML."""
-    if not torch.cuda.is_available():
-        return None
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
-        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")))
-    except (ImportError, OSError, AttributeError, RuntimeError):
-        return None
-    except Exception as error:
-        # NVML's errors are classes of its own that derive from Exception alone.
-        if type(error).__module__.startswith("pynvml"):
-            return None
-        raise

@@ -23,16 +23,16 @@ from torch.utils.data import Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from craft.adapters import TRAINABLE_FILE, restore_trainable, trainable_state
-from craft.measure import Meter
 from craft.models.heads import head_names, is_head
-from craft.parallel import Team
 from craft.results import RunFailed
 from craft.scoring.encoding import Collator
 from craft.scoring.evaluation import LOSSES
 from craft.settings import TrainingSettings
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
+from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, trainable_state
+from craft.trainer.meter import Meter
+from craft.trainer.team import Team
 
 _POINTS = 100
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}

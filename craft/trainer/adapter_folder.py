@@ -21,16 +21,16 @@ from peft import PeftModel, get_peft_model_state_dict, load_peft_weights, set_pe
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from craft.checkpoint import write_folder
 from craft.fingerprint import FACTORS, FINGERPRINT
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
-from craft.resizing import RESIZABLE, resized
 from craft.settings import WarmStart
 from craft.spec import RunSpec
+from craft.trainer.checkpoint import write_folder
+from craft.trainer.resizing import RESIZABLE, resized
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -108,7 +108,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
     """Puts what another run's adapter has learnt into a model that has the same method on it.
 
     From another task everything but its head, and the parameters must be the same. From the same task the head too: the run
-    goes on from there, and its ranks may be others (`craft.resizing`).
+    goes on from there, and its ranks may be others (`craft.trainer.resizing`).
 
     Args:
         start: names that run, and the folder of its adapter.

@@ -24,28 +24,28 @@ import torch
 import transformers
 
 import craft
-from craft.adapters import start_from
-from craft.checkpoint import CheckpointCorrupt, newest_valid
-from craft.loop import RunTrainer, total_steps
-from craft.measure import Meter
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.heads import TASK_TYPES
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
-from craft.parallel import Team
-from craft.process import OutOfMemory, memory_errors_named, own_process_state
 from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
-from craft.run import Listener, Run, read_checkpoint
 from craft.scoring.choose import make_scorer
 from craft.scoring.encoding import Collator
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.settings import TrainingSettings
-from craft.sharding import shard_base
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
+from craft.trainer.adapter_folder import start_from
+from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid
+from craft.trainer.hf_trainer import RunTrainer, total_steps
+from craft.trainer.meter import Meter
+from craft.trainer.process import OutOfMemory, memory_errors_named, own_process_state
+from craft.trainer.run import Listener, Run, read_checkpoint
+from craft.trainer.sharding import shard_base
+from craft.trainer.team import Team
 
 __all__ = ["CheckpointCorrupt", "OutOfMemory", "StopRun", "join_run", "newest_valid", "smaller_micro_batch", "train_run"]
 
@@ -66,9 +66,9 @@ def train_run(
 ) -> RunResult:
     """Trains, scores and saves one run.
 
-    Writes `directory/adapter` (see `craft.adapters`), the outputs behind the score (`directory/predictions.safetensors`, or
-    for answers in words `directory/predictions/TEST.jsonl`) and, at every evaluation, `directory/checkpoint-STEP`, of which
-    the newest two stay.
+    Writes `directory/adapter` (see `craft.trainer.adapter_folder`), the outputs behind the score
+    (`directory/predictions.safetensors`, or for answers in words `directory/predictions/TEST.jsonl`) and, at every evaluation,
+    `directory/checkpoint-STEP`, of which the newest two stay.
 
     Args:
         spec: the run.

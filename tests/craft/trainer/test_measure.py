@@ -10,13 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.adapters import load_adapter
-from craft.checkpoint import verify
-from craft.measure import Meter, count, estimated_memory, planned_counts
 from craft.models.heads import head_names, is_head
 from craft.models.loading import MINILM, load_model, load_tokenizer, meta_model
 from craft.spec import RunSpec
-from craft.training import train_run
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.checkpoint import verify
+from craft.trainer.counting import count, estimated_memory, planned_counts
+from craft.trainer.meter import Meter
+from craft.trainer.training import train_run
 
 MakeSpec = Callable[..., RunSpec]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from craft.checkpoint import verify, write_folder
 from craft.spec import RunSpec
-from craft.training import train_run
+from craft.trainer.checkpoint import verify, write_folder
+from craft.trainer.training import train_run
 
 MakeSpec = Callable[..., RunSpec]
 

@@ -2,8 +2,8 @@
 
 Every block of the model becomes a unit of torch's FSDP2 (`torch.distributed.fsdp.fully_shard`): each member keeps 1/size of
 the block's frozen weights, and the whole of a block exists only while it computes. What trains is left out of it: an adapter
-is small, every member has all of it, and its gradients are summed as in any team (`craft.parallel`). Embeddings and the task
-head stand outside the blocks and stay whole.
+is small, every member has all of it, and its gradients are summed as in any team (`craft.trainer.team`). Embeddings and the
+task head stand outside the blocks and stay whole.
 
 A sharded model computes only if all members call it alike. So all of them score with rank 0, and it alone reports and keeps.
 """
@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from craft.parallel import Team
+from craft.trainer.team import Team
 
 
 def shard_base(model: nn.Module, base: Collection[nn.Parameter], team: Team) -> int:

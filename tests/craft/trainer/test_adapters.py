@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
-from craft.adapters import load_adapter
 from craft.models.loading import MINILM
 from craft.scoring.encoding import Collator, encode_split
 from craft.scoring.evaluation import predict
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.tasks.splits import load_splits
-from craft.training import train_run
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.training import train_run
 
 MakeSpec = Callable[..., RunSpec]
 
