@@ -10,27 +10,26 @@ order; from then on `PeftModel.from_pretrained` knows what a CRAFT adapter is.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 if TYPE_CHECKING:
-    from craft.config import CraftConfig
     from craft.factors.hosvd import TuckerFactors, hosvd
-    from craft.model import CraftModel
     from craft.trainer.adapter_folder import load_adapter
+    from craft.tuners.craft.config import CraftConfig
+    from craft.tuners.craft.model import CraftModel
 
 __version__ = "0.1.0"
 __all__ = ["CraftConfig", "CraftModel", "TuckerFactors", "hosvd", "load_adapter"]
 
 _PUBLIC = {
-    "CraftConfig": "craft.config",
-    "CraftModel": "craft.model",
-    "TuckerFactors": "craft.tucker",
-    "hosvd": "craft.tucker",
-    "load_adapter": "craft.adapters",
+    "CraftConfig": "craft.tuners.craft.config",
+    "CraftModel": "craft.tuners.craft.model",
+    "TuckerFactors": "craft.factors.hosvd",
+    "hosvd": "craft.factors.hosvd",
+    "load_adapter": "craft.trainer.adapter_folder",
 }
 
 
@@ -40,23 +39,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'craft' has no attribute {name!r}")
 
 
-# Where PEFT is first imported by one of the method's own modules, that module is not there yet for the method to be put
-# together: it is registered once the module is.
-_METHOD = ("config", "projections", "stack", "placing", "fingerprint", "layer", "export", "model", "registration")
-_TUNERS = ("joint", "milora", "lotr", "superlora", "loretta", "bottleneck")
+def _register(_peft: Any) -> None:
+    import_module("craft.tuners.registration").register()
 
 
-def _register(_module: Any) -> None:
-    if "peft" not in sys.modules:
-        return
-    try:
-        registration = import_module("craft.registration")
-        if hasattr(registration, "register"):  # it may be the one that imports PEFT, and have got no further
-            registration.register()
-    except ImportError as error:
-        if "partially initialized module" not in str(error):
-            raise
-
-
-for _name in ("peft", *(f"craft.{name}" for name in _METHOD), *(f"craft.tuners.{name}" for name in _TUNERS)):
-    wrapt.register_post_import_hook(_register, _name)
+wrapt.register_post_import_hook(_register, "peft")

@@ -45,7 +45,7 @@ class LorettaParameters(PfeifferParameters):
 
 
 def builder(kind: str) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
-    """A builder of the tuner `kind`, a row of `craft.tuners.TUNERS`."""
+    """A builder of the tuner `kind`, a row of `craft.tuners.registration.TUNERS`."""
 
     def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
         settings: dict[str, Any] = {"bottleneck": parameters.bottleneck, "activation": checked(parameters.activation)}

@@ -52,7 +52,7 @@ class CraftStarParameters(CraftParameters):
 def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) -> nn.Module:
     from peft import get_peft_model
 
-    from craft.config import CraftConfig
+    from craft.tuners.craft.config import CraftConfig
 
     config = CraftConfig(task_type=context.task_type, init_seed=context.seed, **parameters.model_dump())
     return get_peft_model(model, config)

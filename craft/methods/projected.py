@@ -49,17 +49,16 @@ def attach(model: nn.Module, context: BuildContext, config: str, projections: Se
 
 
 def attach_own(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
-    """Puts a tuner of our own on `model`: `attach` for a row of `craft.tuners.TUNERS`."""
+    """Puts a tuner of our own on `model`: `attach` for a row of `craft.tuners.registration.TUNERS`."""
     from importlib import import_module
 
     import peft
 
     from craft.models.projections import target_modules
-    from craft.tuners import TUNERS, register_tuners
+    from craft.tuners.registration import TUNERS
 
-    register_tuners()
-    file, config, _ = TUNERS[kind]
-    made = getattr(import_module(f"craft.tuners.{file}"), config)(
+    module, config, _ = TUNERS[kind]
+    made = getattr(import_module(module), config)(
         task_type=context.task_type, target_modules=target_modules(model, projections), **settings
     )
     put: Any = peft.get_peft_model

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from craft.export import merged
 from craft.scoring.texts import Tick
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
+from craft.tuners.craft.export import merged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -21,7 +21,6 @@ from peft import PeftModel, get_peft_model_state_dict, load_peft_weights, set_pe
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from craft.fingerprint import FACTORS, FINGERPRINT
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.heads import TASK_TYPES, head_names, is_head
@@ -31,6 +30,7 @@ from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from craft.trainer.resizing import RESIZABLE, resized
+from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from craft.fingerprint import FINGERPRINT
 from craft.methods import find_method
 from craft.methods.method import BuildContext
 from craft.models.heads import TASK_TYPES, head_names, is_head
@@ -35,6 +34,7 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Kind
+from craft.tuners.craft.fingerprint import FINGERPRINT
 
 
 def count(model: nn.Module) -> Counts:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from craft.registration import add_peft_type
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
+from craft.tuners.peft_types import add_peft_type
 
 add_peft_type("BOTTLENECK")
 

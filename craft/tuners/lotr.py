@@ -15,8 +15,8 @@ import torch
 from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 
-from craft.registration import add_peft_type
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
+from craft.tuners.peft_types import add_peft_type
 
 add_peft_type("LOTR")
 

@@ -21,8 +21,8 @@ from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from craft.registration import add_peft_type
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
+from craft.tuners.peft_types import add_peft_type
 
 add_peft_type("SUPERLORA")
 

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.generation [--quick] [--threads 1]
 
 Through the bypass, whose cores are kept from one decoding step to the next, and merged where the weights' dtype holds the
-change (`craft.export.merged`): once for all prompts, as `craft.scoring.generation` does, so the merging itself is not timed.
-Four beams and 32 new tokens, as the commonsense protocol decodes.
+change (`craft.tuners.craft.export.merged`): once for all prompts, as `craft.scoring.generation` does, so the merging itself is
+not timed. Four beams and 32 new tokens, as the commonsense protocol decodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import copy
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from craft.export import merged
+from craft.tuners.craft.export import merged
 from tests.benchmarks.shapes import shared_copy
 from tests.benchmarks.step_time import DTYPES, QV, craft
 from tests.benchmarks.timing import alternate, arguments, machine, table

@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from craft import CraftConfig
-from craft.bypass import weight_delta
-from craft.layer import CraftLinear
 from craft.models.projections import target_modules
+from craft.tuners.craft.bypass import weight_delta
+from craft.tuners.craft.layer import CraftLinear
 from tests.benchmarks.shapes import SHAPES, Shape, Task, backbone, shared_copy, tokens
 from tests.benchmarks.timing import alternate, arguments, machine, table
 

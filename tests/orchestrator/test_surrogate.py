@@ -85,7 +85,7 @@ def test_a_range_is_replayed_by_name_only_and_says_so(
     given = [str(tmp_path / "sweep.yaml"), "--recorded", str(tmp_path / "curves.csv")]
     assert command.main(given) == 2
     assert "no record holds every value of a range" in capsys.readouterr().err
-    monkeypatch.setattr("craft.measure.planned_counts", counted)
+    monkeypatch.setattr("craft.trainer.counting.planned_counts", counted)
     assert command.main([*given, "--surrogate", "nearest"]) == 0
     out = capsys.readouterr().out
     assert "made up: the curves of 16 trials, from their nearest recorded ones" in out

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from craft.layer import CraftLinear
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
+from craft.tuners.craft.layer import CraftLinear
 
 QUESTIONS = (
     "Is the sky blue? true or false",

@@ -143,7 +143,7 @@ def test_a_meters_times_survive_a_checkpoint() -> None:
 
 def test_the_energy_of_a_resumed_run_is_that_of_both_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = [5_000_000]
-    monkeypatch.setattr("craft.measure._energy_millijoules", lambda: counter[0])
+    monkeypatch.setattr("craft.trainer.meter._energy_millijoules", lambda: counter[0])
     first = Meter()
     counter[0] += 3_000
     state = json.loads(json.dumps(first.state()))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from craft.factors.hosvd import ALGORITHM, TuckerFactors, sketch_difference
-from craft.stack import Stack
+from craft.tuners.craft.stack import Stack
 
 FINGERPRINT = "craft_fingerprint."
 FACTORS = "craft_factors."

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from craft.bypass import HybridLinear, bypass, cheapest, core_offsets, dropout_masks, weight_delta, weight_form
 from craft.factors.hosvd import TuckerFactors, hosvd
+from craft.tuners.craft.bypass import HybridLinear, bypass, cheapest, core_offsets, dropout_masks, weight_delta, weight_form
 
 L, D_OUT, D_IN, RANKS, SCALING = 4, 12, 20, (3, 5, 7), 1.5
 

@@ -2,7 +2,7 @@
 
     Ŵ = W + s (T - R),   T = G x1 (U1 J1) x2 (U2 J2) x3 (U3 J3)       trainable: J1 (r1 x r1), J2 (r2 x r2), J3 (r3 x r3)
 
-for each projection type, whose weights of all layers are one stack. `craft.model` puts it on a model.
+for each projection type, whose weights of all layers are one stack. `craft.tuners.craft.model` puts it on a model.
 """
 
 from __future__ import annotations

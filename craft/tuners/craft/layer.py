@@ -1,6 +1,6 @@
 """`CraftLinear`: a linear module with CRAFT's change of its weight beside it, merged into it, or switched off.
 
-    y = W x + b  +  s U2 M_l U3ᵀ x        for each active adapter; M_l from the adapter's stack (`craft.stack`)
+    y = W x + b  +  s U2 M_l U3ᵀ x        for each active adapter; M_l from the adapter's stack (`craft.tuners.craft.stack`)
 
 Nothing trainable lies here: a layer knows which stacks it is a slice of, and which outputs are that slice's (a fused module
 holds several). The base layer is called as it is, so it may be quantized or offloaded.
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from craft.bypass import HybridLinear, bypass, cheapest
 from craft.models.projections import Located
-from craft.stack import CraftAdapter, Stack
+from craft.tuners.craft.bypass import HybridLinear, bypass, cheapest
+from craft.tuners.craft.stack import CraftAdapter, Stack
 
 
 @dataclass(eq=False)

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from craft.bypass import core_offsets, dropout_masks, weight_delta
-from craft.config import CraftConfig
 from craft.factors.hosvd import Ranks, TuckerFactors
 from craft.models.projections import Located
+from craft.tuners.craft.bypass import core_offsets, dropout_masks, weight_delta
+from craft.tuners.craft.config import CraftConfig
 
 Cores = tuple[Tensor, ...]
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTuner
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.pytorch_utils import Conv1D
 
-from craft.fingerprint import FACTORS, FINGERPRINT
-from craft.layer import CraftLinear
-
-if TYPE_CHECKING:
-    from craft.model import CraftModel
+from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
+from craft.tuners.craft.layer import CraftLinear
 
 HELD = 1e-3
 """A weight's dtype holds a change if writing the sum in it changes the change by less than this share of its norm."""
@@ -122,16 +120,14 @@ def merged(model: nn.Module) -> Iterator[bool]:
         tuner.unmerge_adapter()
 
 
-def _tuner(model: nn.Module) -> CraftModel:
-    from craft.model import CraftModel
-
+def _tuner(model: nn.Module) -> Any:
     for module in model.modules():
-        if isinstance(module, CraftModel):
+        if isinstance(module, BaseTuner) and module.prefix == "craft_":
             return module
     raise ValueError(f"{type(model).__name__} carries no CRAFT adapter")
 
 
-def _lora_config(tuner: CraftModel, name: str, ranks: dict[str, int], conv: bool) -> LoraConfig:
+def _lora_config(tuner: Any, name: str, ranks: dict[str, int], conv: bool) -> LoraConfig:
     ours = tuner.peft_config[name]
     usual = max(set(ranks.values()), key=list(ranks.values()).count)
     # PEFT reads the patterns as regular expressions; alpha is the rank, so that LoRA's factor alpha / r is 1.

@@ -14,12 +14,12 @@ from peft.utils.quantization_utils import resolve_quantization_backend
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.config import CraftConfig
 from craft.factors.hashing import hash_weights
 from craft.factors.hosvd import resolve_ranks
 from craft.factors.store import default_store
 from craft.models.projections import Located, Stacks, find_projections, find_targets
-from craft.stack import Stack
+from craft.tuners.craft.config import CraftConfig
+from craft.tuners.craft.stack import Stack
 
 
 def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.craft.test_peft_contract import TinyModel, adapted, close, gradients, hidden, loss, move_j
+from tests.craft.tuners.craft.test_peft_contract import TinyModel, adapted, close, gradients, hidden, loss, move_j
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

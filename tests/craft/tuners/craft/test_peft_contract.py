@@ -15,7 +15,7 @@ from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from torch import Tensor
 
 from craft import CraftConfig
-from craft.layer import CraftLinear
+from craft.tuners.craft.layer import CraftLinear
 
 TinyModel = Callable[..., Any]
 IDS = torch.arange(24).view(2, 12) % 60 + 1

@@ -16,9 +16,9 @@ from transformers import AutoModel, LlamaConfig, RobertaConfig
 from transformers.pytorch_utils import Conv1D
 
 from craft import CraftConfig
-from craft.export import merged, to_lora
 from craft.factors.hosvd import hosvd
-from craft.layer import CraftLinear
+from craft.tuners.craft.export import merged, to_lora
+from craft.tuners.craft.layer import CraftLinear
 
 TinyModel = Callable[..., Any]
 IDS = torch.arange(24).view(2, 12) % 60 + 1
@@ -279,7 +279,9 @@ def test_factors_that_came_out_differently_are_refused(
         parts = hosvd(weights, ranks)
         return dataclasses.replace(parts, u2=-parts.u2)
 
-    monkeypatch.setattr("craft.placing.default_store", lambda: type("Other", (), {"get": staticmethod(flipped)}))
+    monkeypatch.setattr(
+        "craft.tuners.craft.find_stacks.default_store", lambda: type("Other", (), {"get": staticmethod(flipped)})
+    )
     with pytest.raises(ValueError, match="another basis"):
         PeftModel.from_pretrained(tiny_model("bert"), plain)
     assert torch.equal(hidden(PeftModel.from_pretrained(tiny_model("bert"), carrying)), expected)

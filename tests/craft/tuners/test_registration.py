@@ -7,7 +7,11 @@ import sys
 
 import pytest
 
-MODULES = ("config", "projections", "stack", "placing", "fingerprint", "layer", "export", "model", "registration")
+MODULES = (
+    *("craft.tuners.craft." + name for name in ("config", "stack", "find_stacks", "fingerprint", "layer", "export", "model")),
+    *("craft.tuners." + name for name in ("joint", "milora", "registration", "peft_types")),
+    *("craft.models." + name for name in ("projections", "loading", "heads")),
+)
 
 
 @pytest.mark.parametrize("first", ["import craft, peft", "import peft, craft", "from craft import CraftConfig, CraftModel"])
@@ -18,11 +22,11 @@ def test_registered_in_either_order(first: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_registered_whatever_module_comes_first(module: str) -> None:
-    _run(f"import craft.{module}")
+    _run(f"import {module}")
 
 
 def _run(first: str) -> None:
-    check = f"{first}; from peft import PeftConfig; from craft.registration import register; register(); register(); "
+    check = f"{first}; from peft import PeftConfig; from craft.tuners.registration import register; register(); register(); "
     check += "print(PeftConfig.from_peft_type(peft_type='CRAFT').peft_type.value)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "CRAFT", done.stderr

@@ -5,7 +5,7 @@
     inject_adapter     projections -> stacks -> factors (store) -> CraftAdapter -> CraftLinear around every module
     forward            pre-hook on the base model: M of all layers of every active stack, one contraction each
                        every CraftLinear: y + s U2 M_l U3ᵀ x
-    save / load        J and what identifies the factors (`craft.fingerprint`)
+    save / load        J and what identifies the factors (`craft.tuners.craft.fingerprint`)
 
 J live here, on the tuner, under `craft_J.<adapter>`: they belong to no layer alone. The base model's weights are never
 written, except by `merge`.
@@ -24,13 +24,13 @@ from peft.tuners.tuners_utils import BaseTuner
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 
-from craft import fingerprint
-from craft.config import CraftConfig
-from craft.export import to_lora
-from craft.layer import CraftLinear, Slice
 from craft.models.projections import Located
-from craft.placing import build_stacks
-from craft.stack import CraftAdapter, Stack
+from craft.tuners.craft import fingerprint
+from craft.tuners.craft.config import CraftConfig
+from craft.tuners.craft.export import to_lora
+from craft.tuners.craft.find_stacks import build_stacks
+from craft.tuners.craft.layer import CraftLinear, Slice
+from craft.tuners.craft.stack import CraftAdapter, Stack
 
 
 class RefreshCores:
@@ -179,7 +179,7 @@ class CraftModel(BaseTuner):
                 break
 
     def to_lora(self, directory: str | Path, adapter_name: str | None = None) -> Path:
-        """Writes an adapter as a LoRA folder with equal outputs; see `craft.export.to_lora`."""
+        """Writes an adapter as a LoRA folder with equal outputs; see `craft.tuners.craft.export.to_lora`."""
         return to_lora(self, directory, adapter_name)
 
     def delete_adapter(self, adapter_name: str) -> None:

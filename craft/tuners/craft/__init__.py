@@ -1,0 +1,1 @@
+"""CRAFT as a PEFT tuner: configuration, layers, model, and export."""
