@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.escaping import plain
 from orchestrator.intervals import Interval
 from orchestrator.pareto import Direction
 from orchestrator.summary import Objectives, Summary, knee, mark_front, summarize
+from orchestrator.tools.escaping import plain
 
 if TYPE_CHECKING:
     from rich.table import Table

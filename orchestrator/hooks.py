@@ -31,7 +31,7 @@ from orchestrator.worker import STDERR_FILE, WorkerSettings, work
 
 if TYPE_CHECKING:
     from orchestrator.progress import Display
-    from orchestrator.stop import Stop
+    from orchestrator.tools.signals import Stop
 
 
 log = logging.getLogger(__name__)

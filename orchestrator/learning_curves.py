@@ -18,9 +18,9 @@ from typing import Any
 from craft.results import Counts
 from craft.settings import content_hash
 from craft.spec import RunSpec
-from orchestrator.journal import read
 from orchestrator.ledger import Ledger
 from orchestrator.parameters import flat_parameters, flatten
+from orchestrator.tools.journal import read
 
 JOURNAL = "journal.jsonl"
 NOT_ASKED = ("model", "revision", "protocol", "task", "seed")

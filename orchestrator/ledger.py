@@ -1,7 +1,7 @@
 """The ledger of a sweep: which trials have ended, and how. The one thing a resume trusts.
 
 One line a result in `ledger.jsonl`, on the disk before anything else hears of it, so that whatever happens to the process, the
-machine or the tracking store, a trial in the ledger never runs again. It is a journal (`orchestrator.journal`), with its
+machine or the tracking store, a trial in the ledger never runs again. It is a journal (`orchestrator.tools.journal`), with its
 manners: a line torn by a crash is as if never written. One sweep folder has one driver at a time: `one_driver` holds the lock
 and says who has it.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from orchestrator.journal import Journal, read
+from orchestrator.tools.journal import Journal, read
 from orchestrator.trial import TrialResult
 
 LEDGER_FILE = "ledger.jsonl"

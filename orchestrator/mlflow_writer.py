@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.artifacts import store_json, store_path
-from orchestrator.escaping import paragraphs, plain
-from orchestrator.journal import Event
 from orchestrator.mlflow_text import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, named, stored_name, with_pictures
 from orchestrator.parameters import flatten, text
+from orchestrator.tools.escaping import paragraphs, plain
+from orchestrator.tools.journal import Event
 from orchestrator.tracking_uri import sqlite_file
 
 if TYPE_CHECKING:

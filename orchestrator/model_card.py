@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
-from orchestrator.escaping import plain
 from orchestrator.front import full_label, number
 from orchestrator.intervals import Interval
 from orchestrator.parameters import flatten, text
 from orchestrator.summary import Entry, Summary
+from orchestrator.tools.escaping import plain
 
 PROTOCOLS = {
     "honest": "Training and every choice (the best evaluation, the seed) saw the training data and a part carved from it; the "

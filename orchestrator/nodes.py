@@ -24,8 +24,8 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.options import cluster_address
-from orchestrator.quiet import log_to_root
 from orchestrator.resources import Resources, told
+from orchestrator.tools.quiet import log_to_root
 
 DRIVER_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",

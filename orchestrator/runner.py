@@ -35,12 +35,12 @@ from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.population import Population
 from orchestrator.progress import Display
 from orchestrator.proposers import Proposer
-from orchestrator.quiet import noise_to_log
 from orchestrator.recorder import Recorder, Tracker
 from orchestrator.replication import Replicating
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, Pausing, TrialSource
-from orchestrator.stop import Stop
 from orchestrator.summary import Summary
+from orchestrator.tools.quiet import noise_to_log
+from orchestrator.tools.signals import Stop
 from orchestrator.trial import Train, TrialResult, TrialSpec
 from orchestrator.worker import WorkerSettings
 
@@ -67,7 +67,7 @@ def run_sweep(
 
     Ctrl-C or SIGTERM once stops gracefully: the outcome has `interrupted` trials, which go on from their last checkpoints when
     the sweep is resumed. A second one stops at once. Where Ray does not let go (its own processes died of the same signal) the
-    process itself is ended some seconds later, with the record as true as otherwise (`orchestrator.stop`).
+    process itself is ended some seconds later, with the record as true as otherwise (`orchestrator.tools.signals`).
 
     Args:
         tracker: hears of every trial and configuration; whoever made it opens and closes the sweep's own run.

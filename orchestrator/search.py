@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from orchestrator.journal import read
 from orchestrator.proposers import SEARCHERS, Listed, Proposer
 from orchestrator.stopping import RULES, Entrant, Promotion, Rule, entrant, judged
+from orchestrator.tools.journal import read
 from orchestrator.tracking import JOURNAL
 from orchestrator.trial import TrialResult, TrialSpec
 

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from craft.disk import replacing
-from orchestrator.journal import Event, Journal, read
 from orchestrator.mlflow_writer import MlflowWriter, is_lost, is_missing, is_refusal
+from orchestrator.tools.journal import Event, Journal, read
 from orchestrator.tracking_uri import redact
 
 log = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 Optuna appends to its journal as it comes: half a line that a crash or a full disk left behind would be joined by the next one,
 and every later reader would stop there. And a process killed while it writes leaves its lock behind. Here half a line is cut
-away before the next one is written (`orchestrator.journal`), and a lock that nobody renews is soon taken over. Optuna waits for
-the disk after each of a suggestion's ten lines; here whoever writes says when the disk must have them.
+away before the next one is written (`orchestrator.tools.journal`), and a lock that nobody renews is soon taken over. Optuna
+waits for the disk after each of a suggestion's ten lines; here whoever writes says when the disk must have them.
 `optuna-dashboard` reads and writes the same file beside a running sweep: format and lock file are Optuna's.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-from orchestrator.journal import Journal
+from orchestrator.tools.journal import Journal
 
 STALE_SECONDS = 5
 """A lock is held for one write; one as old as this is of a process that is no more."""

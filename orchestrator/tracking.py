@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.journal import Event, Journal, JournalBusy, read
 from orchestrator.parameters import flat_parameters
 from orchestrator.shipping import Shipper
+from orchestrator.tools.journal import Event, Journal, JournalBusy, read
 from orchestrator.tracking_uri import TrackingError, redact, redacted, resolve_uri, sqlite_file
 from orchestrator.trial import TrialResult, TrialSpec
 

@@ -35,8 +35,8 @@ from orchestrator.checkpoints import (
     stored_evaluations,
     stored_result,
 )
-from orchestrator.scratch import scratch_folder
-from orchestrator.system_metrics import SystemMetrics
+from orchestrator.tools.machine import SystemMetrics
+from orchestrator.tools.scratch import scratch_folder
 from orchestrator.trial import Train, TrialResult, TrialSpec, run_trial
 
 STDERR_FILE = "stderr.log"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger
+from orchestrator.tools.journal import Journal
 from orchestrator.trial import TrialResult
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]

@@ -12,13 +12,13 @@ from statistics import fmean
 import pytest
 
 from craft.results import Counts
-from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.runner import run_sweep
 from orchestrator.stopping import Entrant, Promotion
 from orchestrator.sweep import load_sweep
+from orchestrator.tools.journal import Journal
 from orchestrator.trial import Train
 from tests.orchestrator.test_search_run import Journalled
 

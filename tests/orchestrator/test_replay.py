@@ -9,7 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator import shipping
-from orchestrator.journal import Journal, read
+from orchestrator.tools.journal import Journal, read
 from orchestrator.tracking import Tracker, main, redact
 from orchestrator.trial import TrialResult
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from craft.results import Counts
-from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.runner import run_sweep
 from orchestrator.study import STUDY_FILE
 from orchestrator.sweep import load_sweep
+from orchestrator.tools.journal import Journal
 from orchestrator.trial import Train
 
 pytestmark = pytest.mark.slow

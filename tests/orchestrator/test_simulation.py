@@ -13,7 +13,6 @@ import pytest
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator import simulate as command
-from orchestrator.journal import Journal
 from orchestrator.learning_curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.ledger import Ledger
 from orchestrator.mistakes import SweepError
@@ -23,6 +22,7 @@ from orchestrator.plan import Planner, make_plan
 from orchestrator.simulation import Faults, Yardstick, planner_of, simulate, whole_record
 from orchestrator.summary import summarize
 from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.tools.journal import Journal
 from orchestrator.trial import TrialResult
 
 RANKS, RATES = [1, 2, 4, 8, 16, 32], ["1e-5", "1e-4", "1e-3", "1e-2"]

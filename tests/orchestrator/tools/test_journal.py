@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import journal as module
-from orchestrator.journal import Journal, JournalBusy, read
+from orchestrator.tools import journal as module
+from orchestrator.tools.journal import Journal, JournalBusy, read
 
 
 def events(path: Path, offset: int = 0) -> list[dict]:
@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_no_half_batch(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_written(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     program = (
-        "import sys; from pathlib import Path; from orchestrator.journal import Journal\n"
+        "import sys; from pathlib import Path; from orchestrator.tools.journal import Journal\n"
         f"journal = Journal(Path({str(path)!r}))\n"
         "for n in range(10**6):\n"
         "    journal.append({'n': n, 'text': 'x' * 500})\n"
