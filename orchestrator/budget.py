@@ -12,45 +12,11 @@ front is made of what has finished. With a larger budget `--resume` goes on.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pydantic import Field, field_validator
-
-from craft.settings import Settings
-
-UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)\s*")
-
-
-class Budget(Settings):
-    """When the sweep ends before its plan does."""
-
-    trials: int | None = Field(None, gt=0)
-    gpu_hours: float | None = Field(None, gt=0)
-    wall_clock: str | None = Field(None, description="as in 90min, 8h, 2d")
-    target: dict[str, float] = Field(default_factory=dict, description="objectives with the values that are enough")
-
-    @field_validator("wall_clock", mode="before")
-    @classmethod
-    def _is_a_duration(cls, given: Any) -> Any:
-        if given is not None and (not isinstance(given, str) or not _DURATION.fullmatch(given) or not duration(given)):
-            raise ValueError(f"got {given!r}; a number with its unit (s, min, h, d), as in 90min or 8h")
-        return given
-
-    @property
-    def wall_clock_seconds(self) -> float | None:
-        return None if self.wall_clock is None else duration(self.wall_clock)
-
-
-def duration(text: str) -> float:
-    """Seconds that `90min`, `8h` or `2d` stand for. Raises ValueError where it is none."""
-    found = _DURATION.fullmatch(text)
-    if not found:
-        raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d)")
-    return float(found[1]) * UNITS[found[2]]
+from orchestrator.sweepfile.settings import Budget
 
 
 def meets(values: Mapping[str, float], target: Mapping[str, float], objectives: Mapping[str, Any]) -> bool:

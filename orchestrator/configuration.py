@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from craft.results import Counts
-from orchestrator.mistakes import YamlPath
+from orchestrator.sweepfile.mistakes import YamlPath
 
 
 @dataclass(frozen=True)

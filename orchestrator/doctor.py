@@ -25,13 +25,14 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.run import QUIET, joinable
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tracking_uri import redact, resolve_uri, sqlite_file
 
 if TYPE_CHECKING:
     from orchestrator.nodes import Answer
     from orchestrator.plan import Plan
-    from orchestrator.resources import Resources
+    from orchestrator.sweepfile.resources import Resources
 
 GOOD, TROUBLE, WRONG = 0, 1, 2
 KEPT_CHECKPOINTS = 2

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.mistakes import SweepError
 from orchestrator.parameters import flat_parameters, flatten, text
-from orchestrator.space import Block, Choice, Dimension, Point, point
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.space import Block, Choice, Dimension, Point, point
 
 if TYPE_CHECKING:
     from orchestrator.plan import Planner
     from orchestrator.summary import Summary
-    from orchestrator.sweep import Sweep
     from orchestrator.sweep_record import SweepRecord
+    from orchestrator.sweepfile.sweep import Sweep
 
 ELSEWHERE = ("model", "revision", "protocol", "task", "seed")
 """Parameters that are compared for the whole sweep, or are no part of a configuration."""

@@ -33,7 +33,7 @@ from scipy.stats import norm, qmc
 
 from orchestrator import pareto
 from orchestrator.dimensions import Encoding
-from orchestrator.space import Block, Choice, Point, grid, neighbours, sample
+from orchestrator.sweepfile.space import Block, Choice, Point, grid, neighbours, sample
 from orchestrator.tpe import Memory
 
 FIRST = 8

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.mistakes import SweepError, dotted, shown
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.trial import TrialResult, TrialSpec
 
 EFFECTIVE_FILE = "sweep.yaml"

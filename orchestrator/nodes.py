@@ -24,7 +24,7 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.options import cluster_address
-from orchestrator.resources import Resources, told
+from orchestrator.sweepfile.resources import Resources, told
 from orchestrator.tools.quiet import log_to_root
 
 DRIVER_ENVIRONMENT = {

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.front import full_label, number, trials
-from orchestrator.mistakes import nearest, shown
 from orchestrator.summary import Entry, Objectives, Summary, knee
+from orchestrator.sweepfile.mistakes import nearest, shown
 
 SEARCH, SIZE = "search_score", "trainable_parameters"
 

@@ -24,13 +24,13 @@ from craft.results import Counts, RunFailed
 from craft.settings import WarmStart, content_hash
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from orchestrator.algorithms import ALGORITHMS
 from orchestrator.configuration import Configuration, Dropped
 from orchestrator.earlier import Earlier, earlier_results
-from orchestrator.mistakes import SweepError, YamlPath, dotted, from_pydantic
 from orchestrator.parameters import text
-from orchestrator.space import Point, covering, grid, sample
-from orchestrator.sweep import Sweep
+from orchestrator.sweepfile.algorithms import ALGORITHMS
+from orchestrator.sweepfile.mistakes import SweepError, YamlPath, dotted, from_pydantic
+from orchestrator.sweepfile.space import Point, covering, grid, sample
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.trial import TrialSpec
 
 __all__ = ["Configuration", "Dropped", "Plan", "Planner", "make_plan"]

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 from craft.settings import TrainingSettings, content_hash
 from craft.trainer.resizing import RESIZABLE
 from orchestrator import pareto
-from orchestrator.mistakes import SweepError
-from orchestrator.ordering import has_order, ordered
-from orchestrator.space import Choice, Dimension, Point, Range
 from orchestrator.summary import Summary, summarize
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.ordering import has_order, ordered
+from orchestrator.sweepfile.space import Choice, Dimension, Point, Range
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
     from orchestrator.proposers import ConfigurationStatus, Proposer
     from orchestrator.recorder import Recorder
-    from orchestrator.search_settings import ReplicationSettings
+    from orchestrator.sweepfile.settings import ReplicationSettings
 
 SEARCH_SCORE = "search_score"
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from orchestrator.identity import EFFECTIVE_FILE, check_resume
-from orchestrator.mistakes import SweepError
 from orchestrator.options import cluster_address
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tracking_uri import redact, resolve_uri
 
 if TYPE_CHECKING:

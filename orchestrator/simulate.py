@@ -22,7 +22,8 @@ from orchestrator.progress import duration
 from orchestrator.simulation import Faults, Outcome, Yardstick, everything, simulate, whole_record
 from orchestrator.summary import Summary
 from orchestrator.surrogate import SURROGATES, Nearest
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.sweep import Sweep
 
 GOOD, WRONG = 0, 2
 

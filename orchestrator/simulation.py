@@ -19,13 +19,13 @@ from craft.settings import TrainingSettings, content_hash
 from orchestrator import pareto
 from orchestrator.budget import Watch
 from orchestrator.learning_curves import BEFOREHAND, Curve, Record
-from orchestrator.mistakes import SweepError
 from orchestrator.objectives import SearchValues
 from orchestrator.plan import Configuration, Plan, Planner, make_plan
 from orchestrator.proposers import SEARCHERS
 from orchestrator.stopping import RULES, Entrant, Promotion, entrant
 from orchestrator.summary import Entry, Summary, logarithmic, summarize, summarize_entries
-from orchestrator.sweep import Sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.trial import TrialResult, TrialSpec
 
 MAX_FAILURES = 3

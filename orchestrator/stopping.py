@@ -25,7 +25,7 @@ from orchestrator.trial import TrialSpec
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration
-    from orchestrator.sweep import SchedulerSettings, Sweep
+    from orchestrator.sweepfile.sweep import SchedulerSettings, Sweep
 
 
 END = 1_000_000

@@ -34,14 +34,14 @@ from craft.settings import content_hash
 from orchestrator.cma import CmaSampler
 from orchestrator.dimensions import Encoding
 from orchestrator.gp import BlockGp
-from orchestrator.mistakes import SweepError
-from orchestrator.space import Point, grid, sample
 from orchestrator.study_file import StudyFile
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.space import Point, grid, sample
 from orchestrator.tpe import SO_FAR, BlockTpe, Memory
 
 if TYPE_CHECKING:
     from orchestrator.plan import Configuration, Plan
-    from orchestrator.sweep import Sweep
+    from orchestrator.sweepfile.sweep import Sweep
 
 log = logging.getLogger(__name__)
 

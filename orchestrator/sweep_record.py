@@ -21,9 +21,9 @@ from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from orchestrator.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
 from orchestrator.identity import EFFECTIVE_FILE
 from orchestrator.ledger import Ledger
-from orchestrator.mistakes import nearest, shown
 from orchestrator.summary import Entry, Summary, mark_front, summarize_entries
-from orchestrator.sweep import DEFAULT_OBJECTIVES, Direction
+from orchestrator.sweepfile.mistakes import nearest, shown
+from orchestrator.sweepfile.sweep import DEFAULT_OBJECTIVES, Direction
 from orchestrator.tools.journal import read
 from orchestrator.tracking import JOURNAL
 from orchestrator.tracking_uri import redact, resolve_uri, sqlite_file

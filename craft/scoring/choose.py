@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from craft.scoring.encoding import Collator, encode, longest_input
+from craft.scoring.head_scorer import HeadScorer
+from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from craft.spec import RunSpec
     from craft.tasks.splits import Splits
     from craft.tasks.task import Task
-from craft.scoring.head_scorer import HeadScorer
-from craft.scoring.scorer import Scorer
 
 
 def make_scorer(

@@ -12,10 +12,10 @@ from torch.utils.data import Dataset
 
 from craft.scoring.encoding import Collator, EncodedSplits
 from craft.scoring.evaluation import collapse_note, predict, reported_metrics, search_metrics
+from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported
 
 if TYPE_CHECKING:
     from craft.tasks.task import Task
-from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported
 
 
 class HeadScorer:

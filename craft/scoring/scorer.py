@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import nn
 from torch.utils.data import Dataset
-
-if TYPE_CHECKING:
-    pass
-
 
 PREDICTIONS_FILE = "predictions.safetensors"
 

@@ -25,7 +25,8 @@ from rich.table import Table
 
 from orchestrator.learning_curves import Record, read_record
 from orchestrator.simulation import Yardstick, simulate, whole_record
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.sweep import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
 GRID = "recorded_grid"

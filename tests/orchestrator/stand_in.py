@@ -25,7 +25,7 @@ from craft.results import Counts
 from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions
 from orchestrator.plan import Plan, Planner, make_plan
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.trial import Train
 
 ROOT = Path(__file__).parent.parent.parent

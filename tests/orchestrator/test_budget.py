@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from craft.results import Counts
-from orchestrator.budget import Budget, Watch, duration, meets
-from orchestrator.mistakes import SweepError
+from orchestrator.budget import Watch, meets
 from orchestrator.plan import Planner, make_plan
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.settings import Budget, duration
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 

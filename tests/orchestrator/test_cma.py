@@ -10,8 +10,8 @@ import pytest
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from orchestrator.cma import CmaSampler, from_unit, to_unit
-from orchestrator.mistakes import SweepError
 from orchestrator.study import STUDY_FILE
+from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.test_study import plan_of, propose, run_all
 
 ONE = "objectives: {score: maximize}\n"

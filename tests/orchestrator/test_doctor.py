@@ -14,7 +14,7 @@ from orchestrator.doctor import Finding, diagnose, needed_bytes
 from orchestrator.examination import examine, put_token, versions
 from orchestrator.nodes import Answer
 from orchestrator.plan import Plan, Planner, make_plan
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 

@@ -11,10 +11,10 @@ from optuna.trial import TrialState
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.ledger import Ledger
-from orchestrator.mistakes import SweepError
 from orchestrator.parameters import flat_parameters
 from orchestrator.plan import Plan, Planner, make_plan
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal
 from orchestrator.trial import TrialResult
 from tests.orchestrator.test_study import propose, run_all, stored

@@ -8,7 +8,7 @@ import pytest
 
 from craft.spec import RunSpec
 from orchestrator.identity import check_data
-from orchestrator.mistakes import SweepError
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.trial import TrialResult, TrialSpec
 
 

@@ -10,9 +10,10 @@ import pytest
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.identity import contradictions
-from orchestrator.mistakes import SweepError
 from orchestrator.plan import Plan, Planner, make_plan
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
 
 ROBERTA = {
     "model_type": "roberta",

@@ -14,14 +14,14 @@ from ray.tune.search import Searcher
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.ledger import Ledger
-from orchestrator.mistakes import SweepError
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.population import Population, generations, step
 from orchestrator.progress import Display
 from orchestrator.recorder import Recorder
 from orchestrator.search import TrialSource
-from orchestrator.space import Choice, Range
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.space import Choice, Range
 from orchestrator.trial import TrialResult, TrialSpec
 
 SPACE = (

@@ -17,7 +17,7 @@ from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.runner import run_sweep
 from orchestrator.stopping import Entrant, Promotion
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import Journal
 from orchestrator.trial import Train
 from tests.orchestrator.test_search_run import Journalled

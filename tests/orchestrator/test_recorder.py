@@ -13,7 +13,7 @@ from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.progress import Display
 from orchestrator.recorder import Recorder
 from orchestrator.summary import Summary
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.trial import TrialResult
 
 

@@ -21,7 +21,8 @@ from orchestrator.recorder import Recorder
 from orchestrator.replication import Replicating
 from orchestrator.search import SEARCHERS, TrialSource
 from orchestrator.summary import mark_front, summarize
-from orchestrator.sweep import SweepError, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.trial import TrialResult, TrialSpec
 
 Score = Callable[[int, float, int], float]

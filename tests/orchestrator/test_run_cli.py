@@ -131,7 +131,7 @@ def test_help_shows_every_flag_and_examples(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from orchestrator.sweep import load_sweep
+    from orchestrator.sweepfile.load import load_sweep
 
     stored = folder / "runs" / "small"
     stored.mkdir(parents=True)

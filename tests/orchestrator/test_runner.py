@@ -21,7 +21,7 @@ import pytest
 from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan, make_plan
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.trial import TrialResult, TrialSpec
 from tests.orchestrator.stand_in import plan_of, stand_in, start_driver, starts, steps
 

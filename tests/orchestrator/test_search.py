@@ -9,10 +9,10 @@ from ray.tune.search import Searcher
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.trial import TrialSpec
 
 

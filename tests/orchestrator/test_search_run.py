@@ -15,7 +15,7 @@ from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.runner import run_sweep
 from orchestrator.study import STUDY_FILE
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import Journal
 from orchestrator.trial import Train
 

@@ -8,11 +8,12 @@ import pytest
 
 from craft.results import Counts
 from orchestrator.hooks import share_of
-from orchestrator.mistakes import SweepError
 from orchestrator.options import RunOptions
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.search import trial_config
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
 
 BLOCKS = "  - {method: craft, ranks: [all, 8, 8]}\n  - {method: full, resources: {cpu: 2, memory: 2 GiB}}\n"
 

@@ -15,13 +15,14 @@ from craft.spec import RunSpec
 from orchestrator import simulate as command
 from orchestrator.learning_curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.ledger import Ledger
-from orchestrator.mistakes import SweepError
 from orchestrator.objectives import SearchValues
 from orchestrator.parameters import flat_parameters
 from orchestrator.plan import Planner, make_plan
 from orchestrator.simulation import Faults, Yardstick, planner_of, simulate, whole_record
 from orchestrator.summary import summarize
-from orchestrator.sweep import Sweep, load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.journal import Journal
 from orchestrator.trial import TrialResult
 

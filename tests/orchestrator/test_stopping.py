@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from craft.results import Counts
-from orchestrator.algorithms import SCHEDULER_SETTINGS
-from orchestrator.mistakes import SweepError
 from orchestrator.plan import Planner, make_plan
 from orchestrator.stopping import RULES, Entrant, Halving, Median, Rule, entrant
-from orchestrator.sweep import SchedulerSettings, load_sweep
+from orchestrator.sweepfile.algorithms import SCHEDULER_SETTINGS
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import SchedulerSettings
 
 SETTINGS = {name: SchedulerSettings.model_validate({"name": name}) for name in SCHEDULER_SETTINGS}
 STOPPING = [name for name in RULES if RULES[name](SETTINGS[name])]

@@ -17,15 +17,15 @@ from rich.console import Console
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator import pareto
-from orchestrator.algorithms import ALGORITHMS
 from orchestrator.dimensions import Encoding
-from orchestrator.mistakes import SweepError
 from orchestrator.plan import Configuration, Plan, Planner, make_plan
 from orchestrator.plan_table import print_plan
 from orchestrator.search import SEARCHERS
-from orchestrator.space import Block, Choice, Range, covering, sample
 from orchestrator.study import STUDY_FILE, StudyProposer
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.algorithms import ALGORITHMS
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.space import Block, Choice, Range, covering, sample
 
 ADAPTIVE = [name for name, row in ALGORITHMS.items() if row.adaptive]
 LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"

@@ -12,8 +12,8 @@ from orchestrator import simulate as command
 from orchestrator.learning_curves import MissingCurve, Record, write_record
 from orchestrator.plan import Planner, make_plan
 from orchestrator.simulation import everything, whole_record
-from orchestrator.space import Point
 from orchestrator.surrogate import Nearest
+from orchestrator.sweepfile.space import Point
 from tests.orchestrator.test_simulation import RANKS, RATES, counted, record_of, sweep_of
 
 WIDE = "{min: 1e-5, max: 1e-2, distribution: log_uniform}"

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan import Plan, make_plan
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

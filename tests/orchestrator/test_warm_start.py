@@ -13,11 +13,11 @@ from craft.results import Counts, RunResult
 from craft.spec import RunSpec
 from craft.tasks.glue import WARM_START
 from craft.trainer.checkpoint import write_folder
-from orchestrator.mistakes import SweepError
 from orchestrator.parameters import flat_parameters
 from orchestrator.plan import Plan, Planner, make_plan
 from orchestrator.search import Listed, TrialSource
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.trial import TrialResult, TrialSpec
 from orchestrator.worker import WorkerSettings, work
 

@@ -1,98 +1,16 @@
-"""What a sweep file says about searching: `search`, `scheduler` and `replication`, and what of it must fit together."""
+"""Checks that `search`, `scheduler`, `replication` and `budget` of a sweep file fit together and fit its space."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator, model_serializer, model_validator
-
-from craft.settings import Settings
-from orchestrator.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
-from orchestrator.mistakes import Mistake, unknown
-from orchestrator.ordering import is_fixed, is_ordered
-from orchestrator.space import Block
+from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
+from orchestrator.sweepfile.mistakes import Mistake, unknown
+from orchestrator.sweepfile.ordering import is_fixed, is_ordered
+from orchestrator.sweepfile.space import Block
 
 if TYPE_CHECKING:
-    from orchestrator.sweep import Sweep
-
-
-class SearchSettings(Settings):
-    """How configurations are chosen. `trials` counts configurations, each of which runs on every task with every seed."""
-
-    algorithm: str = "grid"
-    trials: int | None = Field(None, gt=0, le=100_000)
-    seed: int = Field(0, ge=0, lt=2**32)
-    warm_start: tuple[str, ...] = Field((), description="earlier sweeps to learn from: their folders or names")
-
-    @field_validator("algorithm")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in ALGORITHMS:
-            raise ValueError(unknown("algorithm", name, list(ALGORITHMS)))
-        return name
-
-
-class SchedulerSettings(Settings):
-    """Which trials are stopped early or wait, and by what rule (`orchestrator.stopping`).
-
-    `grace` is in epochs: none is judged before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
-    `interval` is a generation in epochs, `share` how much of a population is replaced after each.
-    """
-
-    name: str = "none"
-    grace: float = Field(1.0, gt=0)
-    factor: float = Field(3.0, ge=2, le=16)
-    brackets: int = Field(3, ge=1, le=8)
-    rivals: int = Field(3, ge=1)
-    interval: float = Field(1.0, gt=0)
-    share: float = Field(0.25, gt=0, le=0.5)
-
-    @model_validator(mode="after")
-    def _has_them(self) -> SchedulerSettings:
-        row = SCHEDULER_SETTINGS[self.name]
-        strange = sorted(self.model_fields_set - {"name", *row.settings})
-        if strange:
-            allowed = f"its settings: {', '.join(row.settings)}" if row.settings else "it has no settings"
-            raise ValueError(f"{self.name} does not take {', '.join(strange)}; {allowed}")
-        return self
-
-    @model_serializer(mode="plain")
-    def _only_its_own(self) -> dict[str, Any]:
-        return {"name": self.name} | {key: getattr(self, key) for key in SCHEDULER_SETTINGS[self.name].settings}
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in SCHEDULER_SETTINGS:
-            raise ValueError(unknown("scheduler", name, list(SCHEDULER_SETTINGS)))
-        return name
-
-
-class ReplicationSettings(Settings):
-    """Which configurations get more seeds than the sweep's, and which seeds (`orchestrator.replication`)."""
-
-    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000)
-    choose: Literal["front", "best"] = "front"
-    margin: float = Field(1.0, gt=0, description="points that the score of one seed may be off, with front")
-    tuned: tuple[str, ...] = Field((), description="dimensions that were tried out to choose the best value, with best")
-
-    @field_validator("seeds")
-    @classmethod
-    def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) != len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
-            raise ValueError(f"got {list(seeds)}; whole numbers from 0 to 4294967295, each once")
-        return seeds
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> ReplicationSettings:
-        if self.tuned and self.choose == "front":
-            raise ValueError("tuned goes with choose: best; the front needs no groups")
-        return self
-
-    @property
-    def deciding(self) -> tuple[int, ...]:
-        """The seeds without which a configuration is not on the front, where others have them."""
-        return self.seeds if self.choose == "best" else ()
+    from orchestrator.sweepfile.sweep import Sweep
 
 
 def check_search(content: dict[str, Any], blocks: list[Block], sweep: Sweep | None) -> list[Mistake]:

@@ -8,9 +8,9 @@ import pytest
 
 from craft.methods import METHODS
 from orchestrator.plan import Plan, make_plan
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 
-FILE = Path(__file__).parents[2] / "sweeps" / "baselines.yaml"
+FILE = Path(__file__).parents[3] / "sweeps" / "baselines.yaml"
 
 # MiniLM: 6 layers of width 384, an MLP of 1536, 30,522 words, 512 positions. Written out by hand, with nothing of the package.
 L, D, MLP = 6, 384, 1536

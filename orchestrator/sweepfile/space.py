@@ -20,8 +20,8 @@ from pydantic import AliasChoices, ValidationError
 from craft.methods import METHODS
 from craft.methods.method import Method
 from craft.settings import Settings, TrainingSettings
-from orchestrator.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown, unknown
-from orchestrator.resources import Resources
+from orchestrator.sweepfile.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown, unknown
+from orchestrator.sweepfile.resources import Resources
 
 DISTRIBUTIONS: dict[str, str] = {
     "uniform": "any number between min and max",

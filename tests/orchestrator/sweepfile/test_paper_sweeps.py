@@ -13,9 +13,9 @@ import pytest
 from craft.methods import METHODS
 from craft.results import Counts
 from orchestrator.plan import Planner, make_plan
-from orchestrator.sweep import load_sweep
+from orchestrator.sweepfile.load import load_sweep
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROBERTA = {"model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from itertools import islice, product
 
 import pytest
 
-from orchestrator.space import Block, Choice, Point, Range, grid, parse_block, sample
+from orchestrator.sweepfile.space import Block, Choice, Point, Range, grid, parse_block, sample
 
 
 def block(content: dict, index: int = 0) -> Block:

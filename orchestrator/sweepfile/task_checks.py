@@ -1,5 +1,5 @@
-"""What trials need that the sweep file must give: a GPU for a method that runs on one, tasks that are there, the run that one
-starts from.
+"""Checks what trials need of the sweep file: known tasks and metrics, a GPU where a method runs on one, and a warm start's
+task.
 
     warm_start: {glue/mrpc: glue/mnli}
 
@@ -9,18 +9,21 @@ excepted, as LoRA's published runs of MRPC, RTE and STS-B do. It waits until tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from craft.methods import METHODS
-from craft.tasks import find_task
+from craft.results import Counts
+from craft.settings import DataSettings, TrainingSettings
+from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
-from orchestrator.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown
-from orchestrator.resources import Resources
+from orchestrator.sweepfile.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown, unknown
+from orchestrator.sweepfile.resources import Resources
+from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS
 
 if TYPE_CHECKING:
-    from orchestrator.sweep import Sweep
+    from orchestrator.sweepfile.sweep import Sweep
 
 
 def check_prerequisites(sweep: Sweep) -> list[Mistake]:
@@ -101,3 +104,62 @@ def _misplaced(sweep: Sweep, task: str) -> str | None:
         f"{shown(task)} is not among this sweep's tasks.{nearest(task, sweep.task_names)} Tasks: "
         f"{', '.join(sweep.task_names)}. As published: {{{published}}}"
     )
+
+
+def metric_names() -> list[str]:
+    """Metrics a sweep may aim at: the score, and what a finished run is known to cost."""
+    return ["score", *Counts.__dataclass_fields__, "seconds"]
+
+
+def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
+    section = content.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _check_names(content: dict[str, Any]) -> list[Mistake]:
+    known = {"objectives": metric_names(), "constraints": list(PLANNED_METRICS)}
+    return [
+        Mistake((section, name), unknown("metric", name, names))
+        for section, names in known.items()
+        for name in _section(content, section)
+        if name not in names
+    ]
+
+
+def _check_tasks(content: dict[str, Any]) -> list[Mistake]:
+    try:
+        data = DataSettings.model_validate(content.get("data", {}))
+    except ValidationError:
+        return []  # custom tasks cannot be named before `data` is right
+    known = [*TASKS, *(f"custom/{given}" for given in data.custom), *suite_names(data.custom)]
+    mistakes = []
+    for given in data.custom:
+        if not NAME.fullmatch(given):
+            mistakes.append(Mistake(("data", "custom", given), "a task's name: up to 64 letters, digits, - _ or ."))
+            continue
+        try:
+            find_task(f"custom/{given}", data)  # opens the file: a missing one, or a missing column, shows now
+        except ValueError as error:
+            mistakes.append(Mistake(("data", "custom", given), str(error)))
+    tasks = content.get("tasks")
+    given_tasks: list[Any] = tasks if isinstance(tasks, list) else []
+    for index, name in enumerate(given_tasks):
+        if isinstance(name, str) and name not in known:
+            mistakes.append(Mistake(("tasks", index), _unknown_task(name, known, data)))
+        elif isinstance(name, str) and name in given_tasks[:index]:
+            mistakes.append(Mistake(("tasks", index), f"{shown(name)} is given twice"))
+    for name, settings in _section(content, "task_training").items():
+        if name not in known:
+            mistakes.append(Mistake(("task_training", name), _unknown_task(name, known, data)))
+        elif isinstance(settings, dict):
+            try:
+                TrainingSettings.model_validate(settings)
+            except ValidationError as error:
+                mistakes += from_pydantic(error, TrainingSettings, ("task_training", name))
+    return mistakes
+
+
+def _unknown_task(name: str, known: list[str], data: DataSettings) -> str:
+    hint = nearest(name, known) or nearest(f"glue/{name}", known)
+    tasks = ", ".join(one for one in known if "/" in one)
+    return f"unknown task {shown(name)}.{hint} Suites: {', '.join(suite_names(data.custom))}. Tasks: {tasks}"

@@ -1,0 +1,1 @@
+"""The sweep file: what it may say, and what is wrong with it."""

@@ -1,0 +1,93 @@
+"""Reads a sweep file, checks it whole and makes its paths absolute.
+
+`load_sweep(path, overrides)` gives a `Sweep`, or a `SweepError` with every mistake at once: file, line, path, what was given,
+what is allowed, the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, shown
+from orchestrator.sweepfile.search_checks import check_search
+from orchestrator.sweepfile.space import Block, parse_block
+from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.sweepfile.task_checks import _check_names, _check_tasks, check_prerequisites
+from orchestrator.sweepfile.yaml_source import YamlProblem, read_yaml
+
+
+def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep file at `path` with `overrides` (`key.path=value`) applied.
+
+    Raises:
+        SweepError: with every mistake found, one line each.
+    """
+    try:
+        source = read_yaml(Path(path))
+        if source.content is None:
+            raise SweepError([f"{source.name}: is empty; a sweep file has at least name, model, tasks and space"])
+        if not isinstance(source.content, dict):
+            raise SweepError(
+                [f"{source.where(())}: holds {shown(source.content)}; a sweep file is a mapping that begins with name:"]
+            )
+        for assignment in overrides:
+            source.override(assignment)
+    except YamlProblem as problem:
+        raise SweepError([str(problem)]) from None
+    sweep, mistakes = check(source.content)
+    if sweep is None or mistakes:
+        ordered = sorted(mistakes, key=lambda one: source.line(one.path))
+        raise SweepError([f"{source.where(one.path)}: {dotted(one.path)}: {one.message}" for one in ordered])
+    sweep = _absolute(sweep)
+    sweep._source = source
+    return sweep
+
+
+def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
+    """The sweep that plain data say, and everything wrong with it."""
+    mistakes: list[Mistake] = []
+    sweep = None
+    try:
+        sweep = Sweep.model_validate(content)
+    except ValidationError as error:
+        mistakes += from_pydantic(error, Sweep)
+    blocks: list[Block] = []
+    space = content.get("space")
+    for index, written in enumerate(space if isinstance(space, list) else ()):
+        block, wrong = parse_block(written, index)
+        mistakes += wrong
+        blocks += [block] if block else []
+    mistakes += check_search(content, blocks, sweep)
+    mistakes += _check_names(content)
+    mistakes += _check_tasks(content)
+    mistakes += check_prerequisites(sweep) if sweep and not mistakes else []
+    return sweep, mistakes
+
+
+def _absolute(sweep: Sweep) -> Sweep:
+    """The sweep with its local paths absolute, taken from the current folder: trials run in folders of their own."""
+    data = sweep.data
+    custom = {
+        name: task.model_copy(
+            update={"train": _absolute_path(task.train), "validation": task.validation and _absolute_path(task.validation)}
+        )
+        for name, task in data.custom.items()
+    }
+    root = data.root and _absolute_path(data.root)
+    model = _absolute_path(sweep.model) if Path(sweep.model).expanduser().is_dir() else sweep.model
+    return sweep.model_copy(
+        update={
+            "model": model,
+            "data": data.model_copy(update={"root": root, "custom": custom}),
+            "storage": _absolute_path(sweep.storage),
+        }
+    )
+
+
+def _absolute_path(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  (keeps links as they are; Path would not tidy)

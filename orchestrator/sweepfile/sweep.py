@@ -1,0 +1,157 @@
+"""`Sweep`: everything a sweep file says, as one checked class. No torch, Ray or MLflow.
+
+`load_sweep` (`orchestrator.sweepfile.load`) makes it from a file. What only the model or the data can tell (a rank above a
+dimension, a projection the model lacks) is left to `orchestrator.plan`, which still comes before any training.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, PrivateAttr, field_validator
+
+from craft.settings import DataSettings, Protocol, Settings, TrainingSettings
+from craft.tasks import expand_tasks
+from orchestrator.sweepfile.mistakes import YamlPath, shown
+from orchestrator.sweepfile.resources import Resources
+from orchestrator.sweepfile.settings import (
+    Bounds,
+    Budget,
+    ReplicationSettings,
+    SchedulerSettings,
+    SearchSettings,
+    TrackingSettings,
+)
+from orchestrator.sweepfile.space import Block, parse_block
+from orchestrator.sweepfile.yaml_source import Source
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "estimated_memory_bytes")
+"""What is known of a configuration before it trains: what `constraints` may bound."""
+
+Direction = Literal["maximize", "minimize"]
+DEFAULT_OBJECTIVES: dict[str, Direction] = {"score": "maximize", "trainable_parameters": "minimize"}
+
+
+class Sweep(Settings):
+    """A whole sweep file, checked. `space` is kept as it was written; `blocks` is what it means."""
+
+    name: str
+    model: str = Field(min_length=1, max_length=400, description="hub id or local folder")
+    revision: str | None = Field(None, max_length=100, description="of a hub model")
+    tasks: tuple[str, ...] = Field(min_length=1)
+    seeds: tuple[int, ...] = Field((0,), min_length=1, max_length=1000)
+    objectives: dict[str, Direction] = Field(default_factory=lambda: dict(DEFAULT_OBJECTIVES), min_length=1)
+    training: TrainingSettings = Field(default_factory=TrainingSettings)
+    task_training: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    space: tuple[Any, ...] = Field(min_length=1)
+    search: SearchSettings = Field(default_factory=SearchSettings)
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
+    constraints: dict[str, Bounds] = Field(default_factory=dict)
+    replication: ReplicationSettings | None = None
+    budget: Budget = Field(default_factory=Budget)
+    resources: Resources = Field(default_factory=Resources)
+    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+    data: DataSettings = Field(default_factory=DataSettings)
+    protocol: Protocol = "honest"
+    warm_start: dict[str, str] = Field(default_factory=dict, description="task -> the task from whose adapter its runs start")
+    storage: str = Field("runs", min_length=1, description="the folder that gets a folder for each sweep")
+
+    _source: Source | None = PrivateAttr(None)
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folder_name(cls, name: str) -> str:
+        if not NAME.fullmatch(name) or name.endswith("."):
+            raise ValueError(
+                f"got {shown(name)}; it names the sweep's folder: 64 letters, digits and - _ . at most, a letter or digit first"
+            )
+        return name
+
+    @field_validator("model")
+    @classmethod
+    def _is_printable(cls, model: str) -> str:
+        if not model.isprintable() or model != model.strip():
+            raise ValueError(f"got {shown(model)}; a hub id such as FacebookAI/roberta-base, or a folder")
+        return model
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _whole_seeds(cls, seeds: Any) -> Any:
+        if isinstance(seeds, list):
+            for seed in seeds:
+                if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+                    raise ValueError(f"got the seed {shown(seed)}; seeds are whole numbers from 0 to 4294967295")
+            if len(set(seeds)) != len(seeds):
+                raise ValueError(f"got {shown(seeds)}; each seed once")
+        return seeds
+
+    @field_validator("storage")
+    @classmethod
+    def _is_a_path(cls, storage: str) -> str:
+        if not storage.isprintable():
+            raise ValueError(f"got {shown(storage)}; a folder's path")
+        return storage
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(block for index, content in enumerate(self.space) if (block := parse_block(content, index)[0]))
+
+    @cached_property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks, suites written out."""
+        return tuple(expand_tasks(self.tasks, self.data))
+
+    @property
+    def folder(self) -> Path:
+        """Where the sweep keeps everything: `storage/name`."""
+        return Path(self.storage) / self.name
+
+    def block_at(self, path: YamlPath) -> Block | None:
+        """The method block at `("space", index)`, from which a configuration came."""
+        return next((block for block in self.blocks if block.path == path), None)
+
+    def training_for(self, task: str, chosen: dict[str, Any], block: Block | None = None) -> TrainingSettings:
+        """The settings for `task` where a configuration of `block` has `chosen` some itself.
+
+        The block's settings for the task win over a configuration's choice, that over the task's own settings, those over its
+        suite's, those over `training`.
+        """
+        suite = task.split("/", 1)[0]
+        own = block.task_training if block else {}
+        layers = (
+            self.training.model_dump(exclude_unset=True),
+            self.task_training.get(suite, {}),
+            self.task_training.get(task, {}),
+        )
+        merged: dict[str, Any] = {}
+        for layer in (*layers, chosen, own.get(suite, {}), own.get(task, {})):
+            merged |= layer
+        return TrainingSettings.model_validate(merged)
+
+    def resources_for(self, block: Block | None) -> Resources:
+        """What each trial of a block's configurations gets: what the block says, and the file's `resources` for the rest."""
+        if block is None or not block.resources:
+            return self.resources
+        return Resources.model_validate(self.resources.model_dump(exclude_unset=True) | block.resources)
+
+    @property
+    def shares(self) -> list[Resources]:
+        """What trials of this sweep get, each that differs from the others once."""
+        found: list[Resources] = []
+        for block in self.blocks:
+            resources = self.resources_for(block)
+            found += [] if resources in found else [resources]
+        return found
+
+    def where(self, path: YamlPath) -> str:
+        """`file:line` of a path of the file, for later messages."""
+        return self._source.where(path) if self._source else self.name
+
+    def to_yaml(self) -> str:
+        """The effective file: loads to an equal sweep."""
+        return yaml.safe_dump(self.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)
