@@ -31,7 +31,7 @@ from orchestrator.tracking_uri import redact, resolve_uri, sqlite_file
 
 if TYPE_CHECKING:
     from orchestrator.nodes import Answer
-    from orchestrator.plan import Plan
+    from orchestrator.plan.plan import Plan
     from orchestrator.sweepfile.resources import Resources
 
 GOOD, TROUBLE, WRONG = 0, 1, 2
@@ -195,7 +195,7 @@ def needed_bytes(plan: Plan) -> int:
 
 
 def _disk(plan: Plan, storage: str, answers: Sequence[Answer]) -> Finding:
-    from orchestrator.plan_table import size
+    from orchestrator.plan.table import size
 
     need = needed_bytes(plan)
     known = [answer.content["free_bytes"] for answer in answers if answer.error is None]
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sweep = load_sweep(given.sweep, given.overrides)
         uri = resolve_uri(given.tracking_uri or sweep.tracking.uri)
-        from orchestrator.plan import make_plan
+        from orchestrator.plan.plan import make_plan
 
         plan = make_plan(sweep)
     except (ValueError, OSError) as error:

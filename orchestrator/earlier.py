@@ -10,31 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.parameters import flat_parameters, flatten, text
+from orchestrator.plan.configuration import Earlier
+from orchestrator.plan.parameters import flat_parameters, flatten, text
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import Block, Choice, Dimension, Point, point
+from orchestrator.sweepfile.space import Block, Choice, Dimension, point
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Planner
+    from orchestrator.plan.planner import Planner
     from orchestrator.summary import Summary
     from orchestrator.sweep_record import SweepRecord
     from orchestrator.sweepfile.sweep import Sweep
 
 ELSEWHERE = ("model", "revision", "protocol", "task", "seed")
 """Parameters that are compared for the whole sweep, or are no part of a configuration."""
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A point of this sweep's space with the values that an earlier sweep found there. `source` names that configuration."""
-
-    point: Point
-    values: dict[str, float]
-    source: str
 
 
 def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:

@@ -24,9 +24,9 @@ from orchestrator import crash
 from orchestrator.checkpoints import ADAPTER_FOLDER, local_adapter, within
 from orchestrator.nodes import share
 from orchestrator.options import RunOptions
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.recorder import ADAPTERS_FOLDER, Recorder, with_facts
 from orchestrator.team import TeamTraining
-from orchestrator.trial import TrialResult, TrialSpec
 from orchestrator.worker import STDERR_FILE, WorkerSettings, work
 
 if TYPE_CHECKING:

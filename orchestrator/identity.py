@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.trial import TrialResult, TrialSpec
 
 EFFECTIVE_FILE = "sweep.yaml"
 MEANING = ("name", "model", "revision", "protocol", "objectives", "training", "task_training", "data")

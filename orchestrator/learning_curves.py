@@ -19,7 +19,7 @@ from craft.results import Counts
 from craft.settings import content_hash
 from craft.spec import RunSpec
 from orchestrator.ledger import Ledger
-from orchestrator.parameters import flat_parameters, flatten
+from orchestrator.plan.parameters import flat_parameters, flatten
 from orchestrator.tools.journal import read
 
 JOURNAL = "journal.jsonl"

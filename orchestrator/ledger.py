@@ -17,8 +17,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from orchestrator.plan.trial import TrialResult
 from orchestrator.tools.journal import Journal, read
-from orchestrator.trial import TrialResult
 
 LEDGER_FILE = "ledger.jsonl"
 LOCK_FILE = ".lock"

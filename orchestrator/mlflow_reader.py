@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from craft.results import Counts
 from orchestrator.identity import EFFECTIVE_FILE
 from orchestrator.mlflow_writer import quiet_mlflow
+from orchestrator.plan.trial import Status, TrialResult
 from orchestrator.summary import Entry
 from orchestrator.tools.machine import PREFIX as SYSTEM
 from orchestrator.tracking_uri import TrackingError, redact, sqlite_file
-from orchestrator.trial import Status, TrialResult
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

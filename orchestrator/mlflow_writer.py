@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.artifacts import store_json, store_path
 from orchestrator.mlflow_text import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, named, stored_name, with_pictures
-from orchestrator.parameters import flatten, text
+from orchestrator.plan.parameters import flatten, text
 from orchestrator.tools.escaping import paragraphs, plain
 from orchestrator.tools.journal import Event
 from orchestrator.tracking_uri import sqlite_file

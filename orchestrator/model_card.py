@@ -15,7 +15,7 @@ import yaml
 
 from orchestrator.front import full_label, number
 from orchestrator.intervals import Interval
-from orchestrator.parameters import flatten, text
+from orchestrator.plan.parameters import flatten, text
 from orchestrator.summary import Entry, Summary
 from orchestrator.tools.escaping import plain
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.summary import Summary
-from orchestrator.trial import TrialResult, TrialSpec
 
 
 class SearchValues:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.trial import TrialResult
+from orchestrator.plan.trial import TrialResult
 
 Verbosity = Literal["quiet", "normal", "verbose"]
 

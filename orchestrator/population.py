@@ -31,7 +31,7 @@ from orchestrator.sweepfile.ordering import has_order, ordered
 from orchestrator.sweepfile.space import Choice, Dimension, Point, Range
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Configuration, Plan
+    from orchestrator.plan.plan import Configuration, Plan
     from orchestrator.proposers import ConfigurationStatus
     from orchestrator.recorder import Recorder
 

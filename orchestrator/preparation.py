@@ -13,7 +13,7 @@ from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from orchestrator.trial import TrialSpec
+from orchestrator.plan.trial import TrialSpec
 
 
 def prepare(trials: Sequence[TrialSpec]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.options import Verbosity
-from orchestrator.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import TrialResult, TrialSpec
 
 PLAIN_EVERY = 30.0
 SHOWN_RUNNING = 8

@@ -16,7 +16,7 @@ from orchestrator import study
 from orchestrator.study import StudyProposer
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Configuration, Plan
+    from orchestrator.plan.plan import Configuration, Plan
 
 ConfigurationStatus = Literal["complete", "incomplete"]
 

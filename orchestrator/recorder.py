@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from orchestrator.checkpoints import ADAPTER_FOLDER
 from orchestrator.ledger import Ledger
 from orchestrator.options import SweepOutcome
-from orchestrator.parameters import flat_parameters
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.trial import Status, TrialResult, TrialSpec
 from orchestrator.progress import Display
 from orchestrator.summary import Summary, summarize
-from orchestrator.trial import Status, TrialResult, TrialSpec
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.plan.plan import Plan
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from orchestrator import pareto
 from orchestrator.summary import Summary, summarize
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Configuration, Plan
+    from orchestrator.plan.plan import Configuration, Plan
     from orchestrator.proposers import ConfigurationStatus, Proposer
     from orchestrator.recorder import Recorder
     from orchestrator.sweepfile.settings import ReplicationSettings

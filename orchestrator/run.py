@@ -30,7 +30,7 @@ from orchestrator.tracking_uri import redact, resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.options import SweepOutcome
-    from orchestrator.plan import Plan
+    from orchestrator.plan.plan import Plan
 
 GOOD, SOME_FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
@@ -129,7 +129,7 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
     resume = given.resume
     if not given.plan:
         resume = _may_go_on(given, sweep, folder)
-    from orchestrator.plan import make_plan
+    from orchestrator.plan.plan import make_plan
 
     if console.is_terminal:
         with console.status("counting parameters on the meta device ..."):
@@ -137,8 +137,8 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
     else:
         plan = make_plan(sweep)
     if given.plan:
-        from orchestrator.plan_table import print_plan
-        from orchestrator.workload import planned_steps
+        from orchestrator.plan.table import print_plan
+        from orchestrator.plan.workload import planned_steps
 
         # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
         wide = None if sys.stdout.isatty() else max(160, max((len(one.label) for one in plan.configurations), default=40) + 90)

@@ -32,6 +32,7 @@ from orchestrator.ledger import Ledger, one_driver
 from orchestrator.nodes import Cluster, joined
 from orchestrator.objectives import SearchValues
 from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.population import Population
 from orchestrator.progress import Display
 from orchestrator.proposers import Proposer
@@ -41,11 +42,10 @@ from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, Pausing, TrialSou
 from orchestrator.summary import Summary
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
-from orchestrator.trial import Train, TrialResult, TrialSpec
 from orchestrator.worker import WorkerSettings
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Configuration, Plan
+    from orchestrator.plan.plan import Configuration, Plan
 
 __all__ = ["RunOptions", "SweepOutcome", "run_sweep"]
 

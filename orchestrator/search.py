@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.proposers import SEARCHERS, Listed, Proposer
 from orchestrator.stopping import RULES, Entrant, Promotion, Rule, entrant, judged
 from orchestrator.tools.journal import read
 from orchestrator.tracking import JOURNAL
-from orchestrator.trial import TrialResult, TrialSpec
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Configuration, Plan
+    from orchestrator.plan.plan import Configuration, Plan
 
 __all__ = ["SCHEDULERS", "SEARCHERS", "Listed", "TrialSource", "trial_config"]
 

@@ -26,8 +26,8 @@ from orchestrator.identity import EFFECTIVE_FILE, check_data
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.manifest import make_manifest
 from orchestrator.options import RunOptions, SweepOutcome
-from orchestrator.parameters import flatten
-from orchestrator.plan import Dropped, Plan
+from orchestrator.plan.parameters import flatten
+from orchestrator.plan.plan import Dropped, Plan
 from orchestrator.preparation import prepare
 from orchestrator.progress import trial_name
 from orchestrator.runner import run_sweep

@@ -20,13 +20,14 @@ from orchestrator import pareto
 from orchestrator.budget import Watch
 from orchestrator.learning_curves import BEFOREHAND, Curve, Record
 from orchestrator.objectives import SearchValues
-from orchestrator.plan import Configuration, Plan, Planner, make_plan
+from orchestrator.plan.plan import Configuration, Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.proposers import SEARCHERS
 from orchestrator.stopping import RULES, Entrant, Promotion, entrant
 from orchestrator.summary import Entry, Summary, logarithmic, summarize, summarize_entries
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.trial import TrialResult, TrialSpec
 
 MAX_FAILURES = 3
 """How often a trial is started again before it counts as failed."""

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from craft.settings import content_hash
-from orchestrator.trial import TrialSpec
+from orchestrator.plan.trial import TrialSpec
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Configuration
+    from orchestrator.plan.plan import Configuration
     from orchestrator.sweepfile.sweep import SchedulerSettings, Sweep
 
 

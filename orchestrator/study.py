@@ -40,7 +40,7 @@ from orchestrator.sweepfile.space import Point, grid, sample
 from orchestrator.tpe import SO_FAR, BlockTpe, Memory
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Configuration, Plan
+    from orchestrator.plan.plan import Configuration, Plan
     from orchestrator.sweepfile.sweep import Sweep
 
 log = logging.getLogger(__name__)

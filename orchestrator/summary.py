@@ -17,8 +17,8 @@ import numpy as np
 
 from orchestrator import pareto
 from orchestrator.intervals import Interval, Scores, interval, suite_interval
-from orchestrator.parameters import flat_parameters
-from orchestrator.trial import TrialResult, TrialSpec
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.trial import TrialResult, TrialSpec
 
 Objectives = Mapping[str, pareto.Direction]
 

@@ -16,8 +16,8 @@ from typing import Any
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.learning_curves import Curve, MissingCurve, Record, asked
-from orchestrator.parameters import flat_parameters
-from orchestrator.plan import Counter
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.planner import Counter
 
 LENGTH = ("epochs", "max_steps", "batch_size", "train_examples", "evaluate_every")
 """Settings that decide how long a curve is: a curve of another length says nothing."""

@@ -23,8 +23,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec
 from orchestrator import crash
+from orchestrator.plan.trial import out_of_memory
 from orchestrator.tools.scratch import scratch_folder
-from orchestrator.trial import out_of_memory
 from orchestrator.worker import WorkerSettings, free_memory, memory_limit
 
 if TYPE_CHECKING:

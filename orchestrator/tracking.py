@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
-from orchestrator.parameters import flat_parameters
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.shipping import Shipper
 from orchestrator.tools.journal import Event, Journal, JournalBusy, read
 from orchestrator.tracking_uri import TrackingError, redact, redacted, resolve_uri, sqlite_file
-from orchestrator.trial import TrialResult, TrialSpec
 
 __all__ = ["Tracker", "TrackingError", "redact", "resolve_uri"]
 

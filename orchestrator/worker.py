@@ -35,9 +35,9 @@ from orchestrator.checkpoints import (
     stored_evaluations,
     stored_result,
 )
+from orchestrator.plan.trial import Train, TrialResult, TrialSpec, run_trial
 from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
-from orchestrator.trial import Train, TrialResult, TrialSpec, run_trial
 
 STDERR_FILE = "stderr.log"
 

@@ -1,7 +1,7 @@
 """`Sweep`: everything a sweep file says, as one checked class. No torch, Ray or MLflow.
 
 `load_sweep` (`orchestrator.sweepfile.load`) makes it from a file. What only the model or the data can tell (a rank above a
-dimension, a projection the model lacks) is left to `orchestrator.plan`, which still comes before any training.
+dimension, a projection the model lacks) is left to `orchestrator.plan.plan`, which still comes before any training.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from rich.table import Table
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.learning_curves import Curve, Record
-from orchestrator.parameters import flat_parameters
+from orchestrator.plan.parameters import flat_parameters
 from orchestrator.simulation import Yardstick, simulate
 from orchestrator.summary import Summary
 from tests.benchmarks.search import sweep_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from orchestrator.ledger import Ledger
+from orchestrator.plan.trial import TrialResult
 from orchestrator.tools.journal import Journal
-from orchestrator.trial import TrialResult
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]
 

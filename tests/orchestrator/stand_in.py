@@ -24,9 +24,10 @@ from rich.console import Console
 from craft.results import Counts
 from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import Train
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.trial import Train
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 3

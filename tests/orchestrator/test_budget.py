@@ -8,7 +8,8 @@ import pytest
 
 from craft.results import Counts
 from orchestrator.budget import Watch, meets
-from orchestrator.plan import Planner, make_plan
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Budget, duration

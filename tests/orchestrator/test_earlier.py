@@ -11,12 +11,13 @@ from optuna.trial import TrialState
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.ledger import Ledger
-from orchestrator.parameters import flat_parameters
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal
-from orchestrator.trial import TrialResult
 from tests.orchestrator.test_study import propose, run_all, stored
 
 RATES = "[1e-5, 1e-4, 1e-3, 1e-2]"

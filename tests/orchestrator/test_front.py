@@ -18,9 +18,9 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.front import caption, latex, markdown, size, terminal_table, write_csv, write_front
 from orchestrator.front_picture import _draw_method
-from orchestrator.parameters import flat_parameters, text
+from orchestrator.plan.parameters import flat_parameters, text
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.summary import Summary, knee, mark_front, summarize
-from orchestrator.trial import TrialResult, TrialSpec
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")

@@ -12,7 +12,7 @@ import pytest
 from craft.trainer.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, write_folder
 from orchestrator.checkpoints import newest_whole
 from orchestrator.ledger import Ledger
-from orchestrator.trial import TrialResult
+from orchestrator.plan.trial import TrialResult
 
 KEY = "0123456789abcdef"
 RESULT = TrialResult(KEY, "finished", {"score": 70.0}).to_json()

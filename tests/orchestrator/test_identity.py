@@ -8,8 +8,8 @@ import pytest
 
 from craft.spec import RunSpec
 from orchestrator.identity import check_data
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.trial import TrialResult, TrialSpec
 
 
 def spec(task: str = "glue/cola", **data: Any) -> RunSpec:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ledger import FolderInUse, Ledger, one_driver
-from orchestrator.trial import TrialResult
+from orchestrator.plan.trial import TrialResult
 
 
 def test_a_result_reads_back_as_it_was_added(tmp_path: Path) -> None:

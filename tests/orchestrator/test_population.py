@@ -14,7 +14,9 @@ from ray.tune.search import Searcher
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.ledger import Ledger
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.population import Population, generations, step
 from orchestrator.progress import Display
 from orchestrator.recorder import Recorder
@@ -22,7 +24,6 @@ from orchestrator.search import TrialSource
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Choice, Range
-from orchestrator.trial import TrialResult, TrialSpec
 
 SPACE = (
     "{method: craft, ranks: {values: [[all, 4, 4], [all, 8, 8], [all, 16, 16]]}, projections: {values: [[q, v], [k, o]]}, "

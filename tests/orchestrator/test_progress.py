@@ -8,8 +8,8 @@ import re
 import pytest
 
 from craft.spec import RunSpec
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.progress import Display, Tally, duration
-from orchestrator.trial import TrialResult, TrialSpec
 
 
 def spec(seed: int) -> TrialSpec:

@@ -14,12 +14,13 @@ import pytest
 from craft.results import Counts
 from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import Train
 from orchestrator.runner import run_sweep
 from orchestrator.stopping import Entrant, Promotion
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import Journal
-from orchestrator.trial import Train
 from tests.orchestrator.test_search_run import Journalled
 
 Told = tuple[Entrant, float, float, bool]

@@ -9,12 +9,13 @@ import pytest
 
 from craft.results import Counts
 from orchestrator.ledger import Ledger
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult
 from orchestrator.progress import Display
 from orchestrator.recorder import Recorder
 from orchestrator.summary import Summary
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.trial import TrialResult
 
 
 def plan_of(folder: Path) -> Plan:

@@ -9,9 +9,9 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator import shipping
+from orchestrator.plan.trial import TrialResult
 from orchestrator.tools.journal import Journal, read
 from orchestrator.tracking import Tracker, main, redact
-from orchestrator.trial import TrialResult
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start
 
 

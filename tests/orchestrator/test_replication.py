@@ -15,7 +15,9 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.front import caption, latex
 from orchestrator.ledger import Ledger
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.progress import Display
 from orchestrator.recorder import Recorder
 from orchestrator.replication import Replicating
@@ -23,7 +25,6 @@ from orchestrator.search import SEARCHERS, TrialSource
 from orchestrator.summary import mark_front, summarize
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.trial import TrialResult, TrialSpec
 
 Score = Callable[[int, float, int], float]
 GRID = "[{method: lora, rank: {values: [1, 2, 4]}, learning_rate: {values: [0.001, 0.01]}}]"

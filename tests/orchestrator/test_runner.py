@@ -20,9 +20,9 @@ import pytest
 
 from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
-from orchestrator.plan import Plan, make_plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.trial import TrialResult, TrialSpec
 from tests.orchestrator.stand_in import plan_of, stand_in, start_driver, starts, steps
 
 

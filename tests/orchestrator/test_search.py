@@ -9,11 +9,12 @@ from ray.tune.search import Searcher
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialSpec
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
 from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.trial import TrialSpec
 
 
 def plan_of(folder: Path, algorithm: str) -> Plan:

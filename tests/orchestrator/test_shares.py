@@ -9,7 +9,8 @@ import pytest
 from craft.results import Counts
 from orchestrator.hooks import share_of
 from orchestrator.options import RunOptions
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.search import trial_config
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError

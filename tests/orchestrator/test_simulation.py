@@ -16,15 +16,16 @@ from orchestrator import simulate as command
 from orchestrator.learning_curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.ledger import Ledger
 from orchestrator.objectives import SearchValues
-from orchestrator.parameters import flat_parameters
-from orchestrator.plan import Planner, make_plan
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult
 from orchestrator.simulation import Faults, Yardstick, planner_of, simulate, whole_record
 from orchestrator.summary import summarize
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tools.journal import Journal
-from orchestrator.trial import TrialResult
 
 RANKS, RATES = [1, 2, 4, 8, 16, 32], ["1e-5", "1e-4", "1e-3", "1e-2"]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from craft.results import Counts
-from orchestrator.plan import Planner, make_plan
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.stopping import RULES, Entrant, Halving, Median, Rule, entrant
 from orchestrator.sweepfile.algorithms import SCHEDULER_SETTINGS
 from orchestrator.sweepfile.load import load_sweep

@@ -10,7 +10,8 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator import simulate as command
 from orchestrator.learning_curves import MissingCurve, Record, write_record
-from orchestrator.plan import Planner, make_plan
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.simulation import everything, whole_record
 from orchestrator.surrogate import Nearest
 from orchestrator.sweepfile.space import Point

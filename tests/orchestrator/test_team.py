@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from orchestrator.options import RunOptions, SweepOutcome
-from orchestrator.plan import Plan, make_plan
+from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.sweepfile.load import load_sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from orchestrator.plan.trial import TrialResult
 from orchestrator.tools.journal import JournalBusy
 from orchestrator.tracking import Tracker, TrackingError, main
-from orchestrator.trial import TrialResult
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start
 
 

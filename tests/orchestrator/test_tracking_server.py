@@ -15,8 +15,8 @@ from mlflow import MlflowClient
 
 from craft.spec import RunSpec
 from orchestrator import shipping
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.tracking import Tracker
-from orchestrator.trial import TrialResult, TrialSpec
 from tests.mlflow_server import Server
 from tests.postgres import Missing, postgres
 

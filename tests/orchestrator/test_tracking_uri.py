@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.plan.trial import TrialResult
 from orchestrator.tracking import Tracker, TrackingError, redact, resolve_uri
-from orchestrator.trial import TrialResult
 from tests.orchestrator.tracked import spec
 
 

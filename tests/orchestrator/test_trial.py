@@ -11,7 +11,7 @@ from craft.results import Counts, Progress, RunFailed, RunResult
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
-from orchestrator.trial import TrialResult, TrialSpec, is_transient, out_of_memory, run_trial
+from orchestrator.plan.trial import TrialResult, TrialSpec, is_transient, out_of_memory, run_trial
 
 
 def spec(**training: int) -> TrialSpec:

@@ -13,12 +13,13 @@ from craft.results import Counts, RunResult
 from craft.spec import RunSpec
 from craft.tasks.glue import WARM_START
 from craft.trainer.checkpoint import write_folder
-from orchestrator.parameters import flat_parameters
-from orchestrator.plan import Plan, Planner, make_plan
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.search import Listed, TrialSource
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.trial import TrialResult, TrialSpec
 from orchestrator.worker import WorkerSettings, work
 
 FILE = """\

@@ -17,7 +17,7 @@ import pytest
 from craft.results import Counts, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
-from orchestrator.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.worker import WorkerSettings, work
 
 SPEC = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from craft.methods import METHODS
-from orchestrator.plan import Plan, make_plan
+from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.sweepfile.load import load_sweep
 
 FILE = Path(__file__).parents[3] / "sweeps" / "baselines.yaml"

@@ -12,7 +12,8 @@ import pytest
 
 from craft.methods import METHODS
 from craft.results import Counts
-from orchestrator.plan import Planner, make_plan
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 
 ROOT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from craft.settings import TrainingSettings
 from craft.tasks import find_task
-from orchestrator.plan import Configuration, Plan
+from orchestrator.plan.plan import Configuration, Plan
 from orchestrator.sweepfile.sweep import Sweep
 
 

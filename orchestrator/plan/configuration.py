@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from craft.results import Counts
 from orchestrator.sweepfile.mistakes import YamlPath
+from orchestrator.sweepfile.space import Point
+
+if TYPE_CHECKING:
+    pass
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,12 @@ class Dropped:
 
     configuration: Configuration
     reason: str
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A point of this sweep's space with the values that an earlier sweep found there. `source` names that configuration."""
+
+    point: Point
+    values: dict[str, float]
+    source: str

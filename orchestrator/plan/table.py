@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.plan import Plan
+from orchestrator.plan.plan import Plan
 
 SHOWN = 200
 

@@ -1,0 +1,1 @@
+"""What a sweep will run, and what each configuration costs, before it costs anything."""

@@ -1,0 +1,182 @@
+"""From a point of the search space to a configuration with its exact cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from craft.methods import METHODS
+from craft.results import Counts, RunFailed
+from craft.settings import WarmStart, content_hash
+from craft.spec import RunSpec
+from craft.tasks import find_task
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.parameters import text
+from orchestrator.plan.trial import TrialSpec
+from orchestrator.sweepfile.mistakes import SweepError, YamlPath, dotted, from_pydantic
+from orchestrator.sweepfile.space import Point
+from orchestrator.sweepfile.sweep import Sweep
+
+SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
+
+Counter = Callable[[RunSpec], Counts]
+
+MemoryEstimate = Callable[[RunSpec], int]
+
+
+class Planner:
+    """Points -> configurations -> trials, for one sweep.
+
+    `counter` and `memory` are `craft.trainer.counting.planned_counts` and `estimated_memory`, which remember what they
+    counted, or what stands in for them.
+    """
+
+    def __init__(self, sweep: Sweep, counter: Counter | None = None, memory: MemoryEstimate | None = None) -> None:
+        self.sweep = sweep
+        self._resolves = False
+        self._meta: Any = None
+        if counter is None:
+            from craft.trainer.counting import estimated_memory, planned_counts
+
+            counter, memory = planned_counts, estimated_memory
+            self._resolves = True
+        self._counter, self._memory = counter, memory
+
+    def configuration(self, point: Point) -> Configuration:
+        """The configuration that `point` means, counted.
+
+        Raises:
+            SweepError: parameters that do not go together, or that the model cannot have; names the block's place in the file.
+        """
+        path: YamlPath = ("space", point.block)
+        method = METHODS[point.method]
+        try:
+            checked = method.parameters.model_validate(point.parameters)
+        except ValidationError as error:
+            lines = [
+                f"{self.sweep.where(one.path)}: {dotted(one.path)}: {one.message} (in {_listed(point.parameters)})"
+                for one in from_pydantic(error, method.parameters, path)
+            ]
+            raise SweepError(lines) from None
+        parameters = checked.model_dump(mode="json")
+        content = {**self._content(point.method, point.training, path), "parameters": parameters}
+        label = _label(method.title, method.label(checked), point.training)
+        if self.sweep.warm_start and content.get("warm_start") is False:
+            label += " afresh"
+        try:
+            counts, memory = self._cost(point, parameters, path)
+        except (ValueError, RunFailed) as error:
+            where = f"{self.sweep.where(path)}: {dotted(path)}"
+            raise SweepError([f"{where}: {label} cannot be built on {self.sweep.model}: {error}"]) from error
+        return Configuration(
+            content_hash(content, 10), label, point.method, parameters, dict(point.training), counts, memory, path
+        )
+
+    def _content(self, method: str, training: dict[str, Any], path: YamlPath) -> dict[str, Any]:
+        block = self.sweep.block_at(path)
+        overruled = {name for settings in self.sweep.task_training.values() for name in settings}
+        return {
+            "method": method,
+            "training": self.sweep.training_for("", training).identity(),
+            # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
+            "chosen": sorted(overruled & set(training)),
+            **(block.own if block else {}),
+        }
+
+    def broken_constraint(self, configuration: Configuration) -> str | None:
+        """Why the sweep's constraints rule `configuration` out, or None."""
+        for name, bounds in self.sweep.constraints.items():
+            value = configuration.known.get(name)
+            if value is None:
+                continue
+            if bounds.max is not None and value > bounds.max:
+                return f"{name} {value:,.0f} is above max {bounds.max:,.0f}"
+            if bounds.min is not None and value < bounds.min:
+                return f"{name} {value:,.0f} is below min {bounds.min:,.0f}"
+        return None
+
+    def trials(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[TrialSpec]:
+        """The configuration on every task with every seed, the sweep's unless others are given; seeds outside, so that whole
+        suites finish early."""
+        resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
+        return [
+            TrialSpec(self.run_spec(configuration, task, seed), configuration.id, configuration.label, resources)
+            for seed in (self.sweep.seeds if seeds is None else seeds)
+            for task in self.sweep.task_names
+        ]
+
+    def run_spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
+        """The run of `configuration` on one task with one seed."""
+        chosen = configuration.parameters, configuration.training
+        run = self._spec(configuration.method, *chosen, configuration.path, task, seed)
+        if configuration.parent is not None:
+            begin = WarmStart(run=self.run_spec(configuration.parent, task, seed).key)
+            run = run.model_copy(update={"warm_start": begin})
+        if self.sweep.scheduler.name == "pbt":
+            run = run.model_copy(update={"training": run.training.model_copy(update={"epochs": self.sweep.scheduler.interval})})
+        return run
+
+    def _spec(
+        self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath, task: str, seed: int
+    ) -> RunSpec:
+        sweep, block = self.sweep, self.sweep.block_at(path)
+        custom = task.removeprefix("custom/")
+        own = {custom: sweep.data.custom[custom]} if task.startswith("custom/") else {}
+        source = sweep.warm_start.get(task) if block is None or block.warm_start else None
+        begin = WarmStart(run=self._spec(method, parameters, training, path, source, seed).key) if source else None
+        return RunSpec(
+            model=sweep.model,
+            revision=sweep.revision,
+            task=task,
+            method=method,
+            parameters=parameters,
+            training=sweep.training_for(task, training, block),
+            # Other tasks' files are no part of this trial: adding one must not rename it.
+            data=sweep.data.model_copy(update={"custom": own}),
+            protocol=sweep.protocol,
+            seed=seed,
+            warm_start=begin,
+        )
+
+    def meaning(self, configuration: Configuration) -> str:
+        """Equal for configurations that are the same on this model, such as ranks `all` and the number it stands for."""
+        resolve = METHODS[configuration.method].resolve
+        if not self._resolves or resolve is None:
+            return configuration.id
+        if self._meta is None:
+            from craft.models.loading import meta_model
+
+            task = find_task(self.sweep.task_names[0], self.sweep.data)
+            self._meta = meta_model(self.sweep.model, task.kind, task.labels, revision=self.sweep.revision)
+        checked = METHODS[configuration.method].parameters.model_validate(configuration.parameters)
+        content = self._content(configuration.method, configuration.training, configuration.path)
+        content["resolved"] = resolve(self._meta, checked)
+        return content_hash(content, 16)
+
+    def group(self, configuration: Configuration, apart: Iterable[str]) -> str:
+        """Equal for configurations that differ in nothing but the dimensions `apart`; what a block says for single tasks, or
+        of where its runs start, is a difference."""
+        names = {*apart}
+        content = self._content(configuration.method, configuration.training, configuration.path)
+        content |= {"parameters": configuration.parameters, "chosen": sorted({*content["chosen"]} - names)}
+        for part in ("training", "parameters"):
+            content[part] = {name: value for name, value in content[part].items() if name not in names}
+        return content_hash(content, 16)
+
+    def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:
+        tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
+        seed = self.sweep.seeds[0]
+        specs = [self._spec(point.method, parameters, point.training, path, task.name, seed) for task in tasks]
+        widest = max(range(len(tasks)), key=lambda index: len(tasks[index].labels))
+        return self._counter(specs[widest]), max(map(self._memory, specs)) if self._memory else None
+
+
+def _label(title: str, parameters: str, training: dict[str, Any]) -> str:
+    chosen = [f"{SHORT_NAMES.get(name, name)} {text(value)}" for name, value in training.items()]
+    return " ".join([title, parameters, *chosen]).strip()
+
+
+def _listed(parameters: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {text(value)}" for name, value in parameters.items())
