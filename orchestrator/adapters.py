@@ -29,7 +29,7 @@ from orchestrator.front import full_label
 from orchestrator.looking_back import answer, flags_for
 from orchestrator.model_card import Origin, loading, model_card
 from orchestrator.pick import RULES, choose_seed, pick, titles
-from orchestrator.summary import Entry
+from orchestrator.results.summary import Entry
 from orchestrator.sweep_record import SweepRecord, find_sweep
 from orchestrator.sweepfile.mistakes import unknown
 from orchestrator.tracking_uri import redact, resolve_uri

@@ -21,10 +21,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.front import full_label, number
-from orchestrator.intervals import Comparison, Scores, compare, interval
 from orchestrator.looking_back import answer, flags_for
 from orchestrator.pick import NothingMeets, pick
-from orchestrator.summary import Entry, Summary
+from orchestrator.results.intervals import Comparison, Scores, compare, interval
+from orchestrator.results.summary import Entry, Summary
 from orchestrator.sweep_record import SweepRecord, find_sweep
 
 DESPITE = ("model", "protocol", "data")

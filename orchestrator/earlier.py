@@ -20,7 +20,7 @@ from orchestrator.sweepfile.space import Block, Choice, Dimension, point
 
 if TYPE_CHECKING:
     from orchestrator.plan.planner import Planner
-    from orchestrator.summary import Summary
+    from orchestrator.results.summary import Summary
     from orchestrator.sweep_record import SweepRecord
     from orchestrator.sweepfile.sweep import Sweep
 

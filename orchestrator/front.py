@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.intervals import Interval
-from orchestrator.pareto import Direction
-from orchestrator.summary import Objectives, Summary, knee, mark_front, summarize
+from orchestrator.results.front import knee, mark_front
+from orchestrator.results.intervals import Interval
+from orchestrator.results.pareto import Direction
+from orchestrator.results.summary import Objectives, Summary, summarize
 from orchestrator.tools.escaping import plain
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FixedTrial, FrozenTrial, TrialState
 from scipy.stats import norm, qmc
 
-from orchestrator import pareto
 from orchestrator.dimensions import Encoding
+from orchestrator.results import pareto
 from orchestrator.sweepfile.space import Block, Choice, Point, grid, neighbours, sample
 from orchestrator.tpe import Memory
 

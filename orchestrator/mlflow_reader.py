@@ -17,7 +17,7 @@ from craft.results import Counts
 from orchestrator.identity import EFFECTIVE_FILE
 from orchestrator.mlflow_writer import quiet_mlflow
 from orchestrator.plan.trial import Status, TrialResult
-from orchestrator.summary import Entry
+from orchestrator.results.summary import Entry
 from orchestrator.tools.machine import PREFIX as SYSTEM
 from orchestrator.tracking_uri import TrackingError, redact, sqlite_file
 

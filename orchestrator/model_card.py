@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from orchestrator.front import full_label, number
-from orchestrator.intervals import Interval
 from orchestrator.plan.parameters import flatten, text
-from orchestrator.summary import Entry, Summary
+from orchestrator.results.intervals import Interval
+from orchestrator.results.summary import Entry, Summary
 from orchestrator.tools.escaping import plain
 
 PROTOCOLS = {

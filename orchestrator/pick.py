@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.front import full_label, number, trials
-from orchestrator.summary import Entry, Objectives, Summary, knee
+from orchestrator.results.front import knee
+from orchestrator.results.summary import Entry, Objectives, Summary
 from orchestrator.sweepfile.mistakes import nearest, shown
 
 SEARCH, SIZE = "search_score", "trainable_parameters"

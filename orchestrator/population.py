@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from craft.settings import TrainingSettings, content_hash
 from craft.trainer.resizing import RESIZABLE
-from orchestrator import pareto
-from orchestrator.summary import Summary, summarize
+from orchestrator.results import pareto
+from orchestrator.results.summary import Summary, summarize
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.ordering import has_order, ordered
 from orchestrator.sweepfile.space import Choice, Dimension, Point, Range

@@ -22,7 +22,7 @@ from orchestrator.options import SweepOutcome
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import Status, TrialResult, TrialSpec
 from orchestrator.progress import Display
-from orchestrator.summary import Summary, summarize
+from orchestrator.results.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan

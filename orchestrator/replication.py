@@ -18,8 +18,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from orchestrator import pareto
-from orchestrator.summary import Summary, summarize
+from orchestrator.results import pareto
+from orchestrator.results.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Configuration, Plan

@@ -30,7 +30,6 @@ from orchestrator.checkpoints import attempts, check_writable
 from orchestrator.hooks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.ledger import Ledger, one_driver
 from orchestrator.nodes import Cluster, joined
-from orchestrator.objectives import SearchValues
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.population import Population
@@ -38,8 +37,9 @@ from orchestrator.progress import Display
 from orchestrator.proposers import Proposer
 from orchestrator.recorder import Recorder, Tracker
 from orchestrator.replication import Replicating
+from orchestrator.results.search_values import SearchValues
+from orchestrator.results.summary import Summary
 from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, Pausing, TrialSource
-from orchestrator.summary import Summary
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
 from orchestrator.worker import WorkerSettings

@@ -30,8 +30,8 @@ from orchestrator.plan.parameters import flatten
 from orchestrator.plan.plan import Dropped, Plan
 from orchestrator.preparation import prepare
 from orchestrator.progress import trial_name
+from orchestrator.results.summary import Summary
 from orchestrator.runner import run_sweep
-from orchestrator.summary import Summary
 from orchestrator.tools.quiet import LOG_FILE, noise_to_log
 from orchestrator.tracking import Tracker
 from orchestrator.tracking_uri import redact, resolve_uri

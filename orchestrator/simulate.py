@@ -19,8 +19,8 @@ from rich.table import Table
 
 from orchestrator.learning_curves import MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.progress import duration
+from orchestrator.results.summary import Summary
 from orchestrator.simulation import Faults, Outcome, Yardstick, everything, simulate, whole_record
-from orchestrator.summary import Summary
 from orchestrator.surrogate import SURROGATES, Nearest
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep

@@ -21,7 +21,8 @@ from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from orchestrator.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
 from orchestrator.identity import EFFECTIVE_FILE
 from orchestrator.ledger import Ledger
-from orchestrator.summary import Entry, Summary, mark_front, summarize_entries
+from orchestrator.results.front import mark_front
+from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.sweepfile.mistakes import nearest, shown
 from orchestrator.sweepfile.sweep import DEFAULT_OBJECTIVES, Direction
 from orchestrator.tools.journal import read

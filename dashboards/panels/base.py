@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from dashboards.frames import Frames
-from orchestrator.pareto import Direction, front, may_be_on_front
+from orchestrator.results.pareto import Direction, front, may_be_on_front
 
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
@@ -144,8 +144,8 @@ def done(frame: pd.DataFrame) -> pd.DataFrame:
 def front_indices(x: np.ndarray, y: np.ndarray, x_better: Direction, y_better: Direction) -> np.ndarray:
     """Indices of the front of two metrics in ascending order of x.
 
-    Most points are ruled out by one sorted pass first: asking `orchestrator.pareto.front` about all of 5,000 takes 30 ms, and a
-    page has an axis choice of a hundred pairs.
+    Most points are ruled out by one sorted pass first: asking `orchestrator.results.pareto.front` about all of 5,000 takes 30
+    ms, and a page has an axis choice of a hundred pairs.
     """
     cost_x = x if x_better == "minimize" else -x
     cost_y = y if y_better == "minimize" else -y

@@ -30,7 +30,7 @@ from dashboards.panels.base import (
     text,
 )
 from dashboards.published import published_model
-from orchestrator.pareto import knee, log_axes
+from orchestrator.results.pareto import knee, log_axes
 
 INTERVALS_UP_TO = 150  # points; past it only the front's own intervals can be read
 NO_ROWS = "none"

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from dashboards.panels.base import BLUE, Panel, Plain, View, colours, column, done, numbers, text
-from orchestrator.pareto import Direction, hypervolume, log_axes, reference_point
+from orchestrator.results.pareto import Direction, hypervolume, log_axes, reference_point
 
 DIRECTIONS: tuple[Direction, Direction] = ("minimize", "maximize")
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from craft.results import Counts
 from orchestrator.sweepfile.mistakes import YamlPath
 from orchestrator.sweepfile.space import Point
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.learning_curves import Curve, Record
 from orchestrator.plan.parameters import flat_parameters
+from orchestrator.results.summary import Summary
 from orchestrator.simulation import Yardstick, simulate
-from orchestrator.summary import Summary
 from tests.benchmarks.search import sweep_of
 
 PAIRS = (

@@ -28,7 +28,7 @@ from dashboards.panels.spending import volume_data
 from dashboards.panels.table import data as table_data
 from dashboards.published import published_model, published_rows
 from dashboards.store import Store
-from orchestrator.pareto import hypervolume, knee, log_axes, reference_point
+from orchestrator.results.pareto import hypervolume, knee, log_axes, reference_point
 from tests.dashboards.synthetic import FakeRun, configuration, grid, sweep_run
 
 

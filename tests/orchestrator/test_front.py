@@ -20,7 +20,8 @@ from orchestrator.front import caption, latex, markdown, size, terminal_table, w
 from orchestrator.front_picture import _draw_method
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.summary import Summary, knee, mark_front, summarize
+from orchestrator.results.front import knee, mark_front
+from orchestrator.results.summary import Summary, summarize
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")

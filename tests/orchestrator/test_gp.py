@@ -9,9 +9,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator import pareto
 from orchestrator.gp import FIRST, BlockGp, _Features, _gained, _Process
 from orchestrator.plan.plan import Configuration
+from orchestrator.results import pareto
 from orchestrator.sweepfile.space import Block, Choice, Point, Range, neighbours, point
 from orchestrator.tpe import Memory
 from tests.orchestrator.test_study import CRAFT, LORA, plan_of, propose, run_all, stored

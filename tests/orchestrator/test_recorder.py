@@ -14,7 +14,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
 from orchestrator.progress import Display
 from orchestrator.recorder import Recorder
-from orchestrator.summary import Summary
+from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.load import load_sweep
 
 

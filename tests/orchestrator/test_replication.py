@@ -21,8 +21,9 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.progress import Display
 from orchestrator.recorder import Recorder
 from orchestrator.replication import Replicating
+from orchestrator.results.front import mark_front
+from orchestrator.results.summary import summarize
 from orchestrator.search import SEARCHERS, TrialSource
-from orchestrator.summary import mark_front, summarize
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 

@@ -15,13 +15,13 @@ from craft.spec import RunSpec
 from orchestrator import simulate as command
 from orchestrator.learning_curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.ledger import Ledger
-from orchestrator.objectives import SearchValues
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
+from orchestrator.results.search_values import SearchValues
+from orchestrator.results.summary import summarize
 from orchestrator.simulation import Faults, Yardstick, planner_of, simulate, whole_record
-from orchestrator.summary import summarize
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep

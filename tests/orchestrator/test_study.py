@@ -16,11 +16,11 @@ from rich.console import Console
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator import pareto
 from orchestrator.dimensions import Encoding
 from orchestrator.plan.plan import Configuration, Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
+from orchestrator.results import pareto
 from orchestrator.search import SEARCHERS
 from orchestrator.study import STUDY_FILE, StudyProposer
 from orchestrator.sweepfile.algorithms import ALGORITHMS

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.summary import Summary
+from orchestrator.results.summary import Summary
 
 
 class SearchValues:

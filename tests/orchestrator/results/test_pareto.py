@@ -13,9 +13,9 @@ from pymoo.indicators.hv import HV
 from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 from scipy import stats
 
-from orchestrator import pareto
-from orchestrator.intervals import compare, interval, suite_interval
-from orchestrator.pareto import dominated, front, hypervolume, knee, log_axes, may_be_on_front, reference_point
+from orchestrator.results import pareto
+from orchestrator.results.intervals import compare, interval, suite_interval
+from orchestrator.results.pareto import dominated, front, hypervolume, knee, log_axes, may_be_on_front, reference_point
 
 WAYS = ["maximize", "minimize"]
 # A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.

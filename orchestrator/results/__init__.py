@@ -1,0 +1,1 @@
+"""What scores amount to: summaries with intervals, dominance, the front."""
