@@ -29,10 +29,10 @@ from orchestrator.front import full_label
 from orchestrator.looking_back import answer, flags_for
 from orchestrator.model_card import Origin, loading, model_card
 from orchestrator.pick import RULES, choose_seed, pick, titles
+from orchestrator.record.tracking_uri import redact, resolve_uri
 from orchestrator.results.summary import Entry
 from orchestrator.sweep_record import SweepRecord, find_sweep
 from orchestrator.sweepfile.mistakes import unknown
-from orchestrator.tracking_uri import redact, resolve_uri
 
 CARD_FILE = "README.md"
 
@@ -150,7 +150,7 @@ def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Ta
     """Each adapter as a version of the registered model; of several tasks, NAME-TASK each."""
     from craft.trainer.adapter_folder import RUN_FILE
     from orchestrator.merging import RECORD_FILE
-    from orchestrator.registry import Candidate, find_trial, register
+    from orchestrator.record.registry import Candidate, find_trial, register
 
     uri = resolve_uri(given.tracking_uri) if given.tracking_uri else record.uri
     if uri is None:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from orchestrator.record.tracking_uri import redact, resolve_uri, sqlite_file
 from orchestrator.run import QUIET, joinable
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tracking_uri import redact, resolve_uri, sqlite_file
 
 if TYPE_CHECKING:
     from orchestrator.nodes import Answer
@@ -68,7 +68,7 @@ def _tracking(uri: str) -> Iterator[Finding]:
         else:
             yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
         return
-    from orchestrator.mlflow_probe import probe
+    from orchestrator.record.mlflow_probe import probe
 
     try:
         artifacts = probe(uri)

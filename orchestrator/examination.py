@@ -21,7 +21,7 @@ from typing import Any
 from pyarrow import fs
 
 from craft.spec import RunSpec
-from orchestrator.checkpoints import open_storage
+from orchestrator.record.checkpoints import open_storage
 
 PACKAGES = ("craft-sweeps", "torch", "transformers", "peft", "ray", "numpy")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")

@@ -21,10 +21,10 @@ import ray
 from ray import tune
 
 from orchestrator import crash
-from orchestrator.checkpoints import ADAPTER_FOLDER, local_adapter, within
 from orchestrator.nodes import share
 from orchestrator.options import RunOptions
 from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.record.checkpoints import ADAPTER_FOLDER, local_adapter, within
 from orchestrator.recorder import ADAPTERS_FOLDER, Recorder, with_facts
 from orchestrator.team import TeamTraining
 from orchestrator.worker import STDERR_FILE, WorkerSettings, work

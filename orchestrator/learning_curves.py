@@ -18,8 +18,8 @@ from typing import Any
 from craft.results import Counts
 from craft.settings import content_hash
 from craft.spec import RunSpec
-from orchestrator.ledger import Ledger
 from orchestrator.plan.parameters import flat_parameters, flatten
+from orchestrator.record.ledger import Ledger
 from orchestrator.tools.journal import read
 
 JOURNAL = "journal.jsonl"

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from orchestrator.pick import NothingMeets
+from orchestrator.record.tracking_uri import redact
 from orchestrator.run import QUIET
-from orchestrator.tracking_uri import redact
 
 GOOD, NOTHING, WRONG, STOPPED = 0, 1, 2, 130
 WIDTH = 160

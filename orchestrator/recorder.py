@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from orchestrator.checkpoints import ADAPTER_FOLDER
-from orchestrator.ledger import Ledger
 from orchestrator.options import SweepOutcome
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import Status, TrialResult, TrialSpec
 from orchestrator.progress import Display
+from orchestrator.record.checkpoints import ADAPTER_FOLDER
+from orchestrator.record.ledger import Ledger
 from orchestrator.results.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 class Tracker(Protocol):
-    """What the recorder asks of `orchestrator.tracking.Tracker`."""
+    """What the recorder asks of `orchestrator.record.tracker.Tracker`."""
 
     @property
     def open_configurations(self) -> frozenset[str]: ...

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from orchestrator.identity import EFFECTIVE_FILE, check_resume
 from orchestrator.options import cluster_address
+from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.resume import check_resume
+from orchestrator.record.tracking_uri import redact, resolve_uri
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tracking_uri import redact, resolve_uri
 
 if TYPE_CHECKING:
     from orchestrator.options import SweepOutcome
@@ -149,8 +150,8 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
 
 
 def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console, again: str) -> int:
-    from orchestrator.checkpoints import within
     from orchestrator.options import RunOptions
+    from orchestrator.record.checkpoints import within
     from orchestrator.session import run_session
 
     options = RunOptions(

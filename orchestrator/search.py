@@ -24,9 +24,9 @@ from ray.tune.search import Searcher
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.proposers import SEARCHERS, Listed, Proposer
+from orchestrator.record.folder import JOURNAL
 from orchestrator.stopping import RULES, Entrant, Promotion, Rule, entrant, judged
 from orchestrator.tools.journal import read
-from orchestrator.tracking import JOURNAL
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Configuration, Plan

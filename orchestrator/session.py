@@ -22,19 +22,21 @@ from rich.console import Console
 
 from craft.disk import replacing
 from orchestrator.front import caption, knee, mark_front, markdown, summarize, terminal_table, write_front
-from orchestrator.identity import EFFECTIVE_FILE, check_data
-from orchestrator.ledger import Ledger, one_driver
-from orchestrator.manifest import make_manifest
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan.parameters import flatten
 from orchestrator.plan.plan import Dropped, Plan
 from orchestrator.preparation import prepare
 from orchestrator.progress import trial_name
+from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.ledger import Ledger
+from orchestrator.record.lock import one_driver
+from orchestrator.record.manifest import make_manifest
+from orchestrator.record.resume import check_data
+from orchestrator.record.tracker import Tracker
+from orchestrator.record.tracking_uri import redact, resolve_uri
 from orchestrator.results.summary import Summary
 from orchestrator.runner import run_sweep
 from orchestrator.tools.quiet import LOG_FILE, noise_to_log
-from orchestrator.tracking import Tracker
-from orchestrator.tracking_uri import redact, resolve_uri
 
 log = logging.getLogger(__name__)
 

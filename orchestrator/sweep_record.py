@@ -2,7 +2,8 @@
 
 Both hold the same: the effective sweep file, every trial with how it ended, and the adapters. A `SweepRecord` is that, whatever
 it came from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. In a folder the
-journal tells which trials there are and the ledger how they ended; in the store each is a run (`orchestrator.mlflow_reader`).
+journal tells which trials there are and the ledger how they ended; in the store each is a run
+(`orchestrator.record.mlflow_reader`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ import yaml
 
 from craft.tasks import SUITES
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
-from orchestrator.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
-from orchestrator.identity import EFFECTIVE_FILE
-from orchestrator.ledger import Ledger
+from orchestrator.record.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
+from orchestrator.record.folder import EFFECTIVE_FILE, JOURNAL
+from orchestrator.record.ledger import Ledger
+from orchestrator.record.tracking_uri import redact, resolve_uri, sqlite_file
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.sweepfile.mistakes import nearest, shown
 from orchestrator.sweepfile.sweep import DEFAULT_OBJECTIVES, Direction
 from orchestrator.tools.journal import read
-from orchestrator.tracking import JOURNAL
-from orchestrator.tracking_uri import redact, resolve_uri, sqlite_file
 
 DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"
 
@@ -184,7 +184,7 @@ def read_terms(file: Path) -> Terms:
 
 
 def _read_store(name: str, uri: str, folders: list[str]) -> SweepRecord:
-    from orchestrator.mlflow_reader import StoreReader
+    from orchestrator.record.mlflow_reader import StoreReader
 
     reader = StoreReader(uri)
     stored = reader.sweep(name)

@@ -26,7 +26,8 @@ from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER, Progress
 from craft.trainer.checkpoint import add_file, write_folder
-from orchestrator.checkpoints import (
+from orchestrator.plan.trial import Train, TrialResult, TrialSpec, run_trial
+from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     EVALUATIONS_FILE,
     PREDICTIONS_FILE,
@@ -35,7 +36,6 @@ from orchestrator.checkpoints import (
     stored_evaluations,
     stored_result,
 )
-from orchestrator.plan.trial import Train, TrialResult, TrialSpec, run_trial
 from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
 

@@ -19,11 +19,11 @@ FORBIDDEN = {
 OWNERS = {
     "ray": {f"orchestrator/{name}.py" for name in ("runner", "hooks", "nodes", "search", "team")},
     "mlflow": {
-        "orchestrator/mlflow_writer.py",
-        "orchestrator/mlflow_probe.py",
-        "orchestrator/artifacts.py",
-        "orchestrator/mlflow_reader.py",
-        "orchestrator/registry.py",
+        "orchestrator/record/mlflow_writer.py",
+        "orchestrator/record/mlflow_probe.py",
+        "orchestrator/record/artifacts.py",
+        "orchestrator/record/mlflow_reader.py",
+        "orchestrator/record/registry.py",
         "dashboards/store.py",
     },
 }

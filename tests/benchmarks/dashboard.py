@@ -32,7 +32,7 @@ from dashboards.content import view_of
 from dashboards.page import as_json
 from dashboards.panels import PANELS, spec_of
 from dashboards.store import Store
-from orchestrator.manifest import hardware
+from orchestrator.record.manifest import hardware
 from tests.dashboards.browser import Browser
 from tests.dashboards.synthetic import START, FakeRun, configuration, experiment_of, sweep_run, write_many
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-from orchestrator.ledger import Ledger
+from orchestrator.record.ledger import Ledger
 from tests.mlflow_server import Server
 from tests.orchestrator.stand_in import check_runs, start_driver, steps
 from tests.postgres import postgres

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from orchestrator.ledger import Ledger
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.ledger import Ledger
 from orchestrator.tools.journal import Journal
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]

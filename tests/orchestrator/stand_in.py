@@ -22,11 +22,11 @@ from typing import Any
 from rich.console import Console
 
 from craft.results import Counts
-from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
+from orchestrator.record.ledger import Ledger
 from orchestrator.sweepfile.load import load_sweep
 
 ROOT = Path(__file__).parent.parent.parent

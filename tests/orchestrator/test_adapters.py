@@ -18,9 +18,9 @@ from safetensors.numpy import load_file
 
 import craft
 from orchestrator.adapters import main
-from orchestrator.checkpoints import stored_checkpoints
 from orchestrator.model_card import Origin, model_card
 from orchestrator.pick import NothingMeets, choose_seed, pick, titles
+from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.sweep_record import SweepRecord, find_sweep, read_folder
 from tests.orchestrator.conftest import SmallSweep
 from tests.orchestrator.recorded import over_seeds, record

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger import Ledger
+from orchestrator.record.ledger import Ledger
 from tests.orchestrator.stand_in import start_driver
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -10,11 +10,11 @@ from optuna.trial import TrialState
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.ledger import Ledger
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.ledger import Ledger
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal

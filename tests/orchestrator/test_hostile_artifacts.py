@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from craft.trainer.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, write_folder
-from orchestrator.checkpoints import newest_whole
-from orchestrator.ledger import Ledger
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.checkpoints import newest_whole
+from orchestrator.record.ledger import Ledger
 
 KEY = "0123456789abcdef"
 RESULT = TrialResult(KEY, "finished", {"score": 70.0}).to_json()

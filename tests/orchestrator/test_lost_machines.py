@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions
+from orchestrator.record.ledger import Ledger
 from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, starts, steps, undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

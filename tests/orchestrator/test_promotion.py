@@ -12,11 +12,11 @@ from statistics import fmean
 import pytest
 
 from craft.results import Counts
-from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
+from orchestrator.record.ledger import Ledger
 from orchestrator.runner import run_sweep
 from orchestrator.stopping import Entrant, Promotion
 from orchestrator.sweepfile.load import load_sweep

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from craft.results import Counts
-from orchestrator.ledger import Ledger
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
 from orchestrator.progress import Display
+from orchestrator.record.ledger import Ledger
 from orchestrator.recorder import Recorder
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.load import load_sweep

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator import run
-from orchestrator.ledger import Ledger
 from orchestrator.options import SweepOutcome
+from orchestrator.record.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.record.ledger import Ledger
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.stand_in import plan_of, stand_in, start_driver, starts, steps
 
@@ -189,10 +189,10 @@ def test_a_folder_with_results_is_refused_without_resume(ran: Ran) -> None:
 
 
 def test_a_second_driver_is_refused(ran: Ran) -> None:
-    from orchestrator.ledger import FolderInUse
+    from orchestrator.record.lock import FolderInUse
     from orchestrator.runner import run_sweep
 
-    code = "import sys, time, pathlib; from orchestrator.ledger import one_driver\n"
+    code = "import sys, time, pathlib; from orchestrator.record.ledger import one_driver\n"
     code += "with one_driver(pathlib.Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", code, str(ran.folder)], stdout=subprocess.PIPE, text=True)
     try:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from craft.results import Counts
-from orchestrator.ledger import Ledger
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
+from orchestrator.record.ledger import Ledger
 from orchestrator.runner import run_sweep
 from orchestrator.study import STUDY_FILE
 from orchestrator.sweepfile.load import load_sweep

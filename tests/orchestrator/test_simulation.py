@@ -14,11 +14,11 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator import simulate as command
 from orchestrator.learning_curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
-from orchestrator.ledger import Ledger
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.ledger import Ledger
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import summarize
 from orchestrator.simulation import Faults, Yardstick, planner_of, simulate, whole_record

@@ -10,7 +10,7 @@ from mlflow.entities import Run, ViewType
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.tracking import Tracker
+from orchestrator.record.tracker import Tracker
 
 
 def spec(task: str = "toy/acceptability", seed: int = 0, rank: int = 8, label: str | None = None) -> TrialSpec:

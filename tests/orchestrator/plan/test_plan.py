@@ -9,9 +9,9 @@ import pytest
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.identity import contradictions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
+from orchestrator.record.resume import contradictions
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from craft.spec import RunSpec
-from orchestrator.identity import check_data
 from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.record.resume import check_data
 from orchestrator.sweepfile.mistakes import SweepError
 
 

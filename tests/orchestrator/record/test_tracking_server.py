@@ -14,9 +14,9 @@ import pytest
 from mlflow import MlflowClient
 
 from craft.spec import RunSpec
-from orchestrator import shipping
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.tracking import Tracker
+from orchestrator.record import shipper as shipping
+from orchestrator.record.tracker import Tracker
 from tests.mlflow_server import Server
 from tests.postgres import Missing, postgres
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
 
-EFFECTIVE_FILE = "sweep.yaml"
 MEANING = ("name", "model", "revision", "protocol", "objectives", "training", "task_training", "data")
 DRAWING = ("algorithm", "seed")
 

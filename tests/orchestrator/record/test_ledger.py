@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger import FolderInUse, Ledger, one_driver
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.ledger import Ledger
+from orchestrator.record.lock import FolderInUse, one_driver
 
 
 def test_a_result_reads_back_as_it_was_added(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A recorded sweep out of MLflow: its file, its trials and their adapters, as `orchestrator.mlflow_writer` wrote them.
+"""A recorded sweep out of MLflow: its file, its trials and their adapters, as `orchestrator.record.mlflow_writer` wrote them.
 
 Read whole and once, for commands that look back; the dashboards have their own reader, which follows a running sweep. Where a
 sweep was run twice under one name (two folders, one store), the newest is meant.
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from craft.results import Counts
-from orchestrator.identity import EFFECTIVE_FILE
-from orchestrator.mlflow_writer import quiet_mlflow
 from orchestrator.plan.trial import Status, TrialResult
+from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.mlflow_writer import quiet_mlflow
+from orchestrator.record.tracking_uri import TrackingError, redact, sqlite_file
 from orchestrator.results.summary import Entry
 from orchestrator.tools.machine import PREFIX as SYSTEM
-from orchestrator.tracking_uri import TrackingError, redact, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

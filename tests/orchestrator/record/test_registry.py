@@ -24,7 +24,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
 from orchestrator.adapters import main
-from orchestrator.checkpoints import stored_checkpoints
+from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.sweep_record import read_folder
 from tests.orchestrator.conftest import SmallSweep
 

@@ -3,8 +3,8 @@
 What makes repeating harmless: a run is found by its tags `craft.kind`, `craft.key` and `craft.sweep_id` before it is made; a
 metric point carries the event's own time, and the same (key, time, step, value) is one row in the store; parameters that are
 there are not written again; an artifact that is there, byte for byte, is not uploaded again. MLflow's own retries of requests
-are off, because a request that was carried out but whose answer was lost would be carried out twice; `orchestrator.shipping`
-repeats instead, after looking.
+are off, because a request that was carried out but whose answer was lost would be carried out twice;
+`orchestrator.record.shipper` repeats instead, after looking.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.artifacts import store_json, store_path
-from orchestrator.mlflow_text import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, named, stored_name, with_pictures
 from orchestrator.plan.parameters import flatten, text
+from orchestrator.record.artifacts import store_json, store_path
+from orchestrator.record.mlflow_text import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, named, stored_name, with_pictures
+from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.tools.escaping import paragraphs, plain
 from orchestrator.tools.journal import Event
-from orchestrator.tracking_uri import sqlite_file
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric

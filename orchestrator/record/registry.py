@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.mlflow_reader import StoreReader
-from orchestrator.mlflow_writer import quiet_mlflow
-from orchestrator.tracking_uri import redact
+from orchestrator.record.mlflow_reader import StoreReader
+from orchestrator.record.mlflow_writer import quiet_mlflow
+from orchestrator.record.tracking_uri import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

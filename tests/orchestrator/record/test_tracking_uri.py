@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan.trial import TrialResult
-from orchestrator.tracking import Tracker, TrackingError, redact, resolve_uri
+from orchestrator.record.tracker import Tracker
+from orchestrator.tracking import TrackingError, redact, resolve_uri
 from tests.orchestrator.tracked import spec
 
 

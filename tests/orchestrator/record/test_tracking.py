@@ -10,8 +10,9 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.tracker import Tracker
 from orchestrator.tools.journal import JournalBusy
-from orchestrator.tracking import Tracker, TrackingError, main
+from orchestrator.tracking import TrackingError, main
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start
 
 

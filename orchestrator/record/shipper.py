@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 from craft.disk import replacing
-from orchestrator.mlflow_writer import MlflowWriter, is_lost, is_missing, is_refusal
+from orchestrator.record.mlflow_writer import MlflowWriter, is_lost, is_missing, is_refusal
+from orchestrator.record.tracking_uri import redact
 from orchestrator.tools.journal import Event, Journal, read
-from orchestrator.tracking_uri import redact
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator import shipping
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record import shipper as shipping
+from orchestrator.record.tracker import Tracker
 from orchestrator.tools.journal import Journal, read
-from orchestrator.tracking import Tracker, main, redact
+from orchestrator.tracking import main, redact
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start
 
 

@@ -16,8 +16,8 @@ import pytest
 from pyarrow import fs
 
 from craft.trainer.checkpoint import write_folder
-from orchestrator.checkpoints import local_adapter, newest_whole, open_storage, storage_of, stored_checkpoints, within
-from orchestrator.ledger import Ledger
+from orchestrator.record.checkpoints import local_adapter, newest_whole, open_storage, storage_of, stored_checkpoints, within
+from orchestrator.record.ledger import Ledger
 from tests.orchestrator.stand_in import start_driver, starts
 
 

@@ -1,0 +1,63 @@
+"""One driver a sweep folder: a second one is refused, with the name of the first."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+LOCK_FILE = ".lock"
+
+DRIVER_FILE = ".driver.json"
+
+
+class FolderInUse(ValueError):
+    """Another driver works on the sweep's folder."""
+
+
+@contextmanager
+def one_driver(folder: Path) -> Iterator[None]:
+    """Holds the sweep's folder for this process; inside another one of the same folder it changes nothing.
+
+    Raises:
+        FolderInUse: another process holds it; the message names it.
+    """
+    folder = folder.absolute()
+    # By process: a forked child has this table too, but not the lock.
+    held = (os.getpid(), folder)
+    if held in _held:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise FolderInUse(
+            f"{folder} is in use by {_holder(folder)}. Wait for it, stop it with Ctrl-C, or give this sweep another --name."
+        ) from None
+    driver = folder / DRIVER_FILE
+    try:
+        driver.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        _held.add(held)
+        yield
+    finally:
+        _held.discard(held)
+        driver.unlink(missing_ok=True)
+        lock.release()
+
+
+_held: set[tuple[int, Path]] = set()
+
+
+def _holder(folder: Path) -> str:
+    try:
+        holder = json.loads((folder / DRIVER_FILE).read_text())
+        return f"process {holder['pid']} on {holder['host']}"
+    except (OSError, ValueError, KeyError):
+        return "another process"
