@@ -25,13 +25,13 @@ from rich.console import Console
 from craft.settings import DataSettings
 from craft.tasks import find_task
 from craft.trainer.checkpoint import MANIFEST_FILE
-from orchestrator.front import full_label
 from orchestrator.looking_back import answer, flags_for
-from orchestrator.model_card import Origin, loading, model_card
-from orchestrator.pick import RULES, choose_seed, pick, titles
 from orchestrator.record.tracking_uri import redact, resolve_uri
 from orchestrator.results.summary import Entry
-from orchestrator.sweep_record import SweepRecord, find_sweep
+from orchestrator.review.front_words import full_label
+from orchestrator.review.model_card import Origin, loading, model_card
+from orchestrator.review.past_sweep import SweepRecord, find_sweep
+from orchestrator.review.pick import RULES, choose_seed, pick, titles
 from orchestrator.sweepfile.mistakes import unknown
 
 CARD_FILE = "README.md"
@@ -135,7 +135,7 @@ def _write(record: SweepRecord, taken: Taken, scratch: Path, merge: bool, base: 
     merged = None
     taken.folder.mkdir(parents=True)
     if merge:
-        from orchestrator.merging import write_merged
+        from orchestrator.review.merging import write_merged
 
         merged = write_merged(adapter, taken.folder, base)
     else:
@@ -149,8 +149,8 @@ def _write(record: SweepRecord, taken: Taken, scratch: Path, merge: bool, base: 
 def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Taken], console: Console) -> None:
     """Each adapter as a version of the registered model; of several tasks, NAME-TASK each."""
     from craft.trainer.adapter_folder import RUN_FILE
-    from orchestrator.merging import RECORD_FILE
     from orchestrator.record.registry import Candidate, find_trial, register
+    from orchestrator.review.merging import RECORD_FILE
 
     uri = resolve_uri(given.tracking_uri) if given.tracking_uri else record.uri
     if uri is None:
@@ -191,7 +191,7 @@ def _tags(record: SweepRecord, taken: Taken, run: Mapping[str, Any]) -> dict[str
 
 def _tell(given: argparse.Namespace, taken: Sequence[Taken], aside: Path, console: Console) -> None:
     from craft.trainer.adapter_folder import RUN_FILE
-    from orchestrator.merging import RECORD_FILE
+    from orchestrator.review.merging import RECORD_FILE
 
     for one in taken:
         folder = given.to / one.folder.relative_to(aside)

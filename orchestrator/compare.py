@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.front import full_label, number
 from orchestrator.looking_back import answer, flags_for
-from orchestrator.pick import NothingMeets, pick
 from orchestrator.results.intervals import Comparison, Scores, compare, interval
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.sweep_record import SweepRecord, find_sweep
+from orchestrator.review.front_words import full_label, number
+from orchestrator.review.past_sweep import SweepRecord, find_sweep
+from orchestrator.review.pick import NothingMeets, pick
 
 DESPITE = ("model", "protocol", "data")
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")

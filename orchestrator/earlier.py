@@ -21,7 +21,7 @@ from orchestrator.sweepfile.space import Block, Choice, Dimension, point
 if TYPE_CHECKING:
     from orchestrator.plan.planner import Planner
     from orchestrator.results.summary import Summary
-    from orchestrator.sweep_record import SweepRecord
+    from orchestrator.review.past_sweep import SweepRecord
     from orchestrator.sweepfile.sweep import Sweep
 
 ELSEWHERE = ("model", "revision", "protocol", "task", "seed")
@@ -53,7 +53,7 @@ def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
 
 
 def _find(name: str, sweep: Sweep) -> SweepRecord:
-    from orchestrator.sweep_record import NoSuchSweep, find_sweep
+    from orchestrator.review.past_sweep import NoSuchSweep, find_sweep
 
     try:
         return find_sweep(name, storage=sweep.storage)

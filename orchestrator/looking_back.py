@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from orchestrator.pick import NothingMeets
 from orchestrator.record.tracking_uri import redact
+from orchestrator.review.pick import NothingMeets
 from orchestrator.run import QUIET
 
 GOOD, NOTHING, WRONG, STOPPED = 0, 1, 2, 130

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.merging import RECORD_FILE
+from orchestrator.review.merging import RECORD_FILE
 
 
 class Answerer:

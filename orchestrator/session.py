@@ -21,7 +21,6 @@ from typing import Any
 from rich.console import Console
 
 from craft.disk import replacing
-from orchestrator.front import caption, knee, mark_front, markdown, summarize, terminal_table, write_front
 from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan.parameters import flatten
 from orchestrator.plan.plan import Dropped, Plan
@@ -35,6 +34,9 @@ from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import redact, resolve_uri
 from orchestrator.results.summary import Summary
+from orchestrator.review.front_files import write_front
+from orchestrator.review.front_tables import knee, mark_front, markdown, summarize, terminal_table
+from orchestrator.review.front_words import caption
 from orchestrator.runner import run_sweep
 from orchestrator.tools.quiet import LOG_FILE, noise_to_log
 

@@ -18,10 +18,10 @@ from safetensors.numpy import load_file
 
 import craft
 from orchestrator.adapters import main
-from orchestrator.model_card import Origin, model_card
-from orchestrator.pick import NothingMeets, choose_seed, pick, titles
 from orchestrator.record.checkpoints import stored_checkpoints
-from orchestrator.sweep_record import SweepRecord, find_sweep, read_folder
+from orchestrator.review.model_card import Origin, model_card
+from orchestrator.review.past_sweep import SweepRecord, find_sweep, read_folder
+from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
 from tests.orchestrator.conftest import SmallSweep
 from tests.orchestrator.recorded import over_seeds, record
 

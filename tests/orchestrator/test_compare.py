@@ -10,7 +10,7 @@ import yaml
 from scipy import stats
 
 from orchestrator.compare import main
-from orchestrator.sweep_record import read_folder
+from orchestrator.review.past_sweep import read_folder
 from tests.orchestrator.recorded import over_seeds, record
 
 NEW = (81.0, 84.5, 83.0, 82.0)

@@ -13,7 +13,6 @@ from ray.tune.search import Searcher
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.front import caption, latex
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
@@ -23,6 +22,8 @@ from orchestrator.recorder import Recorder
 from orchestrator.replication import Replicating
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
+from orchestrator.review.front_tables import latex
+from orchestrator.review.front_words import caption
 from orchestrator.search import SEARCHERS, TrialSource
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError

@@ -25,7 +25,7 @@ from craft.tasks import find_task
 from craft.tasks.splits import load_splits
 from orchestrator.adapters import main
 from orchestrator.record.checkpoints import stored_checkpoints
-from orchestrator.sweep_record import read_folder
+from orchestrator.review.past_sweep import read_folder
 from tests.orchestrator.conftest import SmallSweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.front import TITLES, caption, full_label
 from orchestrator.results.front import knee, logarithmic
 from orchestrator.results.summary import Objectives, Summary
+from orchestrator.review.front_words import TITLES, caption, full_label
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

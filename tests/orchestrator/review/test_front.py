@@ -16,12 +16,14 @@ from rich.console import Console
 
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
-from orchestrator.front import caption, latex, markdown, size, terminal_table, write_csv, write_front
-from orchestrator.front_picture import _draw_method
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.front import knee, mark_front
 from orchestrator.results.summary import Summary, summarize
+from orchestrator.review.front_files import write_front
+from orchestrator.review.front_picture import _draw_method
+from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
+from orchestrator.review.front_words import caption, size
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from orchestrator.front import full_label, number
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Entry, Summary
+from orchestrator.review.front_words import full_label, number
 from orchestrator.tools.escaping import plain
 
 PROTOCOLS = {

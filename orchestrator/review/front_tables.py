@@ -16,42 +16,26 @@ from orchestrator.results.front import knee, mark_front
 from orchestrator.results.intervals import Interval
 from orchestrator.results.pareto import Direction
 from orchestrator.results.summary import Objectives, Summary, summarize
+from orchestrator.review.front_files import write_front
+from orchestrator.review.front_words import (
+    TITLES,
+    _amount,
+    _short,
+    _tasks,
+    caption,
+    full_label,
+    number,
+    ranked,
+    shown,
+    size,
+    trials,
+)
 from orchestrator.tools.escaping import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = ["Summary", "knee", "latex", "mark_front", "markdown", "summarize", "terminal_table", "write_csv", "write_front"]
-
-TITLES = {
-    "score": "score",
-    "trainable_parameters": "parameters",
-    "adapter_bytes": "adapter bytes",
-    "peak_memory_bytes": "peak memory",
-    "step_seconds": "s / step",
-}
-
-
-def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Path, title: str) -> list[Path]:
-    """`front.csv`, `front.tex` and `front.png` in `folder`; returns their paths."""
-    from orchestrator.front_picture import write_png
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"front.{suffix}" for suffix in ("csv", "tex", "png")]
-    write_csv(summaries, objectives, paths[0])
-    paths[1].write_text(latex(summaries, objectives))
-    write_png(summaries, objectives, paths[2], title)
-    return paths
-
-
-def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
-    """The rows' order: complete before incomplete; then by the last objective (the cost), better first; then by the first."""
-    names = list(objectives.items())[::-1]
-
-    def place(summary: Summary) -> tuple[Any, ...]:
-        return (not summary.complete, *(_worse(summary.value(name), direction) for name, direction in names), summary.label)
-
-    return sorted(summaries, key=place)
 
 
 def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: str = "", tasks_shown: int = 8) -> Table:
@@ -74,25 +58,6 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
         row.append(escape(trials(summary)))
         table.add_row(*row, style="bold" if summary.on_front else "red" if summary.failed else "" if _open(summary) else "dim")
     return table
-
-
-def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
-    """One line under the table: how many configurations, on the front, incomplete; the knee; what the interval means."""
-    front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
-    incomplete = sum(not summary.complete and not summary.screened for summary in summaries)
-    parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
-    possible = sum(summary.may_be_on_front and not summary.on_front for summary in summaries)
-    if possible and any(summary.score.n > 1 for summary in summaries):
-        parts.append(f"○ {possible} more may be")
-    if incomplete:
-        parts.append(f"{incomplete} incomplete, not ranked")
-    if screened := sum(summary.screened for summary in summaries):
-        parts.append(f"{screened} with fewer seeds, not ranked")
-    if chosen:
-        parts.append(f"knee: {full_label(chosen)}")
-    seeds = max((summary.score.n for summary in summaries), default=0)
-    parts.append("± is the 95 % t interval over seeds" if seeds > 1 else "one seed: no interval")
-    return "; ".join(parts)
 
 
 def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 40) -> str:
@@ -155,45 +120,6 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
 
-def full_label(summary: Summary) -> str:
-    """The configuration's label, with its method in front where the label does not begin with it."""
-    return summary.label if summary.label.lower().startswith(summary.method.lower()) else f"{summary.method} {summary.label}"
-
-
-def shown(summary: Summary, name: str) -> str:
-    """An objective's value as text: a metric with its half interval, a count with thousands separators."""
-    value = summary.bounds(name)
-    if name in summary.metrics or name.startswith("score"):
-        half = f" ± {value.half:.2f}" if value.n > 1 and math.isfinite(value.half) else ""
-        return number(value.mean) + half
-    return _amount(name, value.mean)
-
-
-def number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.2f}"
-
-
-def size(value: float) -> str:
-    """A number of parameters the way papers write it: 328, 40.3K, 1.04M."""
-    if math.isnan(value):
-        return "--"
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if value >= unit:
-            return f"{value / unit:.3g}{letter}"
-    return f"{value:.0f}"
-
-
-def trials(summary: Summary) -> str:
-    """`3/3`, or `2/3, 1 failed` with the first reason; `1/1, fewer seeds` for one that was screened out."""
-    parts = [f"{summary.finished}/{summary.planned}", *(["fewer seeds"] if summary.screened else [])]
-    parts += [f"{count} {word}" for count, word in ((summary.failed, "failed"), (summary.stopped, "stopped")) if count]
-    text = ", ".join(parts)
-    if summary.reasons:
-        reason = summary.reasons[0].splitlines()[0]
-        text += f": {reason[:57]}…" if len(reason) > 58 else f": {reason}"
-    return text
-
-
 _IN_LATEX = ("score", "trainable_parameters")
 _LATEX = {"\\": "\\textbackslash{}", "·": "$\\cdot$", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
 _LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -207,29 +133,9 @@ def _mark(summary: Summary) -> str:
     return "●" if summary.on_front else "○" if summary.may_be_on_front and summary.score.n > 1 else ""
 
 
-def _amount(name: str, value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    if name.endswith("_bytes"):
-        return f"{value / 2**20:,.1f} MiB" if value >= 2**20 else f"{value / 2**10:,.1f} KiB"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
-
-
-def _worse(value: float, direction: Direction) -> float:
-    return math.inf if math.isnan(value) else -value if direction == "maximize" else value
-
-
 def _best(values: Sequence[float], direction: Direction) -> float:
     known = [value for value in values if not math.isnan(value)]
     return (max(known) if direction == "maximize" else min(known)) if known else math.nan
-
-
-def _tasks(summaries: Sequence[Summary]) -> list[str]:
-    return list(dict.fromkeys(task for summary in summaries for task in summary.tasks))
-
-
-def _short(task: str) -> str:
-    return task.rsplit("/", 1)[-1]
 
 
 def _title(task: str) -> str:

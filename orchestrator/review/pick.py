@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.front import full_label, number, trials
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Entry, Objectives, Summary
+from orchestrator.review.front_words import full_label, number, trials
 from orchestrator.sweepfile.mistakes import nearest, shown
 
 SEARCH, SIZE = "search_score", "trainable_parameters"

@@ -1,0 +1,1 @@
+"""Looking back at a sweep: tables, pictures, picking and describing an adapter."""

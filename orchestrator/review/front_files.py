@@ -1,0 +1,25 @@
+"""Writes a front as files: `front.csv`, `front.tex`, `front.png`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.results.summary import Objectives, Summary
+from orchestrator.review.front_tables import latex, write_csv
+
+if TYPE_CHECKING:
+    pass
+
+
+def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Path, title: str) -> list[Path]:
+    """`front.csv`, `front.tex` and `front.png` in `folder`; returns their paths."""
+    from orchestrator.review.front_picture import write_png
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"front.{suffix}" for suffix in ("csv", "tex", "png")]
+    write_csv(summaries, objectives, paths[0])
+    paths[1].write_text(latex(summaries, objectives))
+    write_png(summaries, objectives, paths[2], title)
+    return paths

@@ -1,0 +1,111 @@
+"""Titles, labels and numbers of a front, as tables and pictures show them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.results.front import knee
+from orchestrator.results.pareto import Direction
+from orchestrator.results.summary import Objectives, Summary
+
+if TYPE_CHECKING:
+    pass
+
+
+TITLES = {
+    "score": "score",
+    "trainable_parameters": "parameters",
+    "adapter_bytes": "adapter bytes",
+    "peak_memory_bytes": "peak memory",
+    "step_seconds": "s / step",
+}
+
+
+def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
+    """The rows' order: complete before incomplete; then by the last objective (the cost), better first; then by the first."""
+    names = list(objectives.items())[::-1]
+
+    def place(summary: Summary) -> tuple[Any, ...]:
+        return (not summary.complete, *(_worse(summary.value(name), direction) for name, direction in names), summary.label)
+
+    return sorted(summaries, key=place)
+
+
+def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
+    """One line under the table: how many configurations, on the front, incomplete; the knee; what the interval means."""
+    front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
+    incomplete = sum(not summary.complete and not summary.screened for summary in summaries)
+    parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
+    possible = sum(summary.may_be_on_front and not summary.on_front for summary in summaries)
+    if possible and any(summary.score.n > 1 for summary in summaries):
+        parts.append(f"○ {possible} more may be")
+    if incomplete:
+        parts.append(f"{incomplete} incomplete, not ranked")
+    if screened := sum(summary.screened for summary in summaries):
+        parts.append(f"{screened} with fewer seeds, not ranked")
+    if chosen:
+        parts.append(f"knee: {full_label(chosen)}")
+    seeds = max((summary.score.n for summary in summaries), default=0)
+    parts.append("± is the 95 % t interval over seeds" if seeds > 1 else "one seed: no interval")
+    return "; ".join(parts)
+
+
+def full_label(summary: Summary) -> str:
+    """The configuration's label, with its method in front where the label does not begin with it."""
+    return summary.label if summary.label.lower().startswith(summary.method.lower()) else f"{summary.method} {summary.label}"
+
+
+def shown(summary: Summary, name: str) -> str:
+    """An objective's value as text: a metric with its half interval, a count with thousands separators."""
+    value = summary.bounds(name)
+    if name in summary.metrics or name.startswith("score"):
+        half = f" ± {value.half:.2f}" if value.n > 1 and math.isfinite(value.half) else ""
+        return number(value.mean) + half
+    return _amount(name, value.mean)
+
+
+def number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def size(value: float) -> str:
+    """A number of parameters the way papers write it: 328, 40.3K, 1.04M."""
+    if math.isnan(value):
+        return "--"
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if value >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.0f}"
+
+
+def trials(summary: Summary) -> str:
+    """`3/3`, or `2/3, 1 failed` with the first reason; `1/1, fewer seeds` for one that was screened out."""
+    parts = [f"{summary.finished}/{summary.planned}", *(["fewer seeds"] if summary.screened else [])]
+    parts += [f"{count} {word}" for count, word in ((summary.failed, "failed"), (summary.stopped, "stopped")) if count]
+    text = ", ".join(parts)
+    if summary.reasons:
+        reason = summary.reasons[0].splitlines()[0]
+        text += f": {reason[:57]}…" if len(reason) > 58 else f": {reason}"
+    return text
+
+
+def _amount(name: str, value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    if name.endswith("_bytes"):
+        return f"{value / 2**20:,.1f} MiB" if value >= 2**20 else f"{value / 2**10:,.1f} KiB"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def _worse(value: float, direction: Direction) -> float:
+    return math.inf if math.isnan(value) else -value if direction == "maximize" else value
+
+
+def _tasks(summaries: Sequence[Summary]) -> list[str]:
+    return list(dict.fromkeys(task for summary in summaries for task in summary.tasks))
+
+
+def _short(task: str) -> str:
+    return task.rsplit("/", 1)[-1]
