@@ -21,16 +21,16 @@ import ray
 from ray import tune
 
 from orchestrator import crash
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.recorder import ADAPTERS_FOLDER, Recorder, with_facts
 from orchestrator.nodes import share
-from orchestrator.options import RunOptions
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, local_adapter, within
-from orchestrator.recorder import ADAPTERS_FOLDER, Recorder, with_facts
 from orchestrator.team import TeamTraining
 from orchestrator.worker import STDERR_FILE, WorkerSettings, work
 
 if TYPE_CHECKING:
-    from orchestrator.progress import Display
+    from orchestrator.driver.display import Display
     from orchestrator.tools.signals import Stop
 
 

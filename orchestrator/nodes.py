@@ -23,7 +23,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.options import cluster_address
+from orchestrator.driver.options import cluster_address
 from orchestrator.sweepfile.resources import Resources, told
 from orchestrator.tools.quiet import log_to_root
 

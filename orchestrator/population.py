@@ -31,9 +31,9 @@ from orchestrator.sweepfile.ordering import has_order, ordered
 from orchestrator.sweepfile.space import Choice, Dimension, Point, Range
 
 if TYPE_CHECKING:
+    from orchestrator.driver.recorder import Recorder
     from orchestrator.plan.plan import Configuration, Plan
     from orchestrator.proposers import ConfigurationStatus
-    from orchestrator.recorder import Recorder
 
 STRIDE = 1.25
 """A number is moved by this factor, up or down."""

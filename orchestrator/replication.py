@@ -22,9 +22,9 @@ from orchestrator.results import pareto
 from orchestrator.results.summary import Summary, summarize
 
 if TYPE_CHECKING:
+    from orchestrator.driver.recorder import Recorder
     from orchestrator.plan.plan import Configuration, Plan
     from orchestrator.proposers import ConfigurationStatus, Proposer
-    from orchestrator.recorder import Recorder
     from orchestrator.sweepfile.settings import ReplicationSettings
 
 SEARCH_SCORE = "search_score"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from orchestrator.options import cluster_address
+from orchestrator.driver.options import cluster_address
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.resume import check_resume
 from orchestrator.record.tracking_uri import redact, resolve_uri
@@ -30,7 +30,7 @@ from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 
 if TYPE_CHECKING:
-    from orchestrator.options import SweepOutcome
+    from orchestrator.driver.outcome import SweepOutcome
     from orchestrator.plan.plan import Plan
 
 GOOD, SOME_FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -150,7 +150,7 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
 
 
 def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console, again: str) -> int:
-    from orchestrator.options import RunOptions
+    from orchestrator.driver.options import RunOptions
     from orchestrator.record.checkpoints import within
     from orchestrator.session import run_session
 

@@ -26,17 +26,18 @@ from ray import tune
 
 from orchestrator import crash
 from orchestrator.budget import Watch
+from orchestrator.driver.display import Display
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.recorder import Recorder, Tracker
 from orchestrator.hooks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.nodes import Cluster, joined
-from orchestrator.options import RunOptions, SweepOutcome
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.population import Population
-from orchestrator.progress import Display
 from orchestrator.proposers import Proposer
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
-from orchestrator.recorder import Recorder, Tracker
 from orchestrator.replication import Replicating
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary

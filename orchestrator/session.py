@@ -21,11 +21,12 @@ from typing import Any
 from rich.console import Console
 
 from craft.disk import replacing
-from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.preparation import prepare
+from orchestrator.driver.tally import trial_name
 from orchestrator.plan.parameters import flatten
 from orchestrator.plan.plan import Dropped, Plan
-from orchestrator.preparation import prepare
-from orchestrator.progress import trial_name
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver

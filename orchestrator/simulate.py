@@ -17,8 +17,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from orchestrator.driver.tally import duration
 from orchestrator.learning_curves import MissingCurve, Record, read_record, record_sweep, write_record
-from orchestrator.progress import duration
 from orchestrator.results.summary import Summary
 from orchestrator.simulation import Faults, Outcome, Yardstick, everything, simulate, whole_record
 from orchestrator.surrogate import SURROGATES, Nearest

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.results.summary import Objectives, Summary
 from orchestrator.review.front_tables import latex, write_csv
-
-if TYPE_CHECKING:
-    pass
 
 
 def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Path, title: str) -> list[Path]:

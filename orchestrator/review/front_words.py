@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.results.front import knee
 from orchestrator.results.pareto import Direction
 from orchestrator.results.summary import Objectives, Summary
-
-if TYPE_CHECKING:
-    pass
-
 
 TITLES = {
     "score": "score",

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from craft.results import Counts
-from orchestrator.options import RunOptions
+from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.options import RunOptions
+from orchestrator.driver.options import RunOptions
 from orchestrator.record.ledger import Ledger
 from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, starts, steps, undisturbed
 

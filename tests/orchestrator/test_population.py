@@ -13,13 +13,13 @@ from ray.tune.search import Searcher
 
 from craft.results import Counts
 from craft.spec import RunSpec
+from orchestrator.driver.display import Display
+from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.population import Population, generations, step
-from orchestrator.progress import Display
 from orchestrator.record.ledger import Ledger
-from orchestrator.recorder import Recorder
 from orchestrator.search import TrialSource
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError

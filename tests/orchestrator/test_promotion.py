@@ -12,7 +12,8 @@ from statistics import fmean
 import pytest
 
 from craft.results import Counts
-from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train

@@ -13,12 +13,12 @@ from ray.tune.search import Searcher
 
 from craft.results import Counts
 from craft.spec import RunSpec
+from orchestrator.driver.display import Display
+from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.progress import Display
 from orchestrator.record.ledger import Ledger
-from orchestrator.recorder import Recorder
 from orchestrator.replication import Replicating
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator import run
-from orchestrator.options import SweepOutcome
+from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.record.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]

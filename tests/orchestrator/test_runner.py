@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger

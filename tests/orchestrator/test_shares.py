@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from craft.results import Counts
+from orchestrator.driver.options import RunOptions
 from orchestrator.hooks import share_of
-from orchestrator.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.search import trial_config

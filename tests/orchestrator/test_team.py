@@ -11,7 +11,8 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from orchestrator.options import RunOptions, SweepOutcome
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.sweepfile.load import load_sweep
 

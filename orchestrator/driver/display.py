@@ -6,9 +6,6 @@ they happen, in either. The numbers are kept in `Tally`, apart from the drawing.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import IO
 
 from rich.console import Console, Group, RenderableType
@@ -17,92 +14,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.options import Verbosity
+from orchestrator.driver.options import Verbosity
+from orchestrator.driver.tally import Tally, duration, trial_name
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 PLAIN_EVERY = 30.0
 SHOWN_RUNNING = 8
-
-
-@dataclass
-class Running:
-    """A trial on its way: `share` of its steps done, its last search score."""
-
-    spec: TrialSpec
-    share: float = 0.0
-    score: float | None = None
-
-
-@dataclass
-class Tally:
-    """The state of a sweep in numbers. `done` counts trials that ended with a result, failures apart.
-
-    `earlier` trials ended in earlier runs of the sweep: they count as done but say nothing about this run's speed.
-    """
-
-    total: int
-    clock: Callable[[], float] = time.monotonic
-    started: float = field(init=False)
-    done: int = 0
-    failed: int = 0
-    earlier: int = 0
-    retries: int = 0
-    running: dict[str, Running] = field(default_factory=dict)
-    paused: set[str] = field(default_factory=set)
-    best: tuple[float, str] | None = None
-
-    def __post_init__(self) -> None:
-        self.started = self.clock()
-
-    @property
-    def elapsed(self) -> float:
-        return self.clock() - self.started
-
-    @property
-    def waiting(self) -> int:
-        return max(0, self.total - self.done - self.failed - len(self.running))
-
-    @property
-    def left(self) -> float | None:
-        """Seconds until the end if the rest goes at this run's pace; None before a tenth of a trial is done."""
-        work = self.done + self.failed - self.earlier + sum(trial.share for trial in self.running.values())
-        rest = self.waiting + sum(1 - trial.share for trial in self.running.values())
-        return self.elapsed / work * rest if work >= 0.1 else None
-
-    def start(self, spec: TrialSpec) -> None:
-        self.running.setdefault(spec.key, Running(spec))
-        self.paused.discard(spec.key)
-
-    def pause(self, spec: TrialSpec) -> None:
-        self.running.pop(spec.key, None)
-        self.paused.add(spec.key)
-
-    def progress(self, spec: TrialSpec, step: int, total_steps: int, score: float | None) -> None:
-        self.running[spec.key] = Running(spec, step / total_steps if total_steps else 0.0, score)
-
-    def end(self, spec: TrialSpec, result: TrialResult, earlier: bool) -> None:
-        self.running.pop(spec.key, None)
-        self.paused.discard(spec.key)
-        if result.status == "failed":
-            self.failed += 1
-        elif result.status != "interrupted":
-            self.done += 1
-        self.earlier += earlier
-        score = result.metrics.get("score")
-        if result.status == "finished" and score is not None and (self.best is None or score > self.best[0]):
-            self.best = score, f"{spec.label} on {spec.run.task}, seed {spec.run.seed}"
-
-    def sentence(self) -> str:
-        """All of it in one line."""
-        parts = [f"{self.done}/{self.total} trials done", f"{len(self.running)} running", f"{self.failed} failed"]
-        if self.paused:
-            parts.insert(2, f"{len(self.paused)} paused")
-        if self.best:
-            parts.append(f"best {self.best[0]:.1f} ({self.best[1]})")
-        parts.append(f"{duration(self.elapsed)} passed")
-        if self.left is not None:
-            parts.append(f"{duration(self.left)} left")
-        return ", ".join(parts)
 
 
 class Display:
@@ -217,20 +134,3 @@ class Display:
         if hidden > 0:
             table.add_row(Text(f"and {hidden} more", style="dim"))
         return table
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
-    whole = int(seconds + 0.5)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60:02d} min"
-    if minutes:
-        return f"{minutes} min {whole % 60:02d} s"
-    return f"{whole} s"
-
-
-def trial_name(spec: TrialSpec) -> str:
-    return f"{spec.label} · {spec.run.task} · seed {spec.run.seed}"

@@ -8,8 +8,9 @@ import re
 import pytest
 
 from craft.spec import RunSpec
+from orchestrator.driver.display import Display
+from orchestrator.driver.tally import Tally, duration
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.progress import Display, Tally, duration
 
 
 def spec(seed: int) -> TrialSpec:

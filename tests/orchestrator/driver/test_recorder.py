@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from craft.results import Counts
+from orchestrator.driver.display import Display
+from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
-from orchestrator.progress import Display
 from orchestrator.record.ledger import Ledger
-from orchestrator.recorder import Recorder
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.load import load_sweep
 
@@ -68,7 +68,7 @@ def test_time_counts_also_where_it_led_to_no_result(tmp_path: Path, monkeypatch:
     plan = plan_of(tmp_path)
     stopped, cut, waiting, *_ = (trial.key for trial in plan.trials)
     now = 100.0
-    monkeypatch.setattr("orchestrator.recorder.time.monotonic", lambda: now)
+    monkeypatch.setattr("orchestrator.driver.recorder.time.monotonic", lambda: now)
     with Display(6, io.StringIO(), "quiet") as display:
         recorder = Recorder(plan, Ledger(tmp_path), display)
         for key in (waiting, cut):

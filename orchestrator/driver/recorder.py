@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from orchestrator.options import SweepOutcome
+from orchestrator.driver.display import Display
+from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import Status, TrialResult, TrialSpec
-from orchestrator.progress import Display
 from orchestrator.record.checkpoints import ADAPTER_FOLDER
 from orchestrator.record.ledger import Ledger
 from orchestrator.results.summary import Summary, summarize

@@ -1,0 +1,1 @@
+"""What happens to trials, written down and shown. No Ray."""
