@@ -216,8 +216,10 @@ def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
         raise CallError(str(error)) from None
 
     from craft.results import RunFailed
+    from craft.trainer.checkpoint import newest_valid
     from craft.trainer.counting import planned_counts
-    from craft.trainer.training import OutOfMemory, newest_valid, train_run
+    from craft.trainer.process import OutOfMemory
+    from craft.trainer.training import train_run
 
     try:
         counts = planned_counts(spec)

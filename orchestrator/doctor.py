@@ -81,7 +81,7 @@ def _tracking(uri: str) -> Iterator[Finding]:
 
 
 def _machines(plan: Plan, storage: str, address: str | None) -> Iterator[Finding]:
-    from orchestrator.examination import put_token, take_token
+    from orchestrator.worker.examination import put_token, take_token
 
     token = f".doctor-{uuid.uuid4().hex}"
     try:
@@ -105,8 +105,8 @@ def _machines(plan: Plan, storage: str, address: str | None) -> Iterator[Finding
 
 
 def _ask(plan: Plan, storage: str, token: str, address: str | None) -> tuple[list[Answer], list[Finding]]:
-    from orchestrator.examination import examine
     from orchestrator.nodes import Answer, ask_each, joined
+    from orchestrator.worker.examination import examine
 
     shares = plan.sweep.shares
     trials = plan.trials or plan.examples
@@ -163,7 +163,7 @@ def _gpu_findings(host: str, gpus: list[tuple[str, int, int]], known: float) -> 
 
 def _agreement(answers: Sequence[Answer]) -> Iterator[Finding]:
     """Whether machines that answered have the same libraries and read the same data; and the same as this one."""
-    from orchestrator.examination import versions
+    from orchestrator.worker.examination import versions
 
     contents: dict[str, Any] = {answer.host: answer.content for answer in answers if answer.error is None}
     own = versions()

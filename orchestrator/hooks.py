@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ray
 from ray import tune
 
-from orchestrator import crash
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.recorder import ADAPTERS_FOLDER, Recorder, with_facts
 from orchestrator.nodes import share
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, local_adapter, within
 from orchestrator.team import TeamTraining
-from orchestrator.worker import STDERR_FILE, WorkerSettings, work
+from orchestrator.worker import crash
+from orchestrator.worker.settings import WorkerSettings
+from orchestrator.worker.worker import STDERR_FILE, work
 
 if TYPE_CHECKING:
     from orchestrator.driver.display import Display

@@ -32,7 +32,8 @@ from orchestrator.sweepfile.space import Choice, Dimension, Point, Range
 
 if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder
-    from orchestrator.plan.plan import Configuration, Plan
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.plan.plan import Plan
     from orchestrator.proposers import ConfigurationStatus
 
 STRIDE = 1.25

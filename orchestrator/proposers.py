@@ -16,7 +16,8 @@ from orchestrator import study
 from orchestrator.study import StudyProposer
 
 if TYPE_CHECKING:
-    from orchestrator.plan.plan import Configuration, Plan
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.plan.plan import Plan
 
 ConfigurationStatus = Literal["complete", "incomplete"]
 

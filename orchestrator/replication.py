@@ -23,7 +23,8 @@ from orchestrator.results.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder
-    from orchestrator.plan.plan import Configuration, Plan
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.plan.plan import Plan
     from orchestrator.proposers import ConfigurationStatus, Proposer
     from orchestrator.sweepfile.settings import ReplicationSettings
 

@@ -5,10 +5,10 @@
                   +---- fit() broke -------+
 
 Ray's own restore is not used. An attempt is a fresh experiment over what remains; each of its trials looks for the newest whole
-checkpoint of its key in all attempts (`orchestrator.worker`). So a resumed sweep, an extended one and one whose attempt broke
-off are the same thing. Trials whose process or machine dies are started again by Tune. When Ray gives up as a whole (the system
-killed a worker for memory), another attempt follows: first the trials that were running, one at a time, so that the one to
-blame fails alone.
+checkpoint of its key in all attempts (`orchestrator.worker.worker`). So a resumed sweep, an extended one and one whose attempt
+broke off are the same thing. Trials whose process or machine dies are started again by Tune. When Ray gives up as a whole (the
+system killed a worker for memory), another attempt follows: first the trials that were running, one at a time, so that the one
+to blame fails alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from ray import tune
 
-from orchestrator import crash
 from orchestrator.budget import Watch
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
@@ -34,22 +33,22 @@ from orchestrator.hooks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.nodes import Cluster, joined
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.population import Population
-from orchestrator.proposers import Proposer
+from orchestrator.proposers import SEARCHERS, Listed, Proposer
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
 from orchestrator.replication import Replicating
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary
-from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, Pausing, TrialSource
+from orchestrator.search import SCHEDULERS, Pausing, TrialSource
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
-from orchestrator.worker import WorkerSettings
+from orchestrator.worker import crash
+from orchestrator.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from orchestrator.plan.plan import Configuration, Plan
-
-__all__ = ["RunOptions", "SweepOutcome", "run_sweep"]
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.plan.plan import Plan
 
 log = logging.getLogger(__name__)
 

@@ -23,15 +23,14 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.proposers import SEARCHERS, Listed, Proposer
+from orchestrator.proposers import Proposer
 from orchestrator.record.folder import JOURNAL
 from orchestrator.stopping import RULES, Entrant, Promotion, Rule, entrant, judged
 from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
-    from orchestrator.plan.plan import Configuration, Plan
-
-__all__ = ["SCHEDULERS", "SEARCHERS", "Listed", "TrialSource", "trial_config"]
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.plan.plan import Plan
 
 
 @dataclass(frozen=True)

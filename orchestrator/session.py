@@ -25,8 +25,9 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.preparation import prepare
 from orchestrator.driver.tally import trial_name
+from orchestrator.plan.configuration import Dropped
 from orchestrator.plan.parameters import flatten
-from orchestrator.plan.plan import Dropped, Plan
+from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
@@ -34,9 +35,10 @@ from orchestrator.record.manifest import make_manifest
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import redact, resolve_uri
-from orchestrator.results.summary import Summary
+from orchestrator.results.front import knee, mark_front
+from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
-from orchestrator.review.front_tables import knee, mark_front, markdown, summarize, terminal_table
+from orchestrator.review.front_tables import markdown, terminal_table
 from orchestrator.review.front_words import caption
 from orchestrator.runner import run_sweep
 from orchestrator.tools.quiet import LOG_FILE, noise_to_log

@@ -18,7 +18,8 @@ from pathlib import Path
 from craft.settings import TrainingSettings, content_hash
 from orchestrator.budget import Watch
 from orchestrator.learning_curves import BEFOREHAND, Curve, Record
-from orchestrator.plan.plan import Configuration, Plan, make_plan
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.proposers import SEARCHERS

@@ -24,8 +24,9 @@ from craft.settings import content_hash
 from orchestrator.plan.trial import TrialSpec
 
 if TYPE_CHECKING:
-    from orchestrator.plan.plan import Configuration
-    from orchestrator.sweepfile.sweep import SchedulerSettings, Sweep
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.sweepfile.settings import SchedulerSettings
+    from orchestrator.sweepfile.sweep import Sweep
 
 
 END = 1_000_000

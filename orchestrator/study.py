@@ -40,7 +40,8 @@ from orchestrator.sweepfile.space import Point, grid, sample
 from orchestrator.tpe import SO_FAR, BlockTpe, Memory
 
 if TYPE_CHECKING:
-    from orchestrator.plan.plan import Configuration, Plan
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.plan.plan import Plan
     from orchestrator.sweepfile.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class _Known:
 
 
 class StudyProposer:
-    """A proposer (`orchestrator.search.Proposer`) over an Optuna study.
+    """A proposer (`orchestrator.proposers.Proposer`) over an Optuna study.
 
     Making one restores the study: configurations asked for before are added to the plan, and what they still have to run is
     the runner's to find out; values that they have already been told are never told again.

@@ -22,10 +22,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec
-from orchestrator import crash
-from orchestrator.plan.trial import out_of_memory
 from orchestrator.tools.scratch import scratch_folder
-from orchestrator.worker import WorkerSettings, free_memory, memory_limit
+from orchestrator.worker import crash
+from orchestrator.worker.errors import out_of_memory
+from orchestrator.worker.guards import free_memory, memory_limit
+from orchestrator.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

@@ -23,10 +23,8 @@ from pathlib import Path
 
 from orchestrator.record.folder import JOURNAL
 from orchestrator.record.tracker import Tracker
-from orchestrator.record.tracking_uri import TrackingError, redact, resolve_uri
+from orchestrator.record.tracking_uri import TrackingError, redact
 from orchestrator.tools.journal import JournalBusy, read
-
-__all__ = ["Tracker", "TrackingError", "redact", "resolve_uri"]
 
 
 def replay(folder: Path, uri: str | None, timeout_s: float) -> int:

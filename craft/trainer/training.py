@@ -39,15 +39,12 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
 from craft.trainer.adapter_folder import start_from
-from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid
 from craft.trainer.hf_trainer import RunTrainer, total_steps
 from craft.trainer.meter import Meter
-from craft.trainer.process import OutOfMemory, memory_errors_named, own_process_state
+from craft.trainer.process import memory_errors_named, own_process_state
 from craft.trainer.run import Listener, Run, read_checkpoint
 from craft.trainer.sharding import shard_base
 from craft.trainer.team import Team
-
-__all__ = ["CheckpointCorrupt", "OutOfMemory", "StopRun", "join_run", "newest_valid", "smaller_micro_batch", "train_run"]
 
 
 class StopRun(Exception):

@@ -41,9 +41,9 @@ def prepare(trials: Sequence[TrialSpec]) -> dict[str, str]:
 
 
 def _prepare_model(run: RunSpec, runs: Sequence[RunSpec]) -> None:
+    from craft.models.heads import TASK_TYPES
     from craft.models.loading import load_model, load_tokenizer
     from craft.models.quiet import quiet_libraries
-    from craft.trainer.counting import TASK_TYPES
 
     task = find_task(run.task, run.data)
     load_tokenizer(run.model, revision=run.revision)

@@ -25,8 +25,6 @@ from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Point, covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
 
-__all__ = ["Configuration", "Dropped", "Plan", "Planner", "make_plan"]
-
 MAX_TRIALS = 100_000
 PROBES = 100
 """Points drawn at random, beside those that cover the space, to see whether anything meets the constraints."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from craft.settings import TrainingSettings
 from craft.tasks import find_task
-from orchestrator.plan.plan import Configuration, Plan
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.plan import Plan
 from orchestrator.sweepfile.sweep import Sweep
 
 

@@ -12,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.results.front import knee, mark_front
 from orchestrator.results.intervals import Interval
 from orchestrator.results.pareto import Direction
-from orchestrator.results.summary import Objectives, Summary, summarize
-from orchestrator.review.front_files import write_front
+from orchestrator.results.summary import Objectives, Summary
 from orchestrator.review.front_words import (
     TITLES,
     _amount,
@@ -34,8 +32,6 @@ from orchestrator.tools.escaping import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-__all__ = ["Summary", "knee", "latex", "mark_front", "markdown", "summarize", "terminal_table", "write_csv", "write_front"]
 
 
 def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: str = "", tasks_shown: int = 8) -> Table:

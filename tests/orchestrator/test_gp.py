@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.gp import FIRST, BlockGp, _Features, _gained, _Process
-from orchestrator.plan.plan import Configuration
+from orchestrator.plan.configuration import Configuration
 from orchestrator.results import pareto
 from orchestrator.sweepfile.space import Block, Choice, Point, Range, neighbours, point
 from orchestrator.tpe import Memory

@@ -12,7 +12,8 @@ from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.search import SCHEDULERS, SEARCHERS, Listed, TrialSource
+from orchestrator.proposers import SEARCHERS, Listed
+from orchestrator.search import SCHEDULERS, TrialSource
 from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.sweepfile.load import load_sweep
 

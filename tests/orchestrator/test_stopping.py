@@ -15,7 +15,7 @@ from orchestrator.stopping import RULES, Entrant, Halving, Median, Rule, entrant
 from orchestrator.sweepfile.algorithms import SCHEDULER_SETTINGS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.sweep import SchedulerSettings
+from orchestrator.sweepfile.settings import SchedulerSettings
 
 SETTINGS = {name: SchedulerSettings.model_validate({"name": name}) for name in SCHEDULER_SETTINGS}
 STOPPING = [name for name in RULES if RULES[name](SETTINGS[name])]

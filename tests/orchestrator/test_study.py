@@ -17,11 +17,12 @@ from rich.console import Console
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.dimensions import Encoding
-from orchestrator.plan.plan import Configuration, Plan, make_plan
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
+from orchestrator.proposers import SEARCHERS
 from orchestrator.results import pareto
-from orchestrator.search import SEARCHERS
 from orchestrator.study import STUDY_FILE, StudyProposer
 from orchestrator.sweepfile.algorithms import ALGORITHMS
 from orchestrator.sweepfile.load import load_sweep

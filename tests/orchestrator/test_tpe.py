@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from orchestrator import tpe
 from orchestrator.dimensions import Encoding
-from orchestrator.plan.plan import Configuration
+from orchestrator.plan.configuration import Configuration
 from orchestrator.tpe import BlockTpe, Memory
 from tests.orchestrator.test_study import CRAFT, LORA, plan_of, propose, run_all, stored, value
 

@@ -17,10 +17,12 @@ from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.search import Listed, TrialSource
+from orchestrator.proposers import Listed
+from orchestrator.search import TrialSource
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.worker import WorkerSettings, work
+from orchestrator.worker.settings import WorkerSettings
+from orchestrator.worker.worker import work
 
 FILE = """\
 name: t

@@ -12,7 +12,8 @@ from craft.methods import METHODS
 from craft.results import Progress
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.training import StopRun, newest_valid, train_run
+from craft.trainer.checkpoint import newest_valid
+from craft.trainer.training import StopRun, train_run
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from craft.spec import RunSpec
 from craft.tasks.extraction import extract
 from craft.tasks.prompts import IGNORED
 from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.checkpoint import newest_valid
 from craft.trainer.hf_trainer import LengthGrouped
-from craft.trainer.training import StopRun, newest_valid, train_run
+from craft.trainer.training import StopRun, train_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
 TESTS |= {"winogrande": ("winogrande", ("option1", "option2"))}

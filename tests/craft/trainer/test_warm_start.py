@@ -19,7 +19,8 @@ from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.train import _parser, main, run_spec
 from craft.trainer.adapter_folder import load_adapter, start_from
-from craft.trainer.training import StopRun, newest_valid, train_run
+from craft.trainer.checkpoint import newest_valid
+from craft.trainer.training import StopRun, train_run
 
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
 METHODS_HERE: dict[str, dict[str, Any]] = {

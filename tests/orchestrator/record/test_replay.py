@@ -11,8 +11,9 @@ from mlflow import MlflowClient
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record import shipper as shipping
 from orchestrator.record.tracker import Tracker
+from orchestrator.record.tracking_uri import redact
 from orchestrator.tools.journal import Journal, read
-from orchestrator.tracking import main, redact
+from orchestrator.tracking import main
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start
 
 

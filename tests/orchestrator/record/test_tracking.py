@@ -11,8 +11,9 @@ from mlflow import MlflowClient
 
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.tracker import Tracker
+from orchestrator.record.tracking_uri import TrackingError
 from orchestrator.tools.journal import JournalBusy
-from orchestrator.tracking import TrackingError, main
+from orchestrator.tracking import main
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start
 
 

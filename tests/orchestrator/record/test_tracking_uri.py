@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.tracker import Tracker
-from orchestrator.tracking import TrackingError, redact, resolve_uri
+from orchestrator.record.tracking_uri import TrackingError, redact, resolve_uri
 from tests.orchestrator.tracked import spec
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.plan.trial import reason
+from orchestrator.worker.errors import reason
 
 TAIL_BYTES = 16_384
 LOST, TAKEN = "the machine it ran on was lost", "the machine it ran on was taken away"

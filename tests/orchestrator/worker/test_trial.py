@@ -11,7 +11,9 @@ from craft.results import Counts, Progress, RunFailed, RunResult
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
-from orchestrator.plan.trial import TrialResult, TrialSpec, is_transient, out_of_memory, run_trial
+from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.worker.errors import is_transient, out_of_memory
+from orchestrator.worker.run_trial import run_trial
 
 
 def spec(**training: int) -> TrialSpec:

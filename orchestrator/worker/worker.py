@@ -9,24 +9,19 @@ reports go through a function.
 
 from __future__ import annotations
 
-import faulthandler
 import gc
-import importlib
 import json
-import os
-import resource
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER, Progress
 from craft.trainer.checkpoint import add_file, write_folder
-from orchestrator.plan.trial import Train, TrialResult, TrialSpec, run_trial
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     EVALUATIONS_FILE,
@@ -38,26 +33,11 @@ from orchestrator.record.checkpoints import (
 )
 from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
+from orchestrator.worker.guards import _Heartbeat, _stderr_to, free_memory, memory_limit
+from orchestrator.worker.run_trial import run_trial
+from orchestrator.worker.settings import Report, WorkerSettings
 
 STDERR_FILE = "stderr.log"
-
-Report = Callable[[dict[str, Any], Path | None], None]
-"""Takes plain metrics and a checkpoint's folder, which is on the sweep's storage when it returns."""
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What every trial of an attempt shares.
-
-    `scratch` is a folder for the trials' working files where driver and workers share a disk; a temporary one otherwise.
-    """
-
-    storage: str
-    scratch: str | None
-    threads: int
-    heartbeat_seconds: float | None = None
-    memory_bytes: int | None = None
-    train: Train | None = None
 
 
 def work(key: str, trial: str, settings: WorkerSettings, report: Report) -> None:
@@ -191,73 +171,3 @@ def _scratch(settings: WorkerSettings, key: str) -> Iterator[Path]:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         (folder / "run").mkdir()
         yield folder
-
-
-class _Heartbeat:
-    """Ends the process with a stack of every thread on stderr, if it is not beaten for `seconds`.
-
-    The timer is the interpreter's own and needs no Python to run, so a library that hangs with the lock held is ended too.
-    """
-
-    def __init__(self, seconds: float | None, stderr: int) -> None:
-        self.seconds, self.stderr = seconds, stderr
-        self._armed = 0.0
-
-    def beat(self) -> None:
-        # Setting the timer starts a thread, so not at every one of many fast steps.
-        if self.seconds and time.monotonic() - self._armed > min(1.0, self.seconds / 10):
-            self._armed = time.monotonic()
-            faulthandler.dump_traceback_later(self.seconds, exit=True, file=self.stderr)
-
-    def stop(self) -> None:
-        if self.seconds:
-            self._armed = 0.0
-            faulthandler.cancel_dump_traceback_later()
-
-
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[int]:
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with path.open("ab", buffering=0) as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield 2
-        finally:
-            sys.stderr.flush()
-            os.dup2(saved, 2)
-            os.close(saved)
-
-
-@contextmanager
-def memory_limit(settings: WorkerSettings) -> Iterator[None]:
-    """Inside, this process runs out of memory when it allocates more than its share."""
-    if settings.memory_bytes is None:
-        yield
-        return
-    # The system counts what is mapped, and a worker of Ray has a gigabyte of that before it does anything (stacks of many
-    # threads, torch): the trial's share begins above it.
-    importlib.import_module("torch")
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = _mapped_bytes() + settings.memory_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _mapped_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
-
-
-def free_memory(threads: int) -> None:
-    """Gives back what the trial before left lying, and uses the cores that this one was given."""
-    import torch
-
-    gc.collect()
-    torch.set_num_threads(threads)
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()

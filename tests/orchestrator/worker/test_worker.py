@@ -18,7 +18,8 @@ from craft.results import Counts, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.worker import WorkerSettings, work
+from orchestrator.worker.settings import WorkerSettings
+from orchestrator.worker.worker import work
 
 SPEC = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.crash import describe, machine_lost
+from orchestrator.worker.crash import describe, machine_lost
 
 GUESSES = (
     "The actor died unexpectedly before finishing this task. Worker unexpectedly exits with a connection error code 2. End of "

@@ -1,0 +1,1 @@
+"""One trial in a worker process."""

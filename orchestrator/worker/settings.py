@@ -1,0 +1,28 @@
+"""What a worker is told of the sweep, and what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.plan.trial import Train
+
+Report = Callable[[dict[str, Any], Path | None], None]
+"""Takes plain metrics and a checkpoint's folder, which is on the sweep's storage when it returns."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What every trial of an attempt shares.
+
+    `scratch` is a folder for the trials' working files where driver and workers share a disk; a temporary one otherwise.
+    """
+
+    storage: str
+    scratch: str | None
+    threads: int
+    heartbeat_seconds: float | None = None
+    memory_bytes: int | None = None
+    train: Train | None = None
