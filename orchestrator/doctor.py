@@ -30,9 +30,9 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 
 if TYPE_CHECKING:
-    from orchestrator.nodes import Answer
     from orchestrator.plan.plan import Plan
     from orchestrator.sweepfile.resources import Resources
+    from orchestrator.tune.cluster import Answer
 
 GOOD, TROUBLE, WRONG = 0, 1, 2
 KEPT_CHECKPOINTS = 2
@@ -105,7 +105,7 @@ def _machines(plan: Plan, storage: str, address: str | None) -> Iterator[Finding
 
 
 def _ask(plan: Plan, storage: str, token: str, address: str | None) -> tuple[list[Answer], list[Finding]]:
-    from orchestrator.nodes import Answer, ask_each, joined
+    from orchestrator.tune.cluster import Answer, ask_each, joined
     from orchestrator.worker.examination import examine
 
     shares = plan.sweep.shares

@@ -40,8 +40,8 @@ from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
 from orchestrator.review.front_tables import markdown, terminal_table
 from orchestrator.review.front_words import caption
-from orchestrator.runner import run_sweep
 from orchestrator.tools.quiet import LOG_FILE, noise_to_log
+from orchestrator.tune.runner import run_sweep
 
 log = logging.getLogger(__name__)
 

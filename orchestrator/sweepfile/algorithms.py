@@ -1,7 +1,7 @@
 """The names `search.algorithm` and `scheduler.name` may take, and what each needs of a sweep file. No Ray, no Optuna.
 
 A sweep file is checked before anything heavy is imported, so what a check must know stands here, one row each;
-`orchestrator.search` holds the rows that do the work, under the same names.
+`orchestrator.tune.schedulers` holds the rows that do the work, under the same names.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}, accelerator_type: A100}
     resources: {workers: 2, cpu: 4, gpu: 1, fsdp: true}
 
-With several `workers` a trial is trained by as many processes (`orchestrator.team`), and all the other amounts are each one's.
-`memory` does two things: Ray places no more trials on a machine than its memory holds, and a trial that allocates more than its
-share runs out of memory alone, where without it the system would end whatever process it likes (`RLIMIT_DATA`; the GPU's own
-memory is not within it).
+With several `workers` a trial is trained by as many processes (`orchestrator.tune.team`), and all the other amounts are each
+one's. `memory` does two things: Ray places no more trials on a machine than its memory holds, and a trial that allocates more
+than its share runs out of memory alone, where without it the system would end whatever process it likes (`RLIMIT_DATA`; the
+GPU's own memory is not within it).
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import pytest
 from craft.results import Counts
 from orchestrator import doctor
 from orchestrator.doctor import Finding, diagnose, needed_bytes
-from orchestrator.nodes import Answer
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tune.cluster import Answer
 from orchestrator.worker.examination import examine, put_token, versions
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"

@@ -20,10 +20,10 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.population import Population, generations, step
 from orchestrator.record.ledger import Ledger
-from orchestrator.search import TrialSource
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Choice, Range
+from orchestrator.tune.trial_source import TrialSource
 
 SPACE = (
     "{method: craft, ranks: {values: [[all, 4, 4], [all, 8, 8], [all, 16, 16]]}, projections: {values: [[q, v], [k, o]]}, "

@@ -18,11 +18,11 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
 from orchestrator.record.ledger import Ledger
-from orchestrator.runner import run_sweep
 from orchestrator.stopping import Entrant, Promotion
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import Journal
-from tests.orchestrator.test_search_run import Journalled
+from orchestrator.tune.runner import run_sweep
+from tests.orchestrator.tune.test_search_run import Journalled
 
 Told = tuple[Entrant, float, float, bool]
 

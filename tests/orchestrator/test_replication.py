@@ -25,9 +25,9 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
 from orchestrator.review.front_tables import latex
 from orchestrator.review.front_words import caption
-from orchestrator.search import TrialSource
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.tune.trial_source import TrialSource
 
 Score = Callable[[int, float, int], float]
 GRID = "[{method: lora, rank: {values: [1, 2, 4]}, learning_rate: {values: [0.001, 0.01]}}]"

@@ -18,9 +18,9 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.proposers import Listed
-from orchestrator.search import TrialSource
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker.settings import WorkerSettings
 from orchestrator.worker.worker import work
 

@@ -29,8 +29,6 @@ from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.recorder import Recorder, Tracker
-from orchestrator.hooks import Recording, Stopper, key_of, share_of, trainable
-from orchestrator.nodes import Cluster, joined
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.population import Population
 from orchestrator.proposers import SEARCHERS, Listed, Proposer
@@ -40,9 +38,12 @@ from orchestrator.record.lock import one_driver
 from orchestrator.replication import Replicating
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary
-from orchestrator.search import SCHEDULERS, Pausing, TrialSource
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
+from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
+from orchestrator.tune.cluster import Cluster, joined
+from orchestrator.tune.schedulers import SCHEDULERS, Pausing
+from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
 

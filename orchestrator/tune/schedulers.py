@@ -13,17 +13,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-from ray.tune.search import Searcher
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.proposers import Proposer
 from orchestrator.record.folder import JOURNAL
 from orchestrator.stopping import RULES, Entrant, Promotion, Rule, entrant, judged
 from orchestrator.tools.journal import read
@@ -171,88 +168,3 @@ class Pausing(Stopping):
 
     def _judge(self, seen_as: Entrant, epoch: float, score: float, last: bool) -> bool:
         return self._turns.report(seen_as, epoch, score, last)
-
-
-class TrialSource(Searcher):
-    """Hands Ray Tune one trial after another; a configuration's trials follow each other, so that its summary comes early.
-
-    A trial that needs no run (a result is on record) is not handed out. State is never saved with Ray's: on a resume the plan
-    and the ledger say it all.
-    """
-
-    def __init__(
-        self,
-        proposer: Proposer,
-        trials_of: Callable[[Configuration], Sequence[TrialSpec]],
-        is_settled: Callable[[str], bool],
-        waiting: Iterable[TrialSpec] = (),
-        max_concurrent: int | None = None,
-        turns: Pausing | None = None,
-    ) -> None:
-        """
-        Args:
-            trials_of: a configuration's trials.
-            is_settled: whether the trial of a key has nothing left to run.
-            waiting: trials to hand out before any configuration is asked for.
-            max_concurrent: how many trials may be out at once.
-            turns: says which of the waiting trials is next, where trials pause.
-        """
-        super().__init__()
-        self._turns = turns
-        self._proposer, self._trials_of, self._is_settled = proposer, trials_of, is_settled
-        self._max_concurrent = max_concurrent
-        self._next = deque(trial for trial in waiting if not is_settled(trial.key))
-        self._out: dict[str, TrialSpec] = {}
-
-    def suggest(self, trial_id: str) -> Any:
-        # Ray's own signature leaves out the word for `no more`.
-        if self._max_concurrent is not None and len(self._out) >= self._max_concurrent:
-            return None
-        while (trial := self._ready()) is None:
-            configuration = self._proposer.suggest()
-            if configuration is None:
-                # What waits while nothing runs any more waits for ever.
-                over = self._proposer.exhausted and not (self._out if self._turns else self._next)
-                return Searcher.FINISHED if over else None
-            self._next.extend(trial for trial in self._trials_of(configuration) if not self._is_settled(trial.key))
-        self._next.remove(trial)
-        self._out[trial_id] = trial
-        return trial_config(trial)
-
-    def _ready(self) -> TrialSpec | None:
-        """The first waiting trial that waits for no other: one that starts warm needs the run it starts from."""
-        while self._next and self._is_settled(self._next[0].key):
-            self._next.popleft()  # spared since
-        if self._turns is not None:
-            waiting = (trial for trial in self._next if not self._is_settled(trial.key))
-            return self._turns.choose(waiting, {trial.configuration for trial in self._out.values()})
-        for trial in self._next:
-            begin = trial.run.warm_start
-            if self._is_settled(trial.key):
-                continue
-            if begin is None or self._is_settled(begin.run):
-                return trial
-        return None
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        trial = self._out.pop(trial_id, None)
-        if self._turns is not None and trial is not None and not error and not self._is_settled(trial.key):
-            self._next.append(trial)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing: see the class."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Nothing: see the class."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
-        return {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TrialSource:
-        return self
-
-
-def trial_config(trial: TrialSpec) -> dict[str, Any]:
-    """The configuration by which Ray carries a trial: one text, so that Ray has nothing to resolve in it."""
-    return {"key": trial.key, "trial": json.dumps(trial.to_json())}

@@ -22,10 +22,10 @@ from ray import tune
 
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.recorder import ADAPTERS_FOLDER, Recorder, with_facts
-from orchestrator.nodes import share
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, local_adapter, within
-from orchestrator.team import TeamTraining
+from orchestrator.tune.cluster import share
+from orchestrator.tune.team import TeamTraining
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
 from orchestrator.worker.worker import STDERR_FILE, work

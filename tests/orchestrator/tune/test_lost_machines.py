@@ -44,7 +44,7 @@ def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path)
     import ray
     from ray.cluster_utils import Cluster
 
-    from orchestrator.runner import run_sweep
+    from orchestrator.tune.runner import run_sweep
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     node = cluster.add_node(num_cpus=1)

@@ -13,9 +13,10 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.proposers import SEARCHERS, Listed
-from orchestrator.search import SCHEDULERS, TrialSource
 from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tune.schedulers import SCHEDULERS
+from orchestrator.tune.trial_source import TrialSource
 
 
 def plan_of(folder: Path, algorithm: str) -> Plan:

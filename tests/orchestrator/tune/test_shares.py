@@ -8,13 +8,13 @@ import pytest
 
 from craft.results import Counts
 from orchestrator.driver.options import RunOptions
-from orchestrator.hooks import share_of
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.search import trial_config
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tune.callbacks import share_of
+from orchestrator.tune.trial_source import trial_config
 
 BLOCKS = "  - {method: craft, ranks: [all, 8, 8]}\n  - {method: full, resources: {cpu: 2, memory: 2 GiB}}\n"
 
@@ -88,7 +88,7 @@ def test_a_base_that_trains_is_not_split_over_workers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_each_trial_is_placed_by_its_own_share_and_held_to_it(tmp_path: Path) -> None:
-    from orchestrator.runner import run_sweep
+    from orchestrator.tune.runner import run_sweep
 
     log = str(tmp_path / "log")
 

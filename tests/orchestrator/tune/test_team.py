@@ -48,7 +48,7 @@ def plan_of(folder: Path, model: Path, resources: str) -> Plan:
 
 
 def run(plan: Plan, folder: Path) -> SweepOutcome:
-    from orchestrator.runner import run_sweep
+    from orchestrator.tune.runner import run_sweep
 
     return run_sweep(plan, RunOptions(folder / "test", cpus=2, verbosity="quiet"))
 

@@ -1,0 +1,1 @@
+"""Trials on Ray. The only code that imports Ray."""
