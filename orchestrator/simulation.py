@@ -16,18 +16,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from craft.settings import TrainingSettings, content_hash
-from orchestrator.budget import Watch
 from orchestrator.learning_curves import BEFOREHAND, Curve, Record
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.proposers import SEARCHERS
 from orchestrator.results import pareto
 from orchestrator.results.front import logarithmic
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Entry, Summary, summarize, summarize_entries
-from orchestrator.stopping import RULES, Entrant, Promotion, entrant
+from orchestrator.search.budget import Watch
+from orchestrator.search.promotion import Promotion
+from orchestrator.search.proposers import SEARCHERS
+from orchestrator.search.rivals import Entrant, entrant
+from orchestrator.search.stopping import RULES
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 

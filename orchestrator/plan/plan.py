@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from orchestrator.earlier import earlier_results
 from orchestrator.plan.configuration import Configuration, Dropped, Earlier
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
+from orchestrator.search.warm_start import earlier_results
 from orchestrator.sweepfile.algorithms import ALGORITHMS
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Point, covering, grid, sample

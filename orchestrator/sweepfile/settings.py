@@ -30,7 +30,7 @@ class SearchSettings(Settings):
 
 
 class SchedulerSettings(Settings):
-    """Which trials are stopped early or wait, and by what rule (`orchestrator.stopping`).
+    """Which trials are stopped early or wait, and by what rule (`orchestrator.search.stopping`).
 
     `grace` is in epochs: none is judged before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
     `interval` is a generation in epochs, `share` how much of a population is replaced after each.
@@ -66,7 +66,7 @@ class SchedulerSettings(Settings):
 
 
 class ReplicationSettings(Settings):
-    """Which configurations get more seeds than the sweep's, and which seeds (`orchestrator.replication`)."""
+    """Which configurations get more seeds than the sweep's, and which seeds (`orchestrator.search.replication`)."""
 
     seeds: tuple[int, ...] = Field(min_length=1, max_length=1000)
     choose: Literal["front", "best"] = "front"

@@ -24,20 +24,20 @@ from typing import TYPE_CHECKING
 
 from ray import tune
 
-from orchestrator.budget import Watch
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.recorder import Recorder, Tracker
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
-from orchestrator.population import Population
-from orchestrator.proposers import SEARCHERS, Listed, Proposer
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
-from orchestrator.replication import Replicating
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary
+from orchestrator.search.budget import Watch
+from orchestrator.search.population import Population
+from orchestrator.search.proposers import SEARCHERS, Listed, Proposer
+from orchestrator.search.replication import Replicating
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable

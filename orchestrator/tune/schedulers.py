@@ -5,7 +5,7 @@
         +------ tell(values of the configuration: means over tasks and seeds) <--- all ended ----+
 
 A searcher thinks in configurations, Ray in trials; here the one becomes the other. What chooses configurations stands in
-`orchestrator.proposers`, the rules of SCHEDULERS in `orchestrator.stopping`, both without Ray.
+`orchestrator.search.proposers`, the rules of SCHEDULERS in `orchestrator.search.stopping`, both without Ray.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import JOURNAL
-from orchestrator.stopping import RULES, Entrant, Promotion, Rule, entrant, judged
+from orchestrator.search.promotion import Promotion
+from orchestrator.search.rivals import Entrant, Rule, entrant, judged
+from orchestrator.search.stopping import RULES
 from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ SCHEDULERS: dict[str, SchedulerRow] = {name: _stops_by(name) for name in RULES}
 
 
 class Stopping(FIFOScheduler):
-    """Asks a rule of `orchestrator.stopping` after every evaluation. Trials start in the order in which they come.
+    """Asks a rule of `orchestrator.search.stopping` after every evaluation. Trials start in the order in which they come.
 
     What earlier sessions of the sweep recorded in its journal is told to the rule first: a resumed sweep judges as if it had
     never been stopped.
@@ -110,7 +112,7 @@ class Stopping(FIFOScheduler):
 
 
 class Pausing(Stopping):
-    """Asks a rule that pauses (`orchestrator.stopping.Promotion`).
+    """Asks a rule that pauses (`orchestrator.search.promotion.Promotion`).
 
     A trial that pauses ends for Tune, its checkpoint stays, and `TrialSource` hands it out again when it is its turn: then it
     goes on from there, as after a crash.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ray.tune.search import Searcher
 
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.proposers import Proposer
+from orchestrator.search.proposers import Proposer
 from orchestrator.tune.schedulers import Pausing
 
 if TYPE_CHECKING:

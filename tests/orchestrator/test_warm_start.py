@@ -17,7 +17,7 @@ from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.proposers import Listed
+from orchestrator.search.proposers import Listed
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tune.trial_source import TrialSource

@@ -12,7 +12,7 @@ from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.proposers import SEARCHERS, Listed
+from orchestrator.search.proposers import SEARCHERS, Listed
 from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.schedulers import SCHEDULERS

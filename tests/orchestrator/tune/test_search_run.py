@@ -16,7 +16,7 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
 from orchestrator.record.ledger import Ledger
-from orchestrator.study import STUDY_FILE
+from orchestrator.search.study import STUDY_FILE
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import Journal
 from orchestrator.tune.runner import run_sweep

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from craft.results import Counts
-from orchestrator.budget import Watch, meets
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
+from orchestrator.search.budget import Watch, meets
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import Budget, duration

@@ -9,10 +9,10 @@ import optuna
 import pytest
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
-from orchestrator.cma import CmaSampler, from_unit, to_unit
-from orchestrator.study import STUDY_FILE
+from orchestrator.search.cma import CmaSampler, from_unit, to_unit
+from orchestrator.search.study import STUDY_FILE
 from orchestrator.sweepfile.mistakes import SweepError
-from tests.orchestrator.test_study import plan_of, propose, run_all
+from tests.orchestrator.search.test_study import plan_of, propose, run_all
 
 ONE = "objectives: {score: maximize}\n"
 TWO = "objectives: {score: maximize, trainable_parameters: minimize}\n"

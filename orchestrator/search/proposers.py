@@ -1,7 +1,7 @@
 """What chooses configurations: SEARCHERS, one row for each `search.algorithm` of a sweep file. No Ray here.
 
 A proposer is asked for a configuration (`suggest`) and told its values (`tell`) when all of its trials have ended. Grid and
-random know theirs beforehand and learn nothing; the others are Optuna's samplers over a study (`orchestrator.study`).
+random know theirs beforehand and learn nothing; the others are Optuna's samplers over a study (`orchestrator.search.study`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from orchestrator import study
-from orchestrator.study import StudyProposer
+from orchestrator.search import study
+from orchestrator.search.study import StudyProposer
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration

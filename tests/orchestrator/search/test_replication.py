@@ -18,13 +18,13 @@ from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.proposers import SEARCHERS
 from orchestrator.record.ledger import Ledger
-from orchestrator.replication import Replicating
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
 from orchestrator.review.front_tables import latex
 from orchestrator.review.front_words import caption
+from orchestrator.search.proposers import SEARCHERS
+from orchestrator.search.replication import Replicating
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tune.trial_source import TrialSource

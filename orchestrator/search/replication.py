@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
-    from orchestrator.proposers import ConfigurationStatus, Proposer
+    from orchestrator.search.proposers import ConfigurationStatus, Proposer
     from orchestrator.sweepfile.settings import ReplicationSettings
 
 SEARCH_SCORE = "search_score"

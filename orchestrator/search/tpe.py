@@ -24,7 +24,7 @@ from optuna.samplers._tpe.sampler import _RELATIVE_PARAMS_KEY, _split_trials
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.dimensions import BLOCK, Encoding
+from orchestrator.search.dimensions import BLOCK, Encoding
 
 LATEST = 200
 """So many of the latest suggestions are looked at whatever came of them."""

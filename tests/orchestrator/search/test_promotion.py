@@ -18,7 +18,8 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
 from orchestrator.record.ledger import Ledger
-from orchestrator.stopping import Entrant, Promotion
+from orchestrator.search.promotion import Promotion
+from orchestrator.search.rivals import Entrant
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import Journal
 from orchestrator.tune.runner import run_sweep

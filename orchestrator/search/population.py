@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
-    from orchestrator.proposers import ConfigurationStatus
+    from orchestrator.search.proposers import ConfigurationStatus
 
 STRIDE = 1.25
 """A number is moved by this factor, up or down."""

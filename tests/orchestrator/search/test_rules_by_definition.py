@@ -10,7 +10,8 @@ from statistics import fmean, median
 
 import pytest
 
-from orchestrator.stopping import Entrant, Halving, Median, Rule
+from orchestrator.search.rivals import Entrant, Rule
+from orchestrator.search.stopping import Halving, Median
 
 Report = tuple[Entrant, float, float]
 

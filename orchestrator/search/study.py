@@ -31,13 +31,13 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from craft.settings import content_hash
-from orchestrator.cma import CmaSampler
-from orchestrator.dimensions import Encoding
-from orchestrator.gp import BlockGp
-from orchestrator.study_file import StudyFile
+from orchestrator.search.cma import CmaSampler
+from orchestrator.search.dimensions import Encoding
+from orchestrator.search.gp import BlockGp
+from orchestrator.search.study_file import StudyFile
+from orchestrator.search.tpe import SO_FAR, BlockTpe, Memory
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Point, grid, sample
-from orchestrator.tpe import SO_FAR, BlockTpe, Memory
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
@@ -70,7 +70,7 @@ class _Known:
 
 
 class StudyProposer:
-    """A proposer (`orchestrator.proposers.Proposer`) over an Optuna study.
+    """A proposer (`orchestrator.search.proposers.Proposer`) over an Optuna study.
 
     Making one restores the study: configurations asked for before are added to the plan, and what they still have to run is
     the runner's to find out; values that they have already been told are never told again.

@@ -31,10 +31,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FixedTrial, FrozenTrial, TrialState
 from scipy.stats import norm, qmc
 
-from orchestrator.dimensions import Encoding
 from orchestrator.results import pareto
+from orchestrator.search.dimensions import Encoding
+from orchestrator.search.tpe import Memory
 from orchestrator.sweepfile.space import Block, Choice, Point, grid, neighbours, sample
-from orchestrator.tpe import Memory
 
 FIRST = 8
 """Suggestions that are spread evenly before the first that is computed."""

@@ -9,12 +9,12 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator.gp import FIRST, BlockGp, _Features, _gained, _Process
 from orchestrator.plan.configuration import Configuration
 from orchestrator.results import pareto
+from orchestrator.search.gp import FIRST, BlockGp, _Features, _gained, _Process
+from orchestrator.search.tpe import Memory
 from orchestrator.sweepfile.space import Block, Choice, Point, Range, neighbours, point
-from orchestrator.tpe import Memory
-from tests.orchestrator.test_study import CRAFT, LORA, plan_of, propose, run_all, stored
+from tests.orchestrator.search.test_study import CRAFT, LORA, plan_of, propose, run_all, stored
 
 
 @pytest.mark.parametrize("objectives", [1, 2, 3])

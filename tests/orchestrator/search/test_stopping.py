@@ -11,7 +11,8 @@ import pytest
 from craft.results import Counts
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.stopping import RULES, Entrant, Halving, Median, Rule, entrant
+from orchestrator.search.rivals import Entrant, Rule, entrant
+from orchestrator.search.stopping import RULES, Halving, Median
 from orchestrator.sweepfile.algorithms import SCHEDULER_SETTINGS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError

@@ -10,7 +10,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from orchestrator.study_file import StudyFile
+from orchestrator.search.study_file import StudyFile
 
 
 def study_of(path: Path) -> optuna.Study:
@@ -49,7 +49,7 @@ def test_a_lock_that_a_dead_process_left_is_taken_over(tmp_path: Path, monkeypat
         lock.touch()
     else:
         lock.symlink_to(path if kind == "link" else tmp_path / "moved" / "study.db")
-    monkeypatch.setattr("orchestrator.study_file.STALE_SECONDS", 3)
+    monkeypatch.setattr("orchestrator.search.study_file.STALE_SECONDS", 3)
     one_more(study_of(path), 2.0)
     assert values(path) == [1.0, 2.0]
     assert not lock.exists()

@@ -16,14 +16,14 @@ from rich.console import Console
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.dimensions import Encoding
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
-from orchestrator.proposers import SEARCHERS
 from orchestrator.results import pareto
-from orchestrator.study import STUDY_FILE, StudyProposer
+from orchestrator.search.dimensions import Encoding
+from orchestrator.search.proposers import SEARCHERS
+from orchestrator.search.study import STUDY_FILE, StudyProposer
 from orchestrator.sweepfile.algorithms import ALGORITHMS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError

@@ -9,11 +9,11 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator import tpe
-from orchestrator.dimensions import Encoding
 from orchestrator.plan.configuration import Configuration
-from orchestrator.tpe import BlockTpe, Memory
-from tests.orchestrator.test_study import CRAFT, LORA, plan_of, propose, run_all, stored, value
+from orchestrator.search import tpe
+from orchestrator.search.dimensions import Encoding
+from orchestrator.search.tpe import BlockTpe, Memory
+from tests.orchestrator.search.test_study import CRAFT, LORA, plan_of, propose, run_all, stored, value
 
 
 def study_of(values: list[tuple[float, float]], running: tuple[int, ...] = ()) -> optuna.Study:

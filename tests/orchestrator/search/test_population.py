@@ -18,8 +18,8 @@ from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.population import Population, generations, step
 from orchestrator.record.ledger import Ledger
+from orchestrator.search.population import Population, generations, step
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Choice, Range

@@ -18,7 +18,7 @@ from orchestrator.record.ledger import Ledger
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal
-from tests.orchestrator.test_study import propose, run_all, stored
+from tests.orchestrator.search.test_study import propose, run_all, stored
 
 RATES = "[1e-5, 1e-4, 1e-3, 1e-2]"
 GRID = f"{{method: lora, rank: {{values: [1, 2, 4]}}, learning_rate: {{values: {RATES}}}, dropout: {{values: [0.0, 0.1]}}}}"

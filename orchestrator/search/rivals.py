@@ -1,0 +1,93 @@
+"""Trials at a rung compared with their rivals: what every stopping rule is told."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.plan.trial import TrialSpec
+
+if TYPE_CHECKING:
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.sweepfile.sweep import Sweep
+
+
+END = 1_000_000
+"""The rung at the end of every trial, above all others."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A trial as the rules see it. `group` holds what is comparable at all; every one of `costs` is better when smaller."""
+
+    key: str
+    configuration: str
+    group: tuple[str, int]
+    costs: tuple[float, ...] = ()
+
+    def competes_with(self, costs: tuple[float, ...]) -> bool:
+        """Whether one of such costs may be held against it: none of them is larger than its own."""
+        return all(other <= own for other, own in zip(costs, self.costs, strict=True))
+
+
+class Ranked:
+    """One number of each trial, in order, kept apart by what the trials cost: what a trial is held against, without going
+    through all of them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, float] = {}
+        self._by_costs: dict[tuple[float, ...], list[float]] = {}
+
+    def add(self, entrant: Entrant, number: float) -> bool:
+        """Takes in a trial's number; False if it has one."""
+        if entrant.key in self._numbers:
+            return False
+        self._numbers[entrant.key] = number
+        insort(self._by_costs.setdefault(entrant.costs, []), number)
+        return True
+
+    def rivals(self, entrant: Entrant, others: bool = False) -> list[list[float]]:
+        """The numbers of all that may be held against `entrant`, itself among them or the `others` only, each list in order."""
+        found = [numbers for costs, numbers in self._by_costs.items() if entrant.competes_with(costs)]
+        if not others or entrant.key not in self._numbers:
+            return found
+        own, mine = self._numbers[entrant.key], self._by_costs[entrant.costs]
+        place = bisect_left(mine, own)
+        return [mine[:place] + mine[place + 1 :] if numbers is mine else numbers for numbers in found]
+
+
+class Rule(Protocol):
+    """What judges trials by their reports."""
+
+    def report(self, entrant: Entrant, epoch: float, score: float) -> bool:
+        """Takes in a search score (higher is better) at an epoch; whether the trial should stop there.
+
+        A report that is already known changes nothing, so a record may be told again.
+        """
+        ...
+
+
+def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
+    """Numbers of the rungs at `start`, `start` x `factor` ... that lie no later than `epoch`."""
+    level = 0
+    while start * factor**level <= epoch + 1e-9:
+        yield level
+        level += 1
+
+
+def entrant(sweep: Sweep, trial: TrialSpec, configuration: Configuration) -> Entrant:
+    """The trial as the rules see it under the sweep's objectives."""
+    costs = [
+        configuration.known[name] * (1 if direction == "minimize" else -1)
+        for name, direction in sweep.objectives.items()
+        if name in configuration.known
+    ]
+    return Entrant(trial.key, trial.configuration, (trial.run.task, trial.run.seed), tuple(costs))
+
+
+def judged(score: object) -> bool:
+    """Whether a reported value can be judged by."""
+    return isinstance(score, int | float) and math.isfinite(score)
