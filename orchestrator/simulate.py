@@ -18,10 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.driver.tally import duration
-from orchestrator.learning_curves import MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.results.summary import Summary
-from orchestrator.simulation import Faults, Outcome, Yardstick, everything, simulate, whole_record
-from orchestrator.surrogate import SURROGATES, Nearest
+from orchestrator.simulator.curves import MissingCurve, Record, read_record, record_sweep, write_record
+from orchestrator.simulator.nearest import SURROGATES, Nearest
+from orchestrator.simulator.simulation import Faults, Outcome, simulate
+from orchestrator.simulator.yardstick import Yardstick, everything, whole_record
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 

@@ -6,14 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orchestrator.search.rivals import END, Entrant, levels_at
-
-if TYPE_CHECKING:
-    pass
 
 
 class _Rung:

@@ -23,8 +23,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.learning_curves import Record, read_record
-from orchestrator.simulation import Yardstick, simulate, whole_record
+from orchestrator.simulator.curves import Record, read_record
+from orchestrator.simulator.simulation import simulate
+from orchestrator.simulator.yardstick import Yardstick, whole_record
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 

@@ -22,10 +22,11 @@ from rich.table import Table
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.learning_curves import Curve, Record
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.results.summary import Summary
-from orchestrator.simulation import Yardstick, simulate
+from orchestrator.simulator.curves import Curve, Record
+from orchestrator.simulator.simulation import simulate
+from orchestrator.simulator.yardstick import Yardstick
 from tests.benchmarks.search import sweep_of
 
 PAIRS = (

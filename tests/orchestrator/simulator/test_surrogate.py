@@ -9,13 +9,13 @@ import pytest
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator import simulate as command
-from orchestrator.learning_curves import MissingCurve, Record, write_record
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.simulation import everything, whole_record
-from orchestrator.surrogate import Nearest
+from orchestrator.simulator.curves import MissingCurve, Record, write_record
+from orchestrator.simulator.nearest import Nearest
+from orchestrator.simulator.yardstick import everything, whole_record
 from orchestrator.sweepfile.space import Point
-from tests.orchestrator.test_simulation import RANKS, RATES, counted, record_of, sweep_of
+from tests.orchestrator.simulator.test_simulation import RANKS, RATES, counted, record_of, sweep_of
 
 WIDE = "{min: 1e-5, max: 1e-2, distribution: log_uniform}"
 

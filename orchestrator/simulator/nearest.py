@@ -15,9 +15,9 @@ from typing import Any
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.learning_curves import Curve, MissingCurve, Record, asked
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.planner import Counter
+from orchestrator.simulator.curves import Curve, MissingCurve, Record, asked
 
 LENGTH = ("epochs", "max_steps", "batch_size", "train_examples", "evaluate_every")
 """Settings that decide how long a curve is: a curve of another length says nothing."""

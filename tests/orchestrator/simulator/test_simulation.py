@@ -13,7 +13,6 @@ import pytest
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator import simulate as command
-from orchestrator.learning_curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
@@ -21,7 +20,9 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.record.ledger import Ledger
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import summarize
-from orchestrator.simulation import Faults, Yardstick, planner_of, simulate, whole_record
+from orchestrator.simulator.curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
+from orchestrator.simulator.simulation import Faults, simulate
+from orchestrator.simulator.yardstick import Yardstick, planner_of, whole_record
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep

@@ -1,0 +1,1 @@
+"""Sweeps replayed from recorded learning curves, with simulated time."""
