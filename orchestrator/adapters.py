@@ -25,12 +25,12 @@ from rich.console import Console
 from craft.settings import DataSettings
 from craft.tasks import find_task
 from craft.trainer.checkpoint import MANIFEST_FILE
-from orchestrator.looking_back import answer, flags_for
+from orchestrator.command import answer, flags_for
 from orchestrator.record.tracking_uri import redact, resolve_uri
 from orchestrator.results.summary import Entry
 from orchestrator.review.front_words import full_label
 from orchestrator.review.model_card import Origin, loading, model_card
-from orchestrator.review.past_sweep import SweepRecord, find_sweep
+from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import RULES, choose_seed, pick, titles
 from orchestrator.sweepfile.mistakes import unknown
 
@@ -112,7 +112,7 @@ def _main(given: argparse.Namespace, console: Console) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def _choose(given: argparse.Namespace, record: SweepRecord, configuration: str, reason: str, to: Path) -> list[Taken]:
+def _choose(given: argparse.Namespace, record: PastSweep, configuration: str, reason: str, to: Path) -> list[Taken]:
     """The trials to take: one for each task asked for."""
     tasks = record.sweep.task_names
     if given.task is not None and given.task not in tasks:
@@ -126,7 +126,7 @@ def _choose(given: argparse.Namespace, record: SweepRecord, configuration: str, 
     return taken
 
 
-def _write(record: SweepRecord, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
+def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
     """One adapter, or merged model, with its card, into `taken.folder`."""
     from craft.trainer.adapter_folder import RUN_FILE
 
@@ -146,7 +146,7 @@ def _write(record: SweepRecord, taken: Taken, scratch: Path, merge: bool, base: 
     (taken.folder / CARD_FILE).write_text(model_card(origin, run, pair=_pair(run), merged=merged), encoding="utf-8")
 
 
-def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Taken], console: Console) -> None:
+def _register(given: argparse.Namespace, record: PastSweep, taken: Sequence[Taken], console: Console) -> None:
     """Each adapter as a version of the registered model; of several tasks, NAME-TASK each."""
     from craft.trainer.adapter_folder import RUN_FILE
     from orchestrator.record.registry import Candidate, find_trial, register
@@ -181,7 +181,7 @@ def _register(given: argparse.Namespace, record: SweepRecord, taken: Sequence[Ta
         console.print(f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m 'models:/{handle}' --env-manager local")
 
 
-def _tags(record: SweepRecord, taken: Taken, run: Mapping[str, Any]) -> dict[str, str]:
+def _tags(record: PastSweep, taken: Taken, run: Mapping[str, Any]) -> dict[str, str]:
     entry = taken.entry
     tags = {"sweep": record.name, "configuration": entry.configuration, "label": entry.label, "key": entry.key}
     tags |= {"task": entry.task, "seed": str(entry.seed), "method": entry.method, "protocol": entry.protocol}

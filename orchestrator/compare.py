@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.looking_back import answer, flags_for
+from orchestrator.command import answer, flags_for
 from orchestrator.results.intervals import Comparison, Scores, compare, interval
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, number
-from orchestrator.review.past_sweep import SweepRecord, find_sweep
+from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import NothingMeets, pick
 
 DESPITE = ("model", "protocol", "data")
@@ -59,7 +59,7 @@ class NotComparable(ValueError):
 class Side:
     """One configuration of one sweep, with the scores that are compared."""
 
-    record: SweepRecord
+    record: PastSweep
     summary: Summary
     scores: Scores
     reason: str
@@ -153,7 +153,7 @@ def _refuse_unlike(one: Side, other: Side, despite: Sequence[str]) -> None:
         raise NotComparable("\n".join([*lines, f"If that is the question itself, add {flags}"]))
 
 
-def _chosen(given: argparse.Namespace, first: SweepRecord, second: SweepRecord) -> tuple[Side, Side]:
+def _chosen(given: argparse.Namespace, first: PastSweep, second: PastSweep) -> tuple[Side, Side]:
     one = _side(first, given.configuration_a, "--configuration-a", given.metric)
     other = _side(second, given.configuration_b, "--configuration-b", given.metric)
     if first.where == second.where and one.summary.configuration == other.summary.configuration:
@@ -161,7 +161,7 @@ def _chosen(given: argparse.Namespace, first: SweepRecord, second: SweepRecord) 
     return one, other
 
 
-def _side(record: SweepRecord, which: str, flag: str, metric: str) -> Side:
+def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
     try:
         chosen = pick(which, record.summaries, record.sweep.objectives)
     except NothingMeets as error:
@@ -171,7 +171,7 @@ def _side(record: SweepRecord, which: str, flag: str, metric: str) -> Side:
     return Side(record, chosen.summary, _scores(record, chosen.summary, metric), chosen.reason)
 
 
-def _each(first: SweepRecord, second: SweepRecord, metric: str) -> Iterator[tuple[Side, Side]]:
+def _each(first: PastSweep, second: PastSweep, metric: str) -> Iterator[tuple[Side, Side]]:
     if first.where == second.where:
         raise ValueError("--each compares two sweeps; these are one")
     others = {full_label(one): one for one in second.summaries}
@@ -188,7 +188,7 @@ def _each(first: SweepRecord, second: SweepRecord, metric: str) -> Iterator[tupl
         )
 
 
-def _scores(record: SweepRecord, summary: Summary, metric: str) -> Scores:
+def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
     """A configuration's finished trials by (task, seed)."""
     entries = record.trials(summary.configuration)
     finished = [(entry, entry.result) for entry in entries if entry.result is not None and entry.result.status == "finished"]

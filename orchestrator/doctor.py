@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from orchestrator.command import QUIET, joinable
 from orchestrator.record.tracking_uri import redact, resolve_uri, sqlite_file
-from orchestrator.run import QUIET, joinable
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -241,9 +241,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sweep = load_sweep(given.sweep, given.overrides)
         uri = resolve_uri(given.tracking_uri or sweep.tracking.uri)
-        from orchestrator.plan.plan import make_plan
+        from orchestrator.search.warm_start import planned
 
-        plan = make_plan(sweep)
+        plan = planned(sweep)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return WRONG

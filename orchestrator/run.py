@@ -1,6 +1,6 @@
 """The command line of a sweep: `python -m orchestrator.run SWEEP.yaml` plans it, runs it, resumes it and shows its front.
 
-    load_sweep --> make_plan --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
+    load_sweep --> planned --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
 
 Nothing heavier than pydantic is imported until the file has been checked. Exit status: 0 all good, 1 some trials have no
 result, 2 the file or the call is wrong, 130 stopped by Ctrl-C and 143 by SIGTERM with trials left.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from orchestrator.driver.options import cluster_address
+from orchestrator.command import QUIET, joinable
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.resume import check_resume
 from orchestrator.record.tracking_uri import redact, resolve_uri
@@ -35,16 +35,6 @@ if TYPE_CHECKING:
 
 GOOD, SOME_FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
-# Libraries read these when they are imported: progress bars, banners and usage reports have no place on the screen.
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "TOKENIZERS_PARALLELISM": "false",
-    "GIT_PYTHON_REFRESH": "quiet",
-}
 
 EXAMPLES = """\
 examples:
@@ -130,13 +120,13 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
     resume = given.resume
     if not given.plan:
         resume = _may_go_on(given, sweep, folder)
-    from orchestrator.plan.plan import make_plan
+    from orchestrator.search.warm_start import planned
 
     if console.is_terminal:
         with console.status("counting parameters on the meta device ..."):
-            plan = make_plan(sweep)
+            plan = planned(sweep)
     else:
-        plan = make_plan(sweep)
+        plan = planned(sweep)
     if given.plan:
         from orchestrator.plan.table import print_plan
         from orchestrator.plan.workload import planned_steps
@@ -243,14 +233,6 @@ def _take_back(folders: Sequence[Path]) -> None:
 
 def _is_uri(storage: str | None) -> bool:
     return storage is not None and "://" in storage
-
-
-def joinable(text: str) -> str:
-    """`--address` as the parser takes it."""
-    try:
-        return cluster_address(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _positive(text: str) -> int:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from orchestrator.driver.tally import duration
 from orchestrator.results.summary import Summary
-from orchestrator.simulator.curves import MissingCurve, Record, read_record, record_sweep, write_record
+from orchestrator.simulator.curves import MissingCurve, RecordedCurves, read_record, record_sweep, write_record
 from orchestrator.simulator.nearest import SURROGATES, Nearest
 from orchestrator.simulator.simulation import Faults, Outcome, simulate
 from orchestrator.simulator.yardstick import Yardstick, everything, whole_record
@@ -128,16 +128,16 @@ def _replay(given: argparse.Namespace, console: Console) -> int:
     return GOOD
 
 
-def _recorded(path: Path) -> Record:
+def _recorded(path: Path) -> RecordedCurves:
     if not path.is_dir():
         return read_record(path)
     curves, _ = record_sweep(path)
     if not curves:
         raise ValueError(f"{path} has no finished trial to replay")
-    return Record(curves)
+    return RecordedCurves(curves)
 
 
-def _judged_by(sweep: Sweep, record: Record, surrogate: str | None) -> tuple[Record, list[Summary], float]:
+def _judged_by(sweep: Sweep, record: RecordedCurves, surrogate: str | None) -> tuple[RecordedCurves, list[Summary], float]:
     """What is replayed, the configurations that give the hypervolume to reach, and the trial-epochs that those took."""
     if surrogate is None:
         return record, *whole_record(sweep, record)

@@ -1,4 +1,4 @@
-"""The three packages depend on each other one way, and each outside system has one owner."""
+"""The three packages depend on each other one way, their folders too, nothing in circles; each outside system has one owner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = sorted(path for package in ("craft", "orchestrator", "dashboards") for path in (ROOT / package).rglob("*.py"))
+PACKAGES = ("craft", "orchestrator", "dashboards")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
 
 FORBIDDEN = {
     "craft": {"orchestrator", "dashboards", "ray", "mlflow", "optuna"},
@@ -17,31 +19,93 @@ FORBIDDEN = {
     "dashboards": {"torch", "ray", "transformers", "peft"},
 }
 OWNERS = {
-    "ray": {f"orchestrator/{name}.py" for name in ("runner", "hooks", "nodes", "search", "team")},
-    "mlflow": {
-        "orchestrator/record/mlflow_writer.py",
-        "orchestrator/record/mlflow_probe.py",
-        "orchestrator/record/artifacts.py",
-        "orchestrator/record/mlflow_reader.py",
-        "orchestrator/record/registry.py",
-        "dashboards/store.py",
-    },
+    "ray": ("orchestrator/tune/",),
+    "mlflow": ("orchestrator/record/", "dashboards/store.py"),
+    "optuna": ("orchestrator/search/", "dashboards/panels/importance.py"),
+}
+
+# From low to high. A module imports from its own floor's folder and from lower floors only; `|` in docs/architecture.md.
+FLOORS = {
+    "craft": (
+        ("craft.disk", "craft.results", "craft.settings"),
+        ("craft.factors", "craft.tasks"),
+        ("craft.models",),
+        ("craft.tuners",),
+        ("craft.methods",),
+        ("craft.spec",),
+        ("craft.scoring",),
+        ("craft.trainer",),
+        ("craft.train", "craft.tucker", "craft.store", "craft"),
+    ),
+    "orchestrator": (
+        ("orchestrator.tools", "orchestrator.sweepfile"),
+        ("orchestrator.plan",),
+        ("orchestrator.results",),
+        ("orchestrator.record",),
+        ("orchestrator.review", "orchestrator.driver", "orchestrator.worker"),
+        ("orchestrator.search",),
+        ("orchestrator.simulator", "orchestrator.tune"),
+        ("orchestrator",),
+    ),
 }
 
 
 def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Dotted names of what a module imports, anywhere in it; `a.b` for `from a import b` where that is a module."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module.split(".")[0]
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in NAMES else node.module
+
+
+def floor(module: str) -> tuple[int, str]:
+    """The number of a module's floor, and its room on it: the longest name in FLOORS that begins the module's."""
+    rows = FLOORS[module.split(".")[0]]
+    rooms = [(number, room) for number, row in enumerate(rows) for room in row if f"{module}.".startswith(f"{room}.")]
+    return max(rooms, key=lambda one: len(one[1]))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_one_way(path: Path) -> None:
     name = str(path.relative_to(ROOT))
-    found = set(imported(path))
+    found = {one.split(".")[0] for one in imported(path)}
     assert not found & FORBIDDEN[name.split("/")[0]]
     for system, owners in OWNERS.items():
         if system in found:
-            assert name in owners, f"{name} imports {system}, which belongs to {sorted(owners)}"
+            assert name.startswith(owners), f"{name} imports {system}, which belongs to {sorted(owners)}"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.split(".")[0] in FLOORS])
+def test_no_import_runs_back(name: str) -> None:
+    number, room = floor(name)
+    for other in imported(NAMES[name]):
+        if other.split(".")[0] != name.split(".")[0] or "craft" in (name, other):
+            continue  # `craft` itself holds the version, and public names that are loaded on first use
+        below, there = floor(other)
+        assert there == room or below < number, f"{name} imports {other}, which stands above or beside it"
+
+
+def test_no_circle() -> None:
+    edges = {name: {one for one in imported(path) if one in NAMES and one != name} for name, path in NAMES.items()}
+    edges["craft"] = set()  # its public names are loaded on first use; the imports there are for type checkers
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way[way.index(name) :], name))
+        if name not in done:
+            for other in sorted(edges[name]):
+                visit(other, (*way, name))
+            done.add(name)
+
+    for name in edges:
+        visit(name, ())
+
+
+def test_dashboards_take_results_alone() -> None:
+    for path in (ROOT / "dashboards").rglob("*.py"):
+        for other in imported(path):
+            if other.split(".")[0] == "orchestrator":
+                assert other.startswith("orchestrator.results."), f"{path.relative_to(ROOT)} imports {other}"

@@ -33,7 +33,7 @@ def is_head(parameter: str, heads: Sequence[str]) -> bool:
     return parameter.removeprefix("base_model.model.").split(".", 1)[0] in heads
 
 
-def _keep_head_in_float32(model: nn.Module) -> None:
+def keep_head_in_float32(model: nn.Module) -> None:
     for name in head_names(model):
         head = model.get_submodule(name)
         if any(weight.dtype != torch.float32 for weight in head.parameters()):

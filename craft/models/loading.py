@@ -24,7 +24,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from craft.models.heads import _keep_head_in_float32, head_names
+from craft.models.heads import head_names, keep_head_in_float32
 from craft.models.quiet import quiet_libraries
 from craft.tasks.task import Kind
 
@@ -187,7 +187,7 @@ def load_model(
     heads = head_names(model)
     # A base weight that the checkpoint lacks (BERT's pooler, in some) starts from the seed and stays frozen: worth a note.
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
-    _keep_head_in_float32(model)
+    keep_head_in_float32(model)
     return model
 
 
@@ -212,7 +212,7 @@ def meta_model(
     with quiet_libraries(), _explained(name, "classification head"), torch.device("meta"):
         model = _model_class(kind).from_config(config, dtype=DTYPES[dtype], trust_remote_code=False)
     model.name_or_path = name
-    _keep_head_in_float32(model)
+    keep_head_in_float32(model)
     return model
 
 

@@ -19,7 +19,6 @@ from itertools import islice
 from orchestrator.plan.configuration import Configuration, Dropped, Earlier
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.search.warm_start import earlier_results
 from orchestrator.sweepfile.algorithms import ALGORITHMS
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Point, covering, grid, sample
@@ -198,7 +197,6 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         planner=planner,
         examples=[trial for one in probed for trial in planner.trials(one)],
         probed=probed,
-        earlier=earlier_results(sweep, planner) if sweep.search.warm_start else [],
     )
 
 

@@ -1,6 +1,6 @@
 """A sweep that has run, read back: from its folder `runs/NAME`, or from the tracking store by its name.
 
-Both hold the same: the effective sweep file, every trial with how it ended, and the adapters. A `SweepRecord` is that, whatever
+Both hold the same: the effective sweep file, every trial with how it ended, and the adapters. A `PastSweep` is that, whatever
 it came from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. In a folder the
 journal tells which trials there are and the ledger how they ended; in the store each is a run
 (`orchestrator.record.mlflow_reader`).
@@ -37,7 +37,7 @@ class NoSuchSweep(ValueError):
 
 
 @dataclass(frozen=True)
-class Terms:
+class SweepTerms:
     """What of a sweep's file says what its numbers mean. Read as data and not as a sweep to run: the user's own files that it
     names need not be here."""
 
@@ -55,7 +55,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class SweepRecord:
+class PastSweep:
     """A sweep's trials as they stand.
 
     Attributes:
@@ -66,7 +66,7 @@ class SweepRecord:
         fetch: gives a trial's adapter folder, by its key; an empty folder is for copies.
     """
 
-    sweep: Terms
+    sweep: SweepTerms
     where: str
     uri: str | None
     entries: tuple[Entry, ...]
@@ -102,7 +102,7 @@ class SweepRecord:
         return folder
 
 
-def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> SweepRecord:
+def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> PastSweep:
     """The sweep that a person means by `name`.
 
     A path to a folder is that folder. A plain name is looked up in the tracking store if one is given, else in the folder
@@ -124,7 +124,7 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     return _read_store(name, uri, [] if tracking_uri else _folders(folder.parent))
 
 
-def read_folder(folder: Path, tracking_uri: str | None = None) -> SweepRecord:
+def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     """The sweep that a folder holds.
 
     Args:
@@ -149,10 +149,10 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> SweepRecord:
     def fetch(key: str, scratch: Path) -> Path:
         return _stored_adapter(folder, key, results[key].facts.get("adapter"), scratch)
 
-    return SweepRecord(sweep, str(folder), uri and resolve_uri(uri), _whole(sweep, entries), fetch)
+    return PastSweep(sweep, str(folder), uri and resolve_uri(uri), _whole(sweep, entries), fetch)
 
 
-def read_terms(file: Path) -> Terms:
+def read_terms(file: Path) -> SweepTerms:
     """The terms in an effective sweep file, where defaults are written out.
 
     Raises:
@@ -166,7 +166,7 @@ def read_terms(file: Path) -> Terms:
         tasks: list[str] = []
         for name in content["tasks"]:
             tasks += [f"custom/{one}" for one in own] if name == "custom" else SUITES.get(name, (name,))
-        return Terms(
+        return SweepTerms(
             name=str(content["name"]),
             model=str(content["model"]),
             revision=content.get("revision"),
@@ -183,7 +183,7 @@ def read_terms(file: Path) -> Terms:
         raise ValueError(f"{file} is no effective sweep file: {' '.join(str(error).split())}") from error
 
 
-def _read_store(name: str, uri: str, folders: list[str]) -> SweepRecord:
+def _read_store(name: str, uri: str, folders: list[str]) -> PastSweep:
     from orchestrator.record.mlflow_reader import StoreReader
 
     reader = StoreReader(uri)
@@ -192,10 +192,10 @@ def _read_store(name: str, uri: str, folders: list[str]) -> SweepRecord:
         where = f"{redact(uri)} and the folders" if folders else redact(uri)
         raise _no_such_sweep(name, sorted({*reader.sweep_names(), *folders}), where)
     sweep = read_terms(stored.sweep_file)
-    return SweepRecord(sweep, redact(uri), uri, _whole(sweep, stored.entries), stored.fetch)
+    return PastSweep(sweep, redact(uri), uri, _whole(sweep, stored.entries), stored.fetch)
 
 
-def _whole(sweep: Terms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The trials that the sweep's file still asks for, and for each configuration those that never began."""
     by_configuration: dict[str, dict[tuple[str, int], Entry]] = {}
     for entry in entries:

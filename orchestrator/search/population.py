@@ -72,7 +72,7 @@ class Population:
     def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
         """Nothing: results are read from the record when a generation has ended."""
 
-    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+    def tell_partial(self, configuration: str, values: Mapping[str, float]) -> None:
         pass
 
     def _advance(self) -> None:

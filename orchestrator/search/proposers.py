@@ -38,7 +38,7 @@ class Proposer(Protocol):
         """A configuration's trials have all ended: its objectives' values, those that it has."""
         ...
 
-    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+    def tell_partial(self, configuration: str, values: Mapping[str, float]) -> None:
         """A configuration waits, and may never go on: its objectives' values as far as they are known."""
         ...
 
@@ -59,7 +59,7 @@ class Listed:
     def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
         pass
 
-    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+    def tell_partial(self, configuration: str, values: Mapping[str, float]) -> None:
         pass
 
 

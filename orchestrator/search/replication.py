@@ -87,7 +87,7 @@ class Replicating:
     def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
         self._proposer.tell(configuration, values, status)
 
-    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+    def tell_partial(self, configuration: str, values: Mapping[str, float]) -> None:
         pass
 
     def _advance(self) -> None:

@@ -128,7 +128,7 @@ class StudyProposer:
         known.waiting.clear()
         self._settle()
 
-    def hear(self, configuration: str, values: Mapping[str, float]) -> None:
+    def tell_partial(self, configuration: str, values: Mapping[str, float]) -> None:
         """What is known of a configuration that waits: its trials in the study keep running, with that as an attribute."""
         known = self._by_id.get(configuration)
         row = [values.get(name, math.nan) for name in self._objectives]

@@ -15,17 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.plan.configuration import Earlier
 from orchestrator.plan.parameters import flat_parameters, flatten, text
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Block, Choice, Dimension, point
 
 if TYPE_CHECKING:
-    from orchestrator.plan.planner import Planner
     from orchestrator.results.summary import Summary
-    from orchestrator.review.past_sweep import SweepRecord
+    from orchestrator.review.past_sweep import PastSweep
     from orchestrator.sweepfile.sweep import Sweep
 
 ELSEWHERE = ("model", "revision", "protocol", "task", "seed")
 """Parameters that are compared for the whole sweep, or are no part of a configuration."""
+
+
+def planned(sweep: Sweep, planner: Planner | None = None) -> Plan:
+    """The plan of `sweep`, with what its searcher begins with; raises as `make_plan` and `earlier_results` do."""
+    planner = planner or Planner(sweep)
+    plan = make_plan(sweep, planner)
+    if plan.adaptive and sweep.search.warm_start:
+        plan.earlier.extend(earlier_results(sweep, planner))
+    return plan
 
 
 def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
@@ -52,7 +62,7 @@ def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
     return found
 
 
-def _find(name: str, sweep: Sweep) -> SweepRecord:
+def _find(name: str, sweep: Sweep) -> PastSweep:
     from orchestrator.review.past_sweep import NoSuchSweep, find_sweep
 
     try:
@@ -64,7 +74,7 @@ def _find(name: str, sweep: Sweep) -> SweepRecord:
             raise missing from None
 
 
-def _differs(record: SweepRecord, sweep: Sweep) -> str | None:
+def _differs(record: PastSweep, sweep: Sweep) -> str | None:
     theirs = record.sweep
     pairs = (
         ("the model", Path(theirs.model).name, Path(sweep.model).name),

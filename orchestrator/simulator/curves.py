@@ -52,7 +52,7 @@ class Curve:
         return _name(self.parameters, self.task, self.seed)
 
 
-class Record:
+class RecordedCurves:
     """Curves by what ran. Raises ValueError where two of them are the same trial."""
 
     def __init__(self, curves: Iterable[Curve]) -> None:
@@ -88,7 +88,7 @@ class Record:
         return self._counts[key]
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> RecordedCurves:
     """The record in a .jsonl or .csv file.
 
     Raises:
@@ -96,7 +96,7 @@ def read_record(path: Path) -> Record:
     """
     try:
         if path.suffix == ".csv":
-            return Record(_from_csv(path))
+            return RecordedCurves(_from_csv(path))
         lines = [line for line in path.read_text().splitlines() if line.strip()]
         curves = []
         for number, line in enumerate(lines, start=1):
@@ -110,7 +110,7 @@ def read_record(path: Path) -> Record:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from None
     if not curves:
         raise ValueError(f"{path} holds no recorded trial")
-    return Record(curves)
+    return RecordedCurves(curves)
 
 
 def write_record(curves: Iterable[Curve], path: Path) -> None:

@@ -17,17 +17,17 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.planner import Counter
-from orchestrator.simulator.curves import Curve, MissingCurve, Record, asked
+from orchestrator.simulator.curves import Curve, MissingCurve, RecordedCurves, asked
 
 LENGTH = ("epochs", "max_steps", "batch_size", "train_examples", "evaluate_every")
 """Settings that decide how long a curve is: a curve of another length says nothing."""
 SURROGATES = ("nearest",)
 
 
-class Nearest(Record):
+class Nearest(RecordedCurves):
     """A record that answers for its neighbourhood. `made_up` holds the trials it had to answer for so far."""
 
-    def __init__(self, record: Record, dimensions: Iterable[str], counter: Counter) -> None:
+    def __init__(self, record: RecordedCurves, dimensions: Iterable[str], counter: Counter) -> None:
         """
         Args:
             dimensions: names of the space's dimensions.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.plan.configuration import Configuration
-from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary, summarize
@@ -25,8 +25,9 @@ from orchestrator.search.promotion import Promotion
 from orchestrator.search.proposers import SEARCHERS
 from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.search.stopping import RULES
-from orchestrator.simulator.curves import Curve, Record
-from orchestrator.simulator.yardstick import Yardstick, _finished, planner_of
+from orchestrator.search.warm_start import planned
+from orchestrator.simulator.curves import Curve, RecordedCurves
+from orchestrator.simulator.yardstick import Yardstick, of_finished, planner_of
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -73,7 +74,7 @@ class _Running:
 
 def simulate(
     sweep: Sweep,
-    record: Record,
+    record: RecordedCurves,
     workers: int,
     yardstick: Yardstick,
     faults: Faults | None = None,
@@ -94,7 +95,7 @@ def simulate(
     if sweep.scheduler.name == "pbt" or sweep.replication is not None:
         what = "scheduler.name: pbt changes configurations while they train" if sweep.scheduler.name == "pbt" else "replication"
         raise SweepError([f"{sweep.name}: {what}: a record has no such trials, so it cannot be replayed"])
-    plan = make_plan(sweep, planner_of(sweep, record))
+    plan = planned(sweep, planner_of(sweep, record))
     return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed), folder).run(enough)
 
 
@@ -102,7 +103,7 @@ class _Simulation:
     def __init__(
         self,
         plan: Plan,
-        record: Record,
+        record: RecordedCurves,
         workers: int,
         yardstick: Yardstick,
         faults: Faults,
@@ -198,7 +199,7 @@ class _Simulation:
         self._paused[configuration.id] = trial
         score = turns.so_far([entrant(self._plan.sweep, spec, configuration) for spec in self._open[configuration.id]])
         if score is not None:
-            self._proposer.hear(configuration.id, {**configuration.known, "score": score})
+            self._proposer.tell_partial(configuration.id, {**configuration.known, "score": score})
 
     def _go_on(self, trial: _Running) -> None:
         """A worker works towards the trial's next evaluation."""
@@ -233,7 +234,7 @@ class _Simulation:
         pause = self._turns is not None and self._turns.report(trial.entrant, epoch, score, last)
         if last:
             self._outcome.finished += 1
-            self._end(trial, _finished(trial.spec.key, trial.curve))
+            self._end(trial, of_finished(trial.spec.key, trial.curve))
             self._pause(trial.configuration, None)
         elif pause:
             self._pause(trial.configuration, trial)

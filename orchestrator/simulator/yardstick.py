@@ -9,7 +9,7 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.results import pareto
 from orchestrator.results.front import logarithmic
 from orchestrator.results.summary import Entry, Summary, summarize, summarize_entries
-from orchestrator.simulator.curves import BEFOREHAND, Curve, Record
+from orchestrator.simulator.curves import BEFOREHAND, Curve, RecordedCurves
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -31,7 +31,7 @@ class Yardstick:
         return pareto.hypervolume(pareto.log_axes(points, self._log), self._directions, self._reference)
 
 
-def planner_of(sweep: Sweep, record: Record) -> Planner:
+def planner_of(sweep: Sweep, record: RecordedCurves) -> Planner:
     """A planner that counts by the record, so that a replay needs neither the model nor torch.
 
     Raises:
@@ -44,7 +44,7 @@ def planner_of(sweep: Sweep, record: Record) -> Planner:
     return Planner(sweep, record.counts)
 
 
-def whole_record(sweep: Sweep, record: Record) -> tuple[list[Summary], float]:
+def whole_record(sweep: Sweep, record: RecordedCurves) -> tuple[list[Summary], float]:
     """Every configuration of the sweep's space that its constraints allow, summed up, and the trial-epochs they all took.
 
     It is the best that a search could reach. Raises MissingCurve where something was not recorded, SweepError where the space
@@ -59,11 +59,11 @@ def whole_record(sweep: Sweep, record: Record) -> tuple[list[Summary], float]:
     sweep = sweep.model_copy(update={"search": plain, "budget": budget})
     plan = make_plan(sweep, planner_of(sweep, record))
     curves = {trial.key: record.curve(trial.run) for trial in plan.trials}
-    results = {trial.key: _finished(trial.key, curves[trial.key]) for trial in plan.trials}
+    results = {trial.key: of_finished(trial.key, curves[trial.key]) for trial in plan.trials}
     return summarize(plan.trials, results, plan.counts), sum(curve.evaluations[-1][0] for curve in curves.values())
 
 
-def everything(record: Record) -> tuple[list[Summary], float]:
+def everything(record: RecordedCurves) -> tuple[list[Summary], float]:
     """Every configuration of a record, summed up, and the trial-epochs they all took: the yardstick where a sweep's space is
     wider than what was recorded. Settings may differ from task to task; those that a configuration chose are in its label."""
     settings = TrainingSettings.model_fields
@@ -77,13 +77,13 @@ def everything(record: Record) -> tuple[list[Summary], float]:
             curve.seed,
             "",
             curve.parameters,
-            _finished(curve.name, curve),
+            of_finished(curve.name, curve),
         )
         for curve in record.curves
     ]
     return summarize_entries(entries), sum(curve.evaluations[-1][0] for curve in record.curves)
 
 
-def _finished(key: str, curve: Curve) -> TrialResult:
+def of_finished(key: str, curve: Curve) -> TrialResult:
     metrics = {"search_score": curve.search_score, "score": curve.score}
     return TrialResult(key, "finished", metrics, dict(curve.counts), seconds=curve.seconds)

@@ -34,7 +34,7 @@ class Algorithm:
 
 
 @dataclass(frozen=True)
-class SchedulerRow:
+class SchedulerFacts:
     """One row of SCHEDULER_SETTINGS.
 
     Attributes:
@@ -68,18 +68,18 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
 }
 
-SCHEDULER_SETTINGS: dict[str, SchedulerRow] = {
-    "none": SchedulerRow("every trial runs to its end"),
-    "asha": SchedulerRow("asynchronous successive halving: at each rung the best of every few go on", ("grace", "factor")),
-    "hyperband": SchedulerRow("ASHA in brackets that begin to stop later and later", ("grace", "factor", "brackets")),
-    "promotion": SchedulerRow(
+SCHEDULER_SETTINGS: dict[str, SchedulerFacts] = {
+    "none": SchedulerFacts("every trial runs to its end"),
+    "asha": SchedulerFacts("asynchronous successive halving: at each rung the best of every few go on", ("grace", "factor")),
+    "hyperband": SchedulerFacts("ASHA in brackets that begin to stop later and later", ("grace", "factor", "brackets")),
+    "promotion": SchedulerFacts(
         "ASHA that pauses: at each rung, and between a configuration's trials, the best of every few go on and the others wait",
         ("grace", "factor"),
         serves=("grid", "random", "sobol", "tpe", "gp"),
         pauses=True,
     ),
-    "median": SchedulerRow("stops what is below the median of its rivals", ("grace", "rivals")),
-    "pbt": SchedulerRow(
+    "median": SchedulerFacts("stops what is below the median of its rivals", ("grace", "rivals")),
+    "pbt": SchedulerFacts(
         "population based training: the worst go on from the best, with other hyper-parameters",
         ("interval", "share"),
         serves=("random", "grid"),

@@ -17,7 +17,7 @@ from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_py
 from orchestrator.sweepfile.search_checks import check_search
 from orchestrator.sweepfile.space import Block, parse_block
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.sweepfile.task_checks import _check_names, _check_tasks, check_prerequisites
+from orchestrator.sweepfile.task_checks import check_names, check_prerequisites, check_tasks
 from orchestrator.sweepfile.yaml_source import YamlProblem, read_yaml
 
 
@@ -63,8 +63,8 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
         mistakes += wrong
         blocks += [block] if block else []
     mistakes += check_search(content, blocks, sweep)
-    mistakes += _check_names(content)
-    mistakes += _check_tasks(content)
+    mistakes += check_names(content)
+    mistakes += check_tasks(content)
     mistakes += check_prerequisites(sweep) if sweep and not mistakes else []
     return sweep, mistakes
 

@@ -116,7 +116,7 @@ def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
-def _check_names(content: dict[str, Any]) -> list[Mistake]:
+def check_names(content: dict[str, Any]) -> list[Mistake]:
     known = {"objectives": metric_names(), "constraints": list(PLANNED_METRICS)}
     return [
         Mistake((section, name), unknown("metric", name, names))
@@ -126,7 +126,7 @@ def _check_names(content: dict[str, Any]) -> list[Mistake]:
     ]
 
 
-def _check_tasks(content: dict[str, Any]) -> list[Mistake]:
+def check_tasks(content: dict[str, Any]) -> list[Mistake]:
     try:
         data = DataSettings.model_validate(content.get("data", {}))
     except ValidationError:

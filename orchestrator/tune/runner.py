@@ -92,7 +92,7 @@ def run_sweep(
         check_writable(storage)
         try:
             with noise_to_log(folder) as screen, Display(plan.expected_trials, screen, options.verbosity) as display:
-                run = _Run(plan, options, folder, storage, ledger, display, tracker, train)
+                run = Session(plan, options, folder, storage, ledger, display, tracker, train)
                 with run.stop.watching(run.is_broken, lambda why: last_words(run.abandoned(why))):
                     trouble = run.to_the_end()
         finally:
@@ -111,7 +111,7 @@ def _check_workers(plan: Plan) -> None:
             )
 
 
-class _Run:
+class Session:
     """One run of the driver: attempts until nothing remains, somebody stops it or nothing helps any more."""
 
     def __init__(
@@ -317,7 +317,7 @@ class _Run:
 
     def _hear(self, configuration: str, score: float) -> None:
         known = self.plan.counts[configuration]
-        self.proposer.hear(configuration, {**known, "score": score})
+        self.proposer.tell_partial(configuration, {**known, "score": score})
 
     def _slots_of(self, cluster: Cluster) -> int:
         """How many trials run at once, of those that take least.

@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.worker.settings import WorkerSettings
 
 
-class _Heartbeat:
+class Heartbeat:
     """Ends the process with a stack of every thread on stderr, if it is not beaten for `seconds`.
 
     The timer is the interpreter's own and needs no Python to run, so a library that hangs with the lock held is ended too.
@@ -39,7 +39,7 @@ class _Heartbeat:
 
 
 @contextmanager
-def _stderr_to(path: Path) -> Iterator[int]:
+def stderr_to(path: Path) -> Iterator[int]:
     sys.stderr.flush()
     saved = os.dup(2)
     with path.open("ab", buffering=0) as file:

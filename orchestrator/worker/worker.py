@@ -33,7 +33,7 @@ from orchestrator.record.checkpoints import (
 )
 from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
-from orchestrator.worker.guards import _Heartbeat, _stderr_to, free_memory, memory_limit
+from orchestrator.worker.guards import Heartbeat, free_memory, memory_limit, stderr_to
 from orchestrator.worker.run_trial import run_trial
 from orchestrator.worker.settings import Report, WorkerSettings
 
@@ -57,9 +57,9 @@ def work(key: str, trial: str, settings: WorkerSettings, report: Report) -> None
     if spec.key != key:
         report({"result": _foreign(key, f"it calls this trial {spec.key}").to_json()}, None)
         return
-    with _scratch(settings, spec.key) as scratch, _stderr_to(scratch / STDERR_FILE) as stderr, memory_limit(settings):
+    with _scratch(settings, spec.key) as scratch, stderr_to(scratch / STDERR_FILE) as stderr, memory_limit(settings):
         free_memory(settings.threads)
-        heartbeat = _Heartbeat(settings.heartbeat_seconds, stderr)
+        heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
         try:
             _run(spec, settings, report, scratch, heartbeat)
         finally:
@@ -67,7 +67,7 @@ def work(key: str, trial: str, settings: WorkerSettings, report: Report) -> None
             gc.collect()
 
 
-def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Path, heartbeat: _Heartbeat) -> None:
+def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Path, heartbeat: Heartbeat) -> None:
     heartbeat.beat()
     checkpoint, broken = newest_whole(settings.storage, spec.key, scratch / "fetched")
     ended = stored_result(checkpoint) if checkpoint else None

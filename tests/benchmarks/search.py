@@ -23,7 +23,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.simulator.curves import Record, read_record
+from orchestrator.simulator.curves import RecordedCurves, read_record
 from orchestrator.simulator.simulation import simulate
 from orchestrator.simulator.yardstick import Yardstick, whole_record
 from orchestrator.sweepfile.load import load_sweep
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(
-    record: Record,
+    record: RecordedCurves,
     grid: str,
     searchers: Sequence[str],
     schedulers: Sequence[str],
@@ -143,7 +143,7 @@ def _epochs(number: float) -> str:
     return f"{number:.0f}" if number < math.inf else "never"
 
 
-def epochs_of(record: Record) -> list[float]:
+def epochs_of(record: RecordedCurves) -> list[float]:
     """At which epoch every trial of the record has had its first evaluation, its second ..."""
     curves = [curve.evaluations for curve in record.curves]
     return [max(one[place][0] for one in curves) for place in range(min(map(len, curves)))]

@@ -24,7 +24,7 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.results.summary import Summary
-from orchestrator.simulator.curves import Curve, Record
+from orchestrator.simulator.curves import Curve, RecordedCurves
 from orchestrator.simulator.simulation import simulate
 from orchestrator.simulator.yardstick import Yardstick
 from tests.benchmarks.search import sweep_of
@@ -54,7 +54,7 @@ LARGE = {
 }
 
 
-class MadeUp(Record):
+class MadeUp(RecordedCurves):
     """Curves by a formula: best near a learning rate of 1e-3, better with rank, with noise of the trial's own."""
 
     def __init__(self) -> None:

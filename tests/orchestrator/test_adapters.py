@@ -20,7 +20,7 @@ import craft
 from orchestrator.adapters import main
 from orchestrator.record.checkpoints import stored_checkpoints
 from orchestrator.review.model_card import Origin, model_card
-from orchestrator.review.past_sweep import SweepRecord, find_sweep, read_folder
+from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
 from tests.orchestrator.conftest import SmallSweep
 from tests.orchestrator.recorded import over_seeds, record
@@ -34,7 +34,7 @@ FRONT = {
 
 
 @pytest.fixture
-def front(tmp_path: Path) -> SweepRecord:
+def front(tmp_path: Path) -> PastSweep:
     """Three complete configurations and one that has only one of its seeds."""
     return read_folder(record(tmp_path / "front", FRONT))
 
@@ -55,11 +55,11 @@ def front(tmp_path: Path) -> SweepRecord:
         ("0000000001", "LoRA middle"),
     ],
 )
-def test_rules_pick(front: SweepRecord, rule: str, label: str) -> None:
+def test_rules_pick(front: PastSweep, rule: str, label: str) -> None:
     assert pick(rule, front.summaries, front.sweep.objectives).summary.label == label
 
 
-def test_aliases_are_earned(front: SweepRecord) -> None:
+def test_aliases_are_earned(front: PastSweep) -> None:
     earned = {alias: int(configuration, 16) for alias, configuration in titles(front.summaries, front.sweep.objectives).items()}
     assert earned == {"champion": 2, "smallest-within-1-point": 0, "knee": 1}
 
@@ -112,7 +112,7 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
     ],
 )
 def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
-    front: SweepRecord,
+    front: PastSweep,
     tmp_path: Path,
     arguments: tuple[str, ...],
     status: int,
@@ -130,7 +130,7 @@ def test_mistakes_are_sentences_with_a_status_and_leave_nothing(
     assert (tmp_path / "full" / "kept").read_text() == "mine"
 
 
-def test_hostile_names_are_text_in_the_card(front: SweepRecord) -> None:
+def test_hostile_names_are_text_in_the_card(front: PastSweep) -> None:
     evil = "<script>alert(1)</script> | `x` [l](http://e) \n# head\n---\na: !!python/object b"
     chosen = pick("best", front.summaries, front.sweep.objectives).summary
     (entry, *_) = front.trials(chosen.configuration)

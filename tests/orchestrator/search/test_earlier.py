@@ -11,10 +11,11 @@ from optuna.trial import TrialState
 from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.ledger import Ledger
+from orchestrator.search.warm_start import planned
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal
@@ -33,7 +34,7 @@ def plan_of(folder: Path, name: str, space: str, search: str, more: str = "tasks
     file = folder / f"{name}.yaml"
     file.write_text(f"name: {name}\nmodel: m\nspace: [{space}]\nsearch: {search}\nstorage: {folder}\n{more}")
     sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, counted))
+    return planned(sweep, Planner(sweep, counted))
 
 
 def score(run: RunSpec) -> float:

@@ -20,7 +20,7 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.record.ledger import Ledger
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import summarize
-from orchestrator.simulator.curves import Curve, MissingCurve, Record, read_record, record_sweep, write_record
+from orchestrator.simulator.curves import Curve, MissingCurve, RecordedCurves, read_record, record_sweep, write_record
 from orchestrator.simulator.simulation import Faults, simulate
 from orchestrator.simulator.yardstick import Yardstick, planner_of, whole_record
 from orchestrator.sweepfile.load import load_sweep
@@ -46,7 +46,7 @@ def counted(run: RunSpec) -> Counts:
     return Counts(100 * run.parameters["rank"], 2, 10_000, 400 * run.parameters["rank"])
 
 
-def record_of(folder: Path) -> Record:
+def record_of(folder: Path) -> RecordedCurves:
     """Best at 1e-3, better with rank; what is bad shows from the first epoch on. Every trial takes 30 seconds."""
     sweep = sweep_of(folder)
     curves = []
@@ -59,20 +59,20 @@ def record_of(folder: Path) -> Record:
         }
         points = [(epoch, final - 2 * (3 - epoch)) for epoch in (1.0, 2.0, 3.0)]
         curves.append(Curve(trial.label, flat, run.task, run.seed, points, final, final - 1, 30.0, counted(run).known()))
-    return Record(curves)
+    return RecordedCurves(curves)
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Record:
+def record(tmp_path: Path) -> RecordedCurves:
     return record_of(tmp_path)
 
 
-def yardstick(sweep: Sweep, record: Record) -> Yardstick:
+def yardstick(sweep: Sweep, record: RecordedCurves) -> Yardstick:
     return Yardstick(whole_record(sweep, record)[0], sweep.objectives)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_a_record_is_the_same_after_writing_and_reading(tmp_path: Path, record: Record, ending: str) -> None:
+def test_a_record_is_the_same_after_writing_and_reading(tmp_path: Path, record: RecordedCurves, ending: str) -> None:
     file = tmp_path / f"curves.{ending}"
     write_record(record.curves, file)
     again = read_record(file)
@@ -82,7 +82,7 @@ def test_a_record_is_the_same_after_writing_and_reading(tmp_path: Path, record: 
 
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 48 * 30), (5, 10 * 30), (48, 30), (1000, 30)])
-def test_time_is_that_of_so_many_workers(tmp_path: Path, record: Record, workers: int, seconds: float) -> None:
+def test_time_is_that_of_so_many_workers(tmp_path: Path, record: RecordedCurves, workers: int, seconds: float) -> None:
     sweep = sweep_of(tmp_path)
     one = simulate(sweep, record, workers, yardstick(sweep, record))
     assert one.seconds == pytest.approx(seconds)
@@ -92,7 +92,9 @@ def test_time_is_that_of_so_many_workers(tmp_path: Path, record: Record, workers
 
 @pytest.mark.parametrize("scheduler", ["none", "asha", "hyperband", "median", "promotion"])
 @pytest.mark.parametrize("algorithm", ["random", "sobol", "tpe", "gp"])
-def test_every_searcher_runs_under_every_scheduler(tmp_path: Path, record: Record, algorithm: str, scheduler: str) -> None:
+def test_every_searcher_runs_under_every_scheduler(
+    tmp_path: Path, record: RecordedCurves, algorithm: str, scheduler: str
+) -> None:
     sweep = sweep_of(tmp_path, f"{{algorithm: {algorithm}, trials: 12}}", f"scheduler: {{name: {scheduler}}}\n")
     one, again = (simulate(sweep, record, 3, yardstick(sweep, record)) for _ in range(2))
     assert one.finished + one.stopped == 24
@@ -101,7 +103,7 @@ def test_every_searcher_runs_under_every_scheduler(tmp_path: Path, record: Recor
     assert (scheduler == "none") <= (one.stopped == 0)
 
 
-def test_halving_saves_epochs_and_finds_as_much(tmp_path: Path, record: Record) -> None:
+def test_halving_saves_epochs_and_finds_as_much(tmp_path: Path, record: RecordedCurves) -> None:
     plain = sweep_of(tmp_path)
     halved = sweep_of(tmp_path, more="scheduler: {name: asha, factor: 2}\n")
     measure = yardstick(plain, record)
@@ -110,7 +112,7 @@ def test_halving_saves_epochs_and_finds_as_much(tmp_path: Path, record: Record) 
     assert other.progress[-1][2] == pytest.approx(measure.whole)
 
 
-def test_failures_cost_epochs_and_preemptions_none(tmp_path: Path, record: Record) -> None:
+def test_failures_cost_epochs_and_preemptions_none(tmp_path: Path, record: RecordedCurves) -> None:
     sweep = sweep_of(tmp_path)
     measure = yardstick(sweep, record)
     preempted = simulate(sweep, record, 4, measure, Faults(preemptions=0.3))
@@ -120,11 +122,11 @@ def test_failures_cost_epochs_and_preemptions_none(tmp_path: Path, record: Recor
     assert failing.finished + failing.failed == 48
 
 
-def test_what_was_not_recorded_is_refused(tmp_path: Path, record: Record) -> None:
-    part = Record(curve for curve in record.curves if not (curve.parameters["rank"] == 8 and curve.seed == 1))
+def test_what_was_not_recorded_is_refused(tmp_path: Path, record: RecordedCurves) -> None:
+    part = RecordedCurves(curve for curve in record.curves if not (curve.parameters["rank"] == 8 and curve.seed == 1))
     with pytest.raises(MissingCurve, match=r"no curve of lora \(.*rank 8.*seed 1"):
         simulate(sweep_of(tmp_path), part, 2, yardstick(sweep_of(tmp_path), record))
-    part = Record(curve for curve in record.curves if curve.parameters["rank"] != 8)
+    part = RecordedCurves(curve for curve in record.curves if curve.parameters["rank"] != 8)
     with pytest.raises(MissingCurve, match=r"no trial with method lora, .*rank 8"):
         whole_record(sweep_of(tmp_path), part)
     ranged = sweep_of(tmp_path, "{algorithm: tpe, trials: 5}", rates="{min: 1e-5, max: 1e-2}")
@@ -132,20 +134,20 @@ def test_what_was_not_recorded_is_refused(tmp_path: Path, record: Record) -> Non
         whole_record(ranged, record)
 
 
-def test_a_target_ends_a_replay(tmp_path: Path, record: Record) -> None:
+def test_a_target_ends_a_replay(tmp_path: Path, record: RecordedCurves) -> None:
     sweep = sweep_of(tmp_path, more="budget: {target: {score: 80}}\n")
     one = simulate(sweep, record, 1, yardstick(sweep, record))
     assert "budget.target" in str(one.ended_by)
     assert one.epochs < 144
 
 
-def test_the_front_of_a_replay_keeps_to_the_constraints(tmp_path: Path, record: Record) -> None:
+def test_the_front_of_a_replay_keeps_to_the_constraints(tmp_path: Path, record: RecordedCurves) -> None:
     sweep = sweep_of(tmp_path, "{algorithm: tpe, trials: 10}", "constraints: {trainable_parameters: {max: 900}}\n")
     one = simulate(sweep, record, 2, yardstick(sweep, record))
     assert max(summary.counts["trainable_parameters"] for summary in one.summaries) <= 900
 
 
-def test_a_sweep_s_folder_becomes_a_record(tmp_path: Path, record: Record) -> None:
+def test_a_sweep_s_folder_becomes_a_record(tmp_path: Path, record: RecordedCurves) -> None:
     sweep = sweep_of(tmp_path)
     plan = make_plan(sweep, Planner(sweep, counted))
     folder = tmp_path / "run"
@@ -171,7 +173,7 @@ def test_a_sweep_s_folder_becomes_a_record(tmp_path: Path, record: Record) -> No
 
 
 def test_a_sweep_s_folder_is_replayed_as_its_file_is(
-    tmp_path: Path, record: Record, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, record: RecordedCurves, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -198,12 +200,12 @@ def test_a_sweep_s_folder_is_replayed_as_its_file_is(
     assert "holds no sweep's journal" in capsys.readouterr().err
 
 
-def test_a_replay_knows_no_more_beforehand_than_a_sweep_does(tmp_path: Path, record: Record) -> None:
+def test_a_replay_knows_no_more_beforehand_than_a_sweep_does(tmp_path: Path, record: RecordedCurves) -> None:
     measured = [
         replace(curve, counts={**curve.counts, "step_seconds": 0.1, "peak_memory_bytes": 1e9}) for curve in record.curves
     ]
     sweep = sweep_of(tmp_path, more="objectives: {score: maximize, step_seconds: minimize, trainable_parameters: minimize}\n")
-    plan = make_plan(sweep, planner_of(sweep, Record(measured)))
+    plan = make_plan(sweep, planner_of(sweep, RecordedCurves(measured)))
     assert {name for one in plan.configurations for name in one.known} == {*counted(plan.trials[0].run).known()}
     bounded = sweep_of(tmp_path, more="constraints: {estimated_memory_bytes: {max: 1}}\n")
     with pytest.raises(SweepError, match=r"sweep.yaml:8: constraints.estimated_memory_bytes: a record holds no such count"):
@@ -211,7 +213,7 @@ def test_a_replay_knows_no_more_beforehand_than_a_sweep_does(tmp_path: Path, rec
 
 
 def test_a_strategy_that_seldom_comes_so_far_is_not_judged_by_when_it_does(
-    tmp_path: Path, record: Record, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, record: RecordedCurves, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep_of(tmp_path, "{algorithm: random, trials: 2}")
     write_record(record.curves, tmp_path / "curves.csv")
@@ -224,7 +226,7 @@ def test_a_strategy_that_seldom_comes_so_far_is_not_judged_by_when_it_does(
 
 
 def test_the_command_replays_and_refuses_in_a_sentence(
-    tmp_path: Path, record: Record, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, record: RecordedCurves, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep_of(tmp_path, "{algorithm: random, trials: 12}")
     write_record(record.curves, tmp_path / "curves.csv")
@@ -239,7 +241,7 @@ def test_the_command_replays_and_refuses_in_a_sentence(
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_stopped_trial_spares_the_others_of_its_configuration(tmp_path: Path, record: Record) -> None:
+def test_a_stopped_trial_spares_the_others_of_its_configuration(tmp_path: Path, record: RecordedCurves) -> None:
     sweep = sweep_of(tmp_path, more="scheduler: {name: asha, factor: 2}\n")
     one = simulate(sweep, record, 1, yardstick(sweep, record))
     whole = {summary.configuration for summary in one.summaries}
@@ -249,7 +251,7 @@ def test_a_stopped_trial_spares_the_others_of_its_configuration(tmp_path: Path, 
     assert one.epochs == one.finished * 3 + one.stopped / 2
 
 
-def test_what_was_spared_counts_as_the_average_on_its_task(tmp_path: Path, record: Record) -> None:
+def test_what_was_spared_counts_as_the_average_on_its_task(tmp_path: Path, record: RecordedCurves) -> None:
     first, second, third = make_plan(sweep_of(tmp_path), Planner(sweep_of(tmp_path), counted)).configurations[:3]
     sweep = sweep_of(tmp_path)
     planner = Planner(sweep, counted)

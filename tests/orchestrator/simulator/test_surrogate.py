@@ -11,7 +11,7 @@ from craft.spec import RunSpec
 from orchestrator import simulate as command
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.simulator.curves import MissingCurve, Record, write_record
+from orchestrator.simulator.curves import MissingCurve, RecordedCurves, write_record
 from orchestrator.simulator.nearest import Nearest
 from orchestrator.simulator.yardstick import everything, whole_record
 from orchestrator.sweepfile.space import Point
@@ -20,7 +20,7 @@ from tests.orchestrator.simulator.test_simulation import RANKS, RATES, counted, 
 WIDE = "{min: 1e-5, max: 1e-2, distribution: log_uniform}"
 
 
-def nearest_of(record: Record) -> Nearest:
+def nearest_of(record: RecordedCurves) -> Nearest:
     return Nearest(record, ["rank", "learning_rate"], counted)
 
 

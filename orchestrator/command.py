@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from orchestrator.driver.options import cluster_address
 from orchestrator.record.tracking_uri import redact
 from orchestrator.review.pick import NothingMeets
-from orchestrator.run import QUIET
 
 GOOD, NOTHING, WRONG, STOPPED = 0, 1, 2, 130
 WIDTH = 160
@@ -66,3 +66,23 @@ def answer(
     except KeyboardInterrupt:
         errors.print(stopped or "stopped")
         return STOPPED
+
+
+# Libraries read these when they are imported: progress bars, banners and usage reports have no place on the screen.
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def joinable(text: str) -> str:
+    """`--address` as the parser takes it."""
+    try:
+        return cluster_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
