@@ -65,9 +65,9 @@ import json, sys
 from pathlib import Path
 from safetensors.torch import load_file
 import torch
-from craft.adapters import load_adapter
-from craft.encoding import Collator, encode_split
-from craft.evaluation import predict
+from craft.trainer.adapter_folder import load_adapter
+from craft.scoring.encoding import Collator, encode_split
+from craft.scoring.evaluation import predict
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits

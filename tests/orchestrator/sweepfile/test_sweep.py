@@ -316,7 +316,7 @@ def test_names_of_shipped_sweeps_are_their_own() -> None:
 
 def test_checking_a_file_loads_nothing_heavy(tmp_path: Path) -> None:
     program = (
-        "import sys, json; from orchestrator.sweepfile.sweep import load_sweep; load_sweep(sys.argv[1]);"
+        "import sys, json; from orchestrator.sweepfile.load import load_sweep; load_sweep(sys.argv[1]);"
         "print(json.dumps([name for name in ('torch','transformers','peft','datasets','ray','mlflow','optuna','numpy') "
         "if name in sys.modules]))"
     )

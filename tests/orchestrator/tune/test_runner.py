@@ -193,7 +193,7 @@ def test_a_second_driver_is_refused(ran: Ran) -> None:
     from orchestrator.record.lock import FolderInUse
     from orchestrator.tune.runner import run_sweep
 
-    code = "import sys, time, pathlib; from orchestrator.record.ledger import one_driver\n"
+    code = "import sys, time, pathlib; from orchestrator.record.lock import one_driver\n"
     code += "with one_driver(pathlib.Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", code, str(ran.folder)], stdout=subprocess.PIPE, text=True)
     try:

@@ -175,7 +175,7 @@ def test_a_process_that_hangs_without_the_interpreter_is_ended(tmp_path: Path, s
 import ctypes, json, sys, tempfile
 from pathlib import Path
 from craft.spec import RunSpec
-from orchestrator.trial import TrialSpec
+from orchestrator.plan.trial import TrialSpec
 from orchestrator.worker import WorkerSettings, work
 spec = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
 def train(*arguments, **named):
