@@ -176,7 +176,8 @@ import ctypes, json, sys, tempfile
 from pathlib import Path
 from craft.spec import RunSpec
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.worker import WorkerSettings, work
+from orchestrator.worker.settings import WorkerSettings
+from orchestrator.worker.worker import work
 spec = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
 def train(*arguments, **named):
     ctypes.PyDLL(None).usleep(2_000_000)
