@@ -1,4 +1,4 @@
-"""What the commands that look back at sweeps share: where sweeps are looked up, and how a call ends.
+"""What commands share: quiet libraries, an address, where sweeps are looked up, and how a call ends.
 
 Exit status: 0 done; 1 the sweep has nothing of that kind (yet); 2 the call is wrong; 130 stopped by Ctrl-C. A mistake is a
 sentence on stderr, never a traceback, and holds no password.
@@ -15,7 +15,17 @@ from rich.console import Console
 
 from orchestrator.driver.options import cluster_address
 from orchestrator.record.tracking_uri import redact
-from orchestrator.review.pick import NothingMeets
+
+# Libraries read these when they are imported: progress bars, banners and usage reports have no place on the screen.
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
 
 GOOD, NOTHING, WRONG, STOPPED = 0, 1, 2, 130
 WIDTH = 160
@@ -23,7 +33,7 @@ WIDTH = 160
 
 
 def flags_for(name: str, about: str, examples: str) -> argparse.ArgumentParser:
-    """A command's parser with the flags by which `sweep_record.find_sweep` looks a sweep up."""
+    """A command's parser with the flags by which `review.past_sweep.find_sweep` looks a sweep up."""
     flags = argparse.ArgumentParser(
         prog=f"python -m orchestrator.{name}",
         description=about,
@@ -48,6 +58,8 @@ def answer(
     Args:
         stopped: what Ctrl-C leaves behind, in words.
     """
+    from orchestrator.review.pick import NothingMeets  # loads numpy, which the command line of a sweep need not wait for
+
     given = flags.parse_args(arguments)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -66,18 +78,6 @@ def answer(
     except KeyboardInterrupt:
         errors.print(stopped or "stopped")
         return STOPPED
-
-
-# Libraries read these when they are imported: progress bars, banners and usage reports have no place on the screen.
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "TOKENIZERS_PARALLELISM": "false",
-    "GIT_PYTHON_REFRESH": "quiet",
-}
 
 
 def joinable(text: str) -> str:
