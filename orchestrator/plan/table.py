@@ -79,7 +79,7 @@ def _print_bounds(plan: Plan, console: Console) -> None:
         highlight=False,
     )
     if plan.earlier:
-        names = ", ".join(sweep.search.warm_start)
+        names = ", ".join(sweep.search.learn_from)
         console.print(f"it begins with {len(plan.earlier)} results of {names}", highlight=False)
     if plan.dropped:
         total = len(plan.dropped) + len(plan.probed)

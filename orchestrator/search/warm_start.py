@@ -1,4 +1,4 @@
-"""Results of earlier sweeps, for a searcher that learns to begin with: `search.warm_start: [run folder or sweep's name]`.
+"""Results of earlier sweeps, for a searcher that learns to begin with: `search.learn_from: [run folder or sweep's name]`.
 
 A configuration of an earlier sweep counts if it is complete, and if it is a point of this sweep's space: the same method, every
 dimension's value allowed here, and whatever this file fixes fixed there to the same. Model, protocol and tasks must be the same
@@ -33,7 +33,7 @@ def planned(sweep: Sweep, planner: Planner | None = None) -> Plan:
     """The plan of `sweep`, with what its searcher begins with; raises as `make_plan` and `earlier_results` do."""
     planner = planner or Planner(sweep)
     plan = make_plan(sweep, planner)
-    if plan.adaptive and sweep.search.warm_start:
+    if plan.adaptive and sweep.search.learn_from:
         plan.earlier.extend(earlier_results(sweep, planner))
     return plan
 
@@ -45,8 +45,8 @@ def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
         SweepError: there is no such sweep, it is of another model, protocol or tasks, or none of it lies in this space.
     """
     found: list[Earlier] = []
-    for index, name in enumerate(sweep.search.warm_start):
-        where = f"{sweep.where(('search', 'warm_start', index))}: search.warm_start.{index}"
+    for index, name in enumerate(sweep.search.learn_from):
+        where = f"{sweep.where(('search', 'learn_from', index))}: search.learn_from.{index}"
         try:
             record = _find(name, sweep)
             complete = [one for one in record.summaries if one.complete or one.screened]

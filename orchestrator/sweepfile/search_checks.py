@@ -37,10 +37,11 @@ def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mista
     algorithm = search.get("algorithm", "grid")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         return []
-    if search.get("warm_start") and not ALGORITHMS[algorithm].learns:
+    given = next((key for key in ("learn_from", "warm_start") if search.get(key)), None)
+    if given and not ALGORITHMS[algorithm].learns:
         able = ", ".join(name for name, row in ALGORITHMS.items() if row.learns)
         message = f"{algorithm} learns nothing from results; drop it, or take one that learns: {able}"
-        return [Mistake(("search", "warm_start"), message)]
+        return [Mistake(("search", given), message)]
     if ALGORITHMS[algorithm].samples:
         if search.get("trials") is None:
             return [Mistake(("search",), f"{algorithm} needs trials: how many configurations to draw, as in trials: 64")]

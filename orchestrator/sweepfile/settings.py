@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_serializer, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_serializer, model_validator
 
 from craft.settings import Settings
 from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
@@ -19,7 +19,19 @@ class SearchSettings(Settings):
     algorithm: str = "grid"
     trials: int | None = Field(None, gt=0, le=100_000)
     seed: int = Field(0, ge=0, lt=2**32)
-    warm_start: tuple[str, ...] = Field((), description="earlier sweeps to learn from: their folders or names")
+    learn_from: tuple[str, ...] = Field(
+        (),
+        # Files and stored sweeps from before the rename say `warm_start`.
+        validation_alias=AliasChoices("learn_from", "warm_start"),
+        description="earlier sweeps (folders or names) whose results the searcher starts with",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name_only(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "learn_from" in given and "warm_start" in given:
+            raise ValueError("has learn_from and warm_start; warm_start is the old name of learn_from, so keep learn_from")
+        return given
 
     @field_validator("algorithm")
     @classmethod

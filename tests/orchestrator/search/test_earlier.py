@@ -62,19 +62,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_points_of_this_space_are_told_with_their_search_scores(folder: Path) -> None:
-    plan = plan_of(folder, "second", RANGE, "{algorithm: tpe, trials: 3, warm_start: [first]}")
+    plan = plan_of(folder, "second", RANGE, "{algorithm: tpe, trials: 3, learn_from: [first]}")
     # Without dropout, ranks 1 and 2, rates within the range: the others are no points of this space.
     assert len(plan.earlier) == 2 * 3
     for one in plan.earlier:
         rank, rate = one.point.parameters["rank"], one.point.training["learning_rate"]
         assert one.values["trainable_parameters"] == 100 * rank
         assert one.values["score"] == pytest.approx(80 - 8 * abs(math.log10(rate) + 3) + rank)
-    by_path = plan_of(folder, "second", RANGE, f"{{algorithm: tpe, trials: 3, warm_start: ['{folder / 'first'}']}}")
+    by_path = plan_of(folder, "second", RANGE, f"{{algorithm: tpe, trials: 3, learn_from: ['{folder / 'first'}']}}")
     assert by_path.earlier == plan.earlier
 
 
 def test_the_study_has_each_result_once_however_often_it_is_resumed(folder: Path) -> None:
-    search = "{algorithm: tpe, trials: 3, warm_start: [first]}"
+    search = "{algorithm: tpe, trials: 3, learn_from: [first]}"
     for _ in range(2):
         seen = run_all(propose(plan_of(folder, "second", RANGE, search), folder / "second"), at_most=2)
     trials = stored(folder / "second")
@@ -94,7 +94,7 @@ def test_what_is_learnt_is_used(folder: Path, algorithm: str) -> None:
     )
     more = "tasks: [toy/acceptability]\nobjectives: {score: maximize}\n"
     cold = plan_of(folder, "cold", space, f"{{algorithm: {algorithm}, trials: 6}}", more)
-    warm = plan_of(folder, "warm", space, f"{{algorithm: {algorithm}, trials: 6, warm_start: [first]}}", more)
+    warm = plan_of(folder, "warm", space, f"{{algorithm: {algorithm}, trials: 6, learn_from: [first]}}", more)
 
     def answer(one) -> dict[str, float]:
         return {"score": 80 - 8 * abs(math.log10(one.training["learning_rate"]) + 3) + one.parameters["rank"]}
@@ -106,20 +106,20 @@ def test_what_is_learnt_is_used(folder: Path, algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("space", "search", "more", "message"),
     [
-        (RANGE, "{algorithm: tpe, trials: 3, warm_start: [frist]}", "tasks: [toy/acceptability]\n", "is no sweep .*frist"),
+        (RANGE, "{algorithm: tpe, trials: 3, learn_from: [frist]}", "tasks: [toy/acceptability]\n", "is no sweep .*frist"),
         (
             RANGE,
-            "{algorithm: tpe, trials: 3, warm_start: [first]}",
+            "{algorithm: tpe, trials: 3, learn_from: [first]}",
             "tasks: [toy/sentiment]\n",
             "of the tasks toy/acceptability",
         ),
         (
             RANGE,
-            "{algorithm: tpe, trials: 3, warm_start: [first]}",
+            "{algorithm: tpe, trials: 3, learn_from: [first]}",
             "tasks: [toy/acceptability]\ntraining: {epochs: 9}\n",
             "none of the 23 complete configurations of first is a point of this space",
         ),
-        (RANGE, "{algorithm: random, trials: 3, warm_start: [first]}", "tasks: [toy/acceptability]\n", "random learns nothing"),
+        (RANGE, "{algorithm: random, trials: 3, learn_from: [first]}", "tasks: [toy/acceptability]\n", "random learns nothing"),
     ],
 )
 def test_what_says_nothing_here_is_refused(folder: Path, space: str, search: str, more: str, message: str) -> None:
