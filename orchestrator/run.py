@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from orchestrator.command import QUIET, joinable
-from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import check_resume
 from orchestrator.record.tracking_uri import redact, resolve_uri
 from orchestrator.sweepfile.load import load_sweep
@@ -184,7 +184,7 @@ def _overrides(given: argparse.Namespace) -> list[str]:
 
 def _may_go_on(given: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
     """Whether this is a resume; refuses what would mix two sweeps, asks where it can."""
-    if not (folder / EFFECTIVE_FILE).exists():
+    if not SweepFolder(folder).effective.exists():
         return given.resume
     check_resume(folder, sweep)
     if given.resume:
@@ -217,7 +217,7 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError):
-        if folder in missing and not (folder / "ledger.jsonl").exists():
+        if folder in missing and not SweepFolder(folder).ledger.exists():
             shutil.rmtree(folder, ignore_errors=True)
             _take_back(missing[1:])
         raise

@@ -28,7 +28,7 @@ from orchestrator.driver.tally import trial_name
 from orchestrator.plan.configuration import Dropped
 from orchestrator.plan.parameters import flatten
 from orchestrator.plan.plan import Plan
-from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
 from orchestrator.record.manifest import make_manifest
@@ -40,7 +40,7 @@ from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
 from orchestrator.review.front_tables import markdown, terminal_table
 from orchestrator.review.front_words import caption
-from orchestrator.tools.quiet import LOG_FILE, noise_to_log
+from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tune.runner import run_sweep
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
     """
     folder, sweep = options.folder, plan.sweep
     uri = resolve_uri(tracking_uri)
-    with one_driver(folder), noise_to_log(folder) as screen:
+    with one_driver(folder), noise_to_log(SweepFolder(folder).log) as screen:
         fingerprints = _prepare(plan, options, console)
         _write_effective(plan, uri)
         tracker = Tracker(uri, sweep.name, folder)
@@ -127,7 +127,7 @@ def _prepare(plan: Plan, options: RunOptions, console: Console) -> dict[str, str
 def _write_effective(plan: Plan, uri: str) -> None:
     tracking = plan.sweep.tracking.model_copy(update={"uri": redact(uri)})
     text = plan.sweep.model_copy(update={"tracking": tracking}).to_yaml()
-    with replacing(plan.sweep.folder / EFFECTIVE_FILE) as aside:
+    with replacing(SweepFolder(plan.sweep.folder).effective) as aside:
         aside.write_text(f"# The effective sweep file: what {plan.sweep.name} runs with, defaults written out.\n{text}")
 
 
@@ -144,7 +144,7 @@ def _info(plan: Plan, fingerprints: dict[str, str]) -> dict[str, Any]:
         "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
         "trials": plan.expected_trials,
         "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.seeds, data=fingerprints),
-        "sweep_yaml": (sweep.folder / EFFECTIVE_FILE).read_text(),
+        "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(),
     }
 
 
@@ -187,18 +187,18 @@ def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> 
 
 def _page(folder: Path, uri: str) -> list[Path]:
     """`front.html`, by the dashboards in a process of their own: they may not be imported here."""
-    page = folder / "front.html"
+    page = SweepFolder(folder).page
     if "@" in uri:
-        log.warning("front.html is left out: the store's address holds a password, which a command line would show to others")
+        log.warning("%s is left out: the store's address holds a password, which the command line would show", page.name)
         return []
     command = [sys.executable, "-m", "dashboards", "export", folder.name, "--tracking-uri", uri, "--to", str(page)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PAGE_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
-        log.exception("front.html could not be made")
+        log.exception("%s could not be made", page.name)
         return []
     if done.returncode:
-        log.error("front.html could not be made: %s", redact(done.stderr or done.stdout))
+        log.error("%s could not be made: %s", page.name, redact(done.stderr or done.stdout))
         return []
     return [page]
 
@@ -225,7 +225,7 @@ def _show(
     if files:
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"runs and adapters: mlflow ui --backend-store-uri {redact(uri)}", markup=False, soft_wrap=True)
-    console.print(f"log: {shown_path(folder / LOG_FILE)}", markup=False, soft_wrap=True)
+    console.print(f"log: {shown_path(SweepFolder(folder).log)}", markup=False, soft_wrap=True)
 
 
 def _show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, again: str) -> None:

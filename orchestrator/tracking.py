@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.record.folder import JOURNAL
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError, redact
 from orchestrator.tools.journal import JournalBusy, read
@@ -36,9 +36,10 @@ def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
     Raises:
         TrackingError: there is no journal there, or its store must be named because the journal keeps no passwords.
     """
-    opened = next((event for event, _ in read(folder / JOURNAL)), None)
+    journal = SweepFolder(folder).journal
+    opened = next((event for event, _ in read(journal)), None)
     if opened is None or opened.get("kind") != "opened":
-        raise TrackingError(f"{folder} holds no {JOURNAL}: give the folder of a sweep, as in runs/NAME")
+        raise TrackingError(f"{folder} holds no {journal.name}: give the folder of a sweep, as in runs/NAME")
     target = uri or opened["uri"]
     if "***@" in target:
         raise TrackingError(f"the journal keeps no passwords ({target}); give --tracking-uri with the whole address")

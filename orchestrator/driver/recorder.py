@@ -21,6 +21,7 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import Status, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.results.summary import Summary, summarize
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
 
 log = logging.getLogger(__name__)
-
-ADAPTERS_FOLDER = "adapters"
-"""Where the driver keeps copies of adapters that it cannot read where they are stored."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -292,7 +290,7 @@ class Recorder:
         if self._tracker is None or not settled:
             return
         # Storage by URI: the driver's own copy, if it came to make one.
-        copies = self._ledger.path.parent / ADAPTERS_FOLDER
+        copies = SweepFolder(self._ledger.path.parent).adapters
         noted = {key: str(result.facts["adapter"]) for key, result in settled.items() if "adapter" in result.facts}
         adapters = {key: copies / key / ADAPTER_FOLDER if "://" in adapter else Path(adapter) for key, adapter in noted.items()}
         self._track("settle", settled, {key: path for key, path in adapters.items() if path.is_dir()})

@@ -1,7 +1,86 @@
-"""`SweepFolder`: the folder `runs/NAME` of a sweep, and the name of every file in it."""
+"""`SweepFolder`: the folder `runs/NAME` of a sweep, and the name of every file and folder in it.
+
+These names are a format: older sweeps are read by them. No other module spells them.
+"""
 
 from __future__ import annotations
 
-JOURNAL = "journal.jsonl"
+from dataclasses import dataclass
+from pathlib import Path
 
 EFFECTIVE_FILE = "sweep.yaml"
+"""Also the name of that file as an artifact in the tracking store."""
+JOURNAL_FILE = "journal.jsonl"
+FRONT_CSV, FRONT_TEX, FRONT_PNG, FRONT_HTML = "front.csv", "front.tex", "front.png", "front.html"
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The paths inside a sweep's folder. It makes nothing and asks nothing of the disk."""
+
+    path: Path
+
+    @property
+    def effective(self) -> Path:
+        """The effective sweep file: the sweep with every default written out."""
+        return self.path / EFFECTIVE_FILE
+
+    @property
+    def ledger(self) -> Path:
+        """How each trial ended (`orchestrator.record.ledger`)."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        """The events of the sweep, in order (`orchestrator.record.tracker`)."""
+        return self.path / JOURNAL_FILE
+
+    @property
+    def cursor(self) -> Path:
+        """How much of the journal each tracking store has taken (`orchestrator.record.shipper`)."""
+        return self.path / "tracking.cursor.json"
+
+    @property
+    def refused(self) -> Path:
+        """The events that the tracking store refused, with its reasons."""
+        return self.path / "tracking.refused.jsonl"
+
+    @property
+    def study(self) -> Path:
+        """The searcher's Optuna study (`orchestrator.search.study`)."""
+        return self.path / "study.db"
+
+    @property
+    def log(self) -> Path:
+        """Messages of libraries, and everything that is printed beside the display."""
+        return self.path / "sweep.log"
+
+    @property
+    def lock(self) -> Path:
+        """The lock that the driver holds (`orchestrator.record.lock`)."""
+        return self.path / ".lock"
+
+    @property
+    def driver(self) -> Path:
+        """The process and the machine of the driver that holds the lock."""
+        return self.path / ".driver.json"
+
+    @property
+    def ray(self) -> Path:
+        """Checkpoints of the trials, unless the sweep's `storage` names another place for them."""
+        return self.path / "ray"
+
+    @property
+    def adapters(self) -> Path:
+        """Copies of adapters, by trial key, that the driver cannot read where they are stored."""
+        return self.path / "adapters"
+
+    @property
+    def scratch(self) -> Path:
+        """Working files of the trials that run at the moment, by trial key."""
+        return self.path / "scratch"
+
+    @property
+    def page(self) -> Path:
+        """The sweep's page, as one file."""
+        return self.path / FRONT_HTML

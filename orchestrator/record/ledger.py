@@ -11,16 +11,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.folder import SweepFolder
 from orchestrator.tools.journal import Journal, read
-
-LEDGER_FILE = "ledger.jsonl"
 
 
 class Ledger:
     """Results of trials in `folder/ledger.jsonl`; the last line of a key is the one that holds."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / LEDGER_FILE
+        self.path = SweepFolder(folder).ledger
         self._journal: Journal | None = None
 
     def results(self) -> dict[str, TrialResult]:

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-LOCK_FILE = ".lock"
-
-DRIVER_FILE = ".driver.json"
+from orchestrator.record.folder import SweepFolder
 
 
 class FolderInUse(ValueError):
@@ -34,14 +32,14 @@ def one_driver(folder: Path) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK_FILE)
+    lock = FileLock(SweepFolder(folder).lock)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise FolderInUse(
             f"{folder} is in use by {_holder(folder)}. Wait for it, stop it with Ctrl-C, or give this sweep another --name."
         ) from None
-    driver = folder / DRIVER_FILE
+    driver = SweepFolder(folder).driver
     try:
         driver.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         _held.add(held)
@@ -57,7 +55,7 @@ _held: set[tuple[int, Path]] = set()
 
 def _holder(folder: Path) -> str:
     try:
-        holder = json.loads((folder / DRIVER_FILE).read_text())
+        holder = json.loads(SweepFolder(folder).driver.read_text())
         return f"process {holder['pid']} on {holder['host']}"
     except (OSError, ValueError, KeyError):
         return "another process"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.artifacts import store_json, store_path
+from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.mlflow_text import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, named, stored_name, with_pictures
 from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.tools.escaping import paragraphs, plain
@@ -104,7 +105,7 @@ class MlflowWriter:
     def _on_sweep_started(self, event: Event) -> None:
         run = self._ensure("sweep", self._sweep, self._sweep, event, parent=None, tags={})
         info = dict(event["info"])
-        for name, artifact in (("manifest", "manifest.json"), ("sweep_yaml", "sweep.yaml")):
+        for name, artifact in (("manifest", "manifest.json"), ("sweep_yaml", EFFECTIVE_FILE)):
             if info.get(name):
                 store_json(self._client, run.id, info.pop(name), artifact)
         self._params(run, flatten(info))

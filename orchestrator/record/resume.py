@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.folder import SweepFolder
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
@@ -47,7 +47,7 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
     Raises:
         SweepError: it is another sweep; with the differences.
     """
-    stored = folder / EFFECTIVE_FILE
+    stored = SweepFolder(folder).effective
     if not stored.exists():
         return
     try:

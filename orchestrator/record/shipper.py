@@ -17,14 +17,13 @@ import time
 from pathlib import Path
 
 from craft.disk import replacing
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.mlflow_writer import MlflowWriter, is_lost, is_missing, is_refusal
 from orchestrator.record.tracking_uri import redact
 from orchestrator.tools.journal import Event, Journal, read
 
 log = logging.getLogger(__name__)
 
-CURSOR = "tracking.cursor.json"
-REFUSED = "tracking.refused.jsonl"
 BATCH = 500
 LINGER_S = 0.5
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -32,17 +31,20 @@ TRIES = 5
 
 
 class Shipper(threading.Thread):
-    """Ships `folder/journal` to the store at `uri`. `waiting` counts events not yet taken; `trouble` says why, if known."""
+    """Ships the journal of the sweep in `folder` to the store at `uri`.
 
-    def __init__(self, folder: Path, journal: str, uri: str, opened: Event, artifact_root: Path | None) -> None:
+    `waiting` counts the events that the store has not taken yet; `trouble` says why, if that is known.
+    """
+
+    def __init__(self, folder: Path, uri: str, opened: Event, artifact_root: Path | None) -> None:
         super().__init__(name="tracking-shipper", daemon=True)
         self.trouble: str | None = None
-        self._folder, self._path, self._uri = folder, folder / journal, uri
+        self._folder, self._path, self._uri = SweepFolder(folder), SweepFolder(folder).journal, uri
         self._opened, self._artifact_root = opened, artifact_root
         self._change = threading.Condition()
         self._closing = self._stopped = False
         self._offset = self._saved_offset()
-        self._refused = [event for event, _ in read(folder / REFUSED)]
+        self._refused = [event for event, _ in read(self._folder.refused)]
         self._retry_refused = bool(self._refused)
         self._waiting = sum(1 for _ in read(self._path, self._offset))
         self._writer: MlflowWriter | None = None
@@ -143,7 +145,7 @@ class Shipper(threading.Thread):
         reason = redact(f"{type(error).__name__}: {error}")[:1000]
         log.error("tracking store refuses a %s event: %s", event.get("kind"), reason)
         self._refused.append(event)
-        with Journal(self._folder / REFUSED) as refused:
+        with Journal(self._folder.refused) as refused:
             refused.append({**event, "reason": reason})
 
     def _offer_refused(self) -> None:
@@ -157,14 +159,14 @@ class Shipper(threading.Thread):
                 log.info("still refused: %s", redact(str(error)))
                 left.append(event)
                 self._writer.reconnect()
-        with replacing(self._folder / REFUSED) as aside, Journal(aside) as refused:
+        with replacing(self._folder.refused) as aside, Journal(aside) as refused:
             refused.extend(left)
         with self._change:
             self._refused, self._retry_refused = left, False
             self._change.notify_all()
 
     def _connect(self) -> MlflowWriter:
-        writer = MlflowWriter(self._uri, self._opened, self._folder, self._artifact_root)
+        writer = MlflowWriter(self._uri, self._opened, self._folder.path, self._artifact_root)
         if self._offset and not writer.knows_sweep:
             # The store was emptied or replaced since: it gets the whole record.
             with self._change:
@@ -181,14 +183,14 @@ class Shipper(threading.Thread):
 
     def _saved_offset(self) -> int:
         try:
-            offset = int(json.loads((self._folder / CURSOR).read_text())[redact(self._uri)])
+            offset = int(json.loads(self._folder.cursor.read_text())[redact(self._uri)])
         except (OSError, ValueError, KeyError, TypeError):
             return 0
         size = self._path.stat().st_size if self._path.exists() else 0
         return offset if 0 <= offset <= size else 0
 
     def _save_offset(self) -> None:
-        path = self._folder / CURSOR
+        path = self._folder.cursor
         try:
             known = json.loads(path.read_text()) if path.exists() else {}
         except ValueError:

@@ -17,7 +17,7 @@ from typing import Any
 from craft.results import PREDICTIONS_FOLDER
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.record.folder import JOURNAL
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.shipper import Shipper
 from orchestrator.record.tracking_uri import TrackingError, redact, redacted, resolve_uri, sqlite_file
 from orchestrator.tools.journal import Event, Journal, read
@@ -47,7 +47,7 @@ class Tracker:
         self.uri = resolve_uri(uri)
         self.folder = folder.resolve()
         self._lock = threading.Lock()
-        self._journal = Journal(self.folder / JOURNAL)
+        self._journal = Journal(SweepFolder(self.folder).journal)
         self._unwritten: list[Event] = []
         self._last_step: dict[tuple[str, str], int] = {}
         self._open_trials: dict[str, None] = {}
@@ -60,7 +60,7 @@ class Tracker:
         self.sweep_id: str = opened["sweep_id"]
         file = sqlite_file(self.uri)
         root = artifact_root or (file.parent if file else Path.cwd()) / "mlartifacts"
-        self._shipper = Shipper(self.folder, JOURNAL, self.uri, opened, root)
+        self._shipper = Shipper(self.folder, self.uri, opened, root)
         self._shipper.start()
 
     @property

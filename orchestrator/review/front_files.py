@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
 from orchestrator.results.summary import Objectives, Summary
 from orchestrator.review.front_tables import latex, write_csv
 
@@ -14,7 +15,7 @@ def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Pa
     from orchestrator.review.front_picture import write_png
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"front.{suffix}" for suffix in ("csv", "tex", "png")]
+    paths = [folder / name for name in (FRONT_CSV, FRONT_TEX, FRONT_PNG)]
     write_csv(summaries, objectives, paths[0])
     paths[1].write_text(latex(summaries, objectives))
     write_png(summaries, objectives, paths[2], title)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.record.folder import FRONT_CSV
 from orchestrator.results.intervals import Interval
 from orchestrator.results.pareto import Direction
 from orchestrator.results.summary import Objectives, Summary
@@ -67,7 +68,7 @@ def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 
         row = [_mark(summary), full_label(summary), *(shown(summary, name) for name in objectives), *values, trials(summary)]
         lines.append("| " + " | ".join(map(plain, row)) + " |")
     if len(rows) > limit:
-        lines.append(f"\n{len(rows) - limit} more configurations are in `front.csv`.")
+        lines.append(f"\n{len(rows) - limit} more configurations are in `{FRONT_CSV}`.")
     return "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
 
 

@@ -20,7 +20,7 @@ import yaml
 from craft.tasks import SUITES
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
-from orchestrator.record.folder import EFFECTIVE_FILE, JOURNAL
+from orchestrator.record.folder import EFFECTIVE_FILE, SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.tracking_uri import redact, resolve_uri, sqlite_file
 from orchestrator.results.front import mark_front
@@ -112,10 +112,10 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
         NoSuchSweep: there is none; TrackingError: the store cannot be read; ValueError: its sweep file cannot.
     """
     path = Path(name)
-    if os.sep in name or (path / EFFECTIVE_FILE).is_file():
+    if os.sep in name or SweepFolder(path).effective.is_file():
         return read_folder(path, tracking_uri)
     folder = Path(storage or DEFAULT_STORAGE) / name
-    if tracking_uri is None and (folder / EFFECTIVE_FILE).is_file():
+    if tracking_uri is None and SweepFolder(folder).effective.is_file():
         return read_folder(folder, None)
     uri = resolve_uri(tracking_uri or DEFAULT_URI)
     file = sqlite_file(uri)
@@ -134,12 +134,12 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
         NoSuchSweep: the folder holds no sweep; ValueError: its file cannot be read.
     """
     folder = folder.absolute()
-    if not (folder / EFFECTIVE_FILE).is_file():
+    if not SweepFolder(folder).effective.is_file():
         raise _no_such_sweep(str(folder), _folders(folder.parent), f"{folder.parent}/")
-    sweep = read_terms(folder / EFFECTIVE_FILE)
+    sweep = read_terms(SweepFolder(folder).effective)
     results = Ledger(folder).results()
     known = {}
-    for event, _ in read(folder / JOURNAL):
+    for event, _ in read(SweepFolder(folder).journal):
         if event.get("kind") == "trial_started":
             names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
             known[event["key"]] = Entry(**{name: event[name] for name in names}, parameters=event["params"], result=None)
@@ -215,10 +215,11 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
 def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) -> Path:
     """The adapter where the ledger says it is, or in the sweep's folder, which may have been moved since."""
     places = [Path(noted)] if noted and "://" not in noted else []
-    for place in [*places, folder / "adapters" / key / ADAPTER_FOLDER]:
+    for place in [*places, SweepFolder(folder).adapters / key / ADAPTER_FOLDER]:
         if place.is_dir():
             return place
-    storages = [str(folder / "ray")] if (folder / "ray").is_dir() else []
+    ray = SweepFolder(folder).ray
+    storages = [str(ray)] if ray.is_dir() else []
     if noted and "://" in noted:
         storages.insert(0, storage_of(noted))
     for storage in storages:

@@ -31,6 +31,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from craft.settings import content_hash
+from orchestrator.record.folder import SweepFolder
 from orchestrator.search.cma import CmaSampler
 from orchestrator.search.dimensions import Encoding
 from orchestrator.search.gp import BlockGp
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STUDY_FILE = "study.db"
 REPEATS = 20
 """After so many suggestions in a row that need no training, the next point is one that has not been asked for, at random."""
 DRAWS = 500
@@ -151,7 +151,7 @@ class StudyProposer:
             storage = InMemoryStorage()
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = StudyFile(folder / STUDY_FILE)
+            self._file = StudyFile(SweepFolder(folder).study)
             storage = JournalStorage(self._file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -19,10 +19,10 @@ from craft.results import Counts
 from craft.settings import content_hash
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, flatten
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.tools.journal import read
 
-JOURNAL = "journal.jsonl"
 NOT_ASKED = ("model", "revision", "protocol", "task", "seed")
 """Parameters of a run that are no part of its configuration; task and seed have columns of their own."""
 BEFOREHAND = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "optimizer_bytes")
@@ -142,7 +142,7 @@ def record_sweep(folder: Path) -> tuple[list[Curve], int]:
     """
     started: dict[str, dict[str, Any]] = {}
     points: dict[str, dict[float, float]] = {}
-    for event, _ in read(folder / JOURNAL):
+    for event, _ in read(SweepFolder(folder).journal):
         if event.get("kind") == "trial_started":
             started[event["key"]] = event
         elif event.get("kind") == "trial_progress":

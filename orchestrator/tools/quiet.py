@@ -15,8 +15,6 @@ from contextlib import closing, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO
 
-LOG_FILE = "sweep.log"
-
 _screens: list[IO[str]] = []
 
 
@@ -41,19 +39,19 @@ class _Log(io.TextIOBase):
 
 
 @contextmanager
-def noise_to_log(folder: Path) -> Iterator[IO[str]]:
-    """Sends stderr, what is printed and all logging to `folder/sweep.log` while inside; gives a stream to what stderr was.
+def noise_to_log(path: Path) -> Iterator[IO[str]]:
+    """Sends stderr, what is printed and all logging to the file `path` while inside; gives a stream to what stderr was.
 
     Inside another one it changes nothing and gives that one's stream.
     """
     if _screens:
         yield _screens[-1]
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     saved = os.dup(2)
     root = logging.getLogger()
-    with closing(_Log(folder / LOG_FILE)) as log, os.fdopen(os.dup(saved), "w", buffering=1) as screen:
+    with closing(_Log(path)) as log, os.fdopen(os.dup(saved), "w", buffering=1) as screen:
         handler = logging.StreamHandler(log)
         handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
         os.dup2(log.fileno(), 2)

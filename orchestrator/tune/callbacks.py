@@ -21,9 +21,10 @@ import ray
 from ray import tune
 
 from orchestrator.driver.options import RunOptions
-from orchestrator.driver.recorder import ADAPTERS_FOLDER, Recorder, with_facts
+from orchestrator.driver.recorder import Recorder, with_facts
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, local_adapter, within
+from orchestrator.record.folder import SweepFolder
 from orchestrator.tune.cluster import share
 from orchestrator.tune.team import TeamTraining
 from orchestrator.worker import crash
@@ -114,7 +115,9 @@ class Recording(tune.Callback):
         parts = (f"attempt-{self._attempt}", result.key, checkpoint, ADAPTER_FOLDER)
         adapter = None
         try:
-            adapter = local_adapter(self._run.storage, posixpath.join(*parts), self._run.folder / ADAPTERS_FOLDER / result.key)
+            adapter = local_adapter(
+                self._run.storage, posixpath.join(*parts), SweepFolder(self._run.folder).adapters / result.key
+            )
         except OSError:
             log.exception(
                 "the adapter of trial %s cannot be read back from %s; its result counts", result.key, self._run.storage
@@ -134,7 +137,7 @@ class Recording(tune.Callback):
                 trial.run_metadata.num_failures -= 1
 
     def _why(self, trial: Any) -> str:
-        return crash.describe(_error_of(trial), self._run.folder / "scratch" / trial.config["key"] / STDERR_FILE)
+        return crash.describe(_error_of(trial), SweepFolder(self._run.folder).scratch / trial.config["key"] / STDERR_FILE)
 
 
 class Stopper(tune.Stopper):

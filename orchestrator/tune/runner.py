@@ -30,6 +30,7 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.recorder import Recorder, Tracker
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import attempts, check_writable
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
 from orchestrator.results.search_values import SearchValues
@@ -82,7 +83,7 @@ def run_sweep(
             trial; a trial has more workers than examples in a micro-batch; a cluster does not answer.
     """
     folder = options.folder.absolute()
-    storage = options.storage or str(folder / "ray")
+    storage = options.storage or str(SweepFolder(folder).ray)
     storage = storage if "://" in storage else str(Path(storage).absolute())
     _check_workers(plan)
     with one_driver(folder):
@@ -91,13 +92,16 @@ def run_sweep(
             raise ValueError(f"{folder} holds a sweep already. Go on with it by --resume, or start afresh with another --name.")
         check_writable(storage)
         try:
-            with noise_to_log(folder) as screen, Display(plan.expected_trials, screen, options.verbosity) as display:
+            with (
+                noise_to_log(SweepFolder(folder).log) as screen,
+                Display(plan.expected_trials, screen, options.verbosity) as display,
+            ):
                 run = Session(plan, options, folder, storage, ledger, display, tracker, train)
                 with run.stop.watching(run.is_broken, lambda why: last_words(run.abandoned(why))):
                     trouble = run.to_the_end()
         finally:
             ledger.close()
-            shutil.rmtree(folder / "scratch", ignore_errors=True)
+            shutil.rmtree(SweepFolder(folder).scratch, ignore_errors=True)
     return run.outcome(trouble)
 
 
@@ -196,7 +200,7 @@ class Session:
         self.recorder.lock.acquire(timeout=2)
         trouble = self._closed() or (None if self.stop.asked else why)
         self.display.close()
-        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+        shutil.rmtree(SweepFolder(self.folder).scratch, ignore_errors=True)
         return self.outcome(trouble)
 
     def outcome(self, trouble: str | None) -> SweepOutcome:
@@ -333,5 +337,5 @@ class Session:
         return max(1, min(slots, self.options.max_concurrent or slots))
 
     def _worker_settings(self) -> WorkerSettings:
-        scratch = None if self.options.address else str(self.folder / "scratch")
+        scratch = None if self.options.address else str(SweepFolder(self.folder).scratch)
         return WorkerSettings(storage=self.storage, scratch=scratch, threads=1, train=self.train)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.record.folder import JOURNAL
+from orchestrator.record.folder import SweepFolder
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, Rule, entrant, judged
 from orchestrator.search.stopping import RULES
@@ -67,7 +67,7 @@ class Stopping(FIFOScheduler):
         self.recalled: dict[str, TrialResult] = {}
         """What trials of earlier sessions had last reported, as results of trials that were stopped there."""
         if folder is not None:
-            self._recall(folder / JOURNAL)
+            self._recall(SweepFolder(folder).journal)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         # Tune hands schedulers the report flattened.

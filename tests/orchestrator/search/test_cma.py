@@ -9,8 +9,8 @@ import optuna
 import pytest
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
+from orchestrator.record.folder import SweepFolder
 from orchestrator.search.cma import CmaSampler, from_unit, to_unit
-from orchestrator.search.study import STUDY_FILE
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.search.test_study import plan_of, propose, run_all
 
@@ -64,7 +64,7 @@ def test_its_file_holds_no_pickles_and_a_resumed_study_goes_on_the_same(tmp_path
     first = [one.id for one in run_all(propose(planned(), tmp_path / "cut"), at_most=13)]
     rest = [one.id for one in run_all(propose(planned(), tmp_path / "cut"))]
     assert [*first, *rest] == whole
-    assert "cma:" not in (tmp_path / "whole" / STUDY_FILE).read_text()
+    assert "cma:" not in SweepFolder(tmp_path / "whole").study.read_text()
 
 
 def test_it_learns_what_breaks_a_constraint(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
+from orchestrator.record.folder import SweepFolder
 from orchestrator.results import pareto
 from orchestrator.search.dimensions import Encoding
 from orchestrator.search.proposers import SEARCHERS
-from orchestrator.search.study import STUDY_FILE, StudyProposer
+from orchestrator.search.study import StudyProposer
 from orchestrator.sweepfile.algorithms import ALGORITHMS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
@@ -76,7 +77,7 @@ def propose(plan: Plan, folder: Path | None = None) -> StudyProposer:
 
 
 def stored(folder: Path) -> list[optuna.trial.FrozenTrial]:
-    storage = JournalStorage(JournalFileBackend(str(folder / STUDY_FILE)))
+    storage = JournalStorage(JournalFileBackend(str(SweepFolder(folder).study)))
     (name,) = optuna.get_all_study_names(storage)
     return optuna.load_study(study_name=name, storage=storage).get_trials()
 

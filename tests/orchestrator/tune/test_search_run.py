@@ -15,8 +15,8 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
-from orchestrator.search.study import STUDY_FILE
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import Journal
 from orchestrator.tune.runner import run_sweep
@@ -91,7 +91,7 @@ def test_a_sweep_that_learns_is_run_extended_and_never_repeats_itself(tmp_path: 
     assert len(first.configurations) == 4
     assert not outcome.trouble
     assert outcome.complete
-    assert (tmp_path / "run" / STUDY_FILE).exists()
+    assert SweepFolder(tmp_path / "run").study.exists()
     whole, outcome = run(tmp_path, 7, resume=True)
     assert [one.id for one in whole.configurations][:4] == [one.id for one in first.configurations]
     assert len({one.id for one in whole.configurations}) == 7
