@@ -1,13 +1,14 @@
-"""METRICS: what predictions are worth, one row each, and the scores of a task (x 100).
+"""METRICS: one row for each way to compare predictions with labels; and the scores of a task (x 100).
 
-The numbers equal scikit-learn's and scipy's wherever those are defined. Where they are not, a convention holds, so that a
-model which has learnt nothing scores a plain 0 and never NaN:
+scikit-learn and scipy compute the numbers. They are imported by the functions that need them, because checking a sweep file
+reads this table. Where a library gives NaN or a warning, a convention gives 0 instead, so that a model which has learnt nothing
+scores a plain 0:
 
-- Matthews is 0 if predictions or labels are of one class only;
-- Pearson and Spearman are 0 if predictions or labels are constant;
-- F1 is 0 if there is no true positive.
+- Matthews is 0 if the predictions or the labels contain a single class;
+- Pearson and Spearman are 0 if the predictions or the labels are constant;
+- F1 is 0 without a true positive.
 
-`collapsed` tells such a model from one that is merely bad.
+`collapsed` tells a model that always gives the same answer from one that is merely bad.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metric:
-    """One row of METRICS: `compute(predictions (n,), labels (n,)) -> float`, 1 being perfect. For which kind of task."""
+    """One row of METRICS.
+
+    Attributes:
+        title: how people write it.
+        kind: the kind of task that it scores.
+        compute: `compute(predictions (n,), labels (n,)) -> float`; 1 is perfect.
+    """
 
     title: str
     kind: str
@@ -35,52 +42,51 @@ class Metric:
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Share of equal entries."""
-    return float(np.mean(predictions == labels))
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(labels, predictions))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1: 2 TP / (2 TP + FP + FN); 0 without a true positive."""
-    hits = np.sum((predictions == 1) & (labels == 1))
-    return float(2 * hits / max(np.sum(predictions == 1) + np.sum(labels == 1), 1))
+    """F1 of class 1 against all others; 0 without a true positive."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, labels=[1], average="macro", zero_division=0))
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Unweighted mean of the F1 of every class that occurs in predictions or labels."""
-    classes = np.union1d(predictions, labels)
-    return float(np.mean([f1(predictions == given, labels == given) for given in classes]))
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, average="macro", zero_division=0))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation for any number of classes (Gorodkin 2004); 0 if either side is of one class only."""
-    classes, joint = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
-    predicted, actual = np.split(joint, 2)
-    n = len(predicted)
-    by_prediction = np.bincount(predicted, minlength=len(classes)).astype(np.float64)
-    by_label = np.bincount(actual, minlength=len(classes)).astype(np.float64)
-    spread = (n * n - by_prediction @ by_prediction) * (n * n - by_label @ by_label)
-    if spread == 0:
+    """Matthews correlation for any number of classes (Gorodkin 2004); 0 if either side contains a single class."""
+    from sklearn.metrics import matthews_corrcoef
+
+    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
         return 0.0
-    return float((n * np.sum(predicted == actual) - by_prediction @ by_label) / np.sqrt(spread))
+    return float(matthews_corrcoef(labels, predictions))
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson correlation in float64; 0 if either side is constant (up to rounding)."""
-    sides = []
-    for side in (predictions, labels):
-        side = np.asarray(side, dtype=np.float64)
-        centred = side - side.mean()
-        norm = np.linalg.norm(centred)
-        if norm <= 1e-13 * np.linalg.norm(side):
-            return 0.0
-        sides.append(centred / norm)
-    return float(np.clip(sides[0] @ sides[1], -1.0, 1.0))
+    """Pearson correlation in float64; 0 if either side is constant up to rounding."""
+    from scipy.stats import pearsonr
+
+    sides = [np.asarray(side, dtype=np.float64) for side in (predictions, labels)]
+    if any(np.linalg.norm(side - side.mean()) <= 1e-13 * np.linalg.norm(side) for side in sides):
+        return 0.0
+    return float(pearsonr(*sides).statistic)
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson correlation of the ranks, ties sharing their mean rank."""
-    from scipy.stats import rankdata
+    """Pearson correlation of the ranks, ties sharing their mean rank; 0 if either side is constant."""
+    from scipy.stats import spearmanr
 
-    return pearson(rankdata(predictions), rankdata(labels))
+    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
+        return 0.0
+    return float(spearmanr(predictions, labels).statistic)
 
 
 METRICS: dict[str, Metric] = {
@@ -94,9 +100,12 @@ METRICS: dict[str, Metric] = {
 
 
 def decide(predictions: Any, kind: str) -> np.ndarray:
-    """What a model's outputs say: class numbers (n,) from logits (n, classes), or values (n,) from (n, 1).
+    """Turns a model's outputs into answers: logits (n, classes) into class numbers (n,), values (n, 1) into values (n,).
 
-    Class numbers and values that are already (n,) stay as they are. Raises ValueError if an output is not finite.
+    Class numbers and values of shape (n,) stay as they are.
+
+    Raises:
+        ValueError: an output is not finite.
     """
     outputs = np.asarray(predictions)
     bad = int(np.sum(~np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1))) if len(outputs) else 0
@@ -126,11 +135,14 @@ def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, floa
 
 
 def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
-    """The metrics of the reported splits together, from `{suffix: (predictions, labels)}`.
+    """The metrics of a task's reported splits.
 
-    A single split gives its metrics. Several (MNLI) give those of all rows taken together under the plain names, so `score`
-    is the overall one, and those of each split under `<metric><suffix>`. Tests answered in words give each test's accuracy
-    and, as `score`, the mean of the tests; their predictions are extracted answers.
+    A single split gives its own metrics. Several splits (MNLI) give the metrics of all rows taken together under the plain
+    names, so `score` is the overall score, and the metrics of each split under `<metric><suffix>`. A generation task gives
+    each test's accuracy and, as `score`, the mean over the tests.
+
+    Args:
+        outputs: suffix of a split -> (predictions, labels); of a generation task, the extracted answers as predictions.
     """
     if task.kind == "generation":
         groups = [suffix.removeprefix("_") for suffix, (answers, _) in outputs.items() for _ in answers]
@@ -141,13 +153,13 @@ def compute_reported(task: Task, outputs: Mapping[str, tuple[Any, Any]]) -> dict
     rows = [np.concatenate([np.asarray(pair[side]) for pair in outputs.values()]) for side in (0, 1)]
     values = compute_metrics(task, *rows)
     for suffix, pair in outputs.items():
-        apart = compute_metrics(task, *pair)
-        values |= {f"{name}{suffix}": apart[name] for name in task.metrics}
+        own = compute_metrics(task, *pair)
+        values |= {f"{name}{suffix}": own[name] for name in task.metrics}
     return values
 
 
 def collapsed(predictions: Any) -> bool:
-    """Whether a model says the same for every one of two or more examples: one class, or one constant value.
+    """Whether a model gives the same answer, a class or a value, to every one of two or more examples.
 
     Logits (n, classes) and whole numbers (n,) are read as classes, other values (n,) or (n, 1) as regression.
     """
