@@ -25,35 +25,38 @@ class Settings(BaseModel):
 
 
 class TrainingSettings(Settings):
-    """How a run trains. The defaults are the CRAFT paper's where it states them.
+    """How a run trains. The defaults are the CRAFT paper's where it states them."""
 
-    `learning_rate` is the adapter's; `head_learning_rate` the task head's (the same where it is not given).
-    `select` names the weights that are scored at the end: those of the evaluation with the best search score, or the last.
-    `train_examples` and `eval_examples` cut the splits to a seeded sample, for small machines and for tests; `search_examples`
-    cuts the search split alone, where scoring all of it at every evaluation would cost too much.
-    `group_by_length` makes batches of examples of about equal length: less padding, another order.
-    """
-
-    epochs: float = Field(3.0, gt=0)
-    max_steps: int | None = Field(None, gt=0, description="stop after this many optimizer steps, whatever the epochs")
-    batch_size: int = Field(16, gt=0, description="examples in one micro-batch")
-    gradient_accumulation: int = Field(1, gt=0, description="micro-batches in one optimizer step")
-    eval_batch_size: int = Field(64, gt=0)
-    learning_rate: float = Field(1e-3, gt=0)
-    head_learning_rate: float | None = Field(None, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    warmup_ratio: float = Field(0.06, ge=0, lt=1)
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    max_grad_norm: float = Field(1.0, ge=0, description="0 leaves gradients as they are")
-    max_length: int = Field(128, gt=0, description="tokens; longer inputs are cut")
-    dtype: DType = "float32"
-    gradient_checkpointing: bool = False
-    evaluate_every: float = Field(1.0, gt=0, description="epochs between two evaluations on the search split")
-    select: Literal["best", "last"] = "best"
-    train_examples: int | None = Field(None, gt=0)
-    eval_examples: int | None = Field(None, gt=0)
-    search_examples: int | None = Field(None, gt=0, description="eval_examples if absent")
-    group_by_length: bool = False
+    epochs: float = Field(3.0, gt=0, description="Passes over the training split.")
+    max_steps: int | None = Field(None, gt=0, description="Stop after this many optimizer steps, whatever `epochs` says.")
+    batch_size: int = Field(16, gt=0, description="Examples in one micro-batch.")
+    gradient_accumulation: int = Field(1, gt=0, description="Micro-batches in one optimizer step.")
+    eval_batch_size: int = Field(64, gt=0, description="Examples in one batch of an evaluation.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the adapter.")
+    head_learning_rate: float | None = Field(
+        None, gt=0, description="Peak learning rate of the task head; `learning_rate` if absent."
+    )
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
+    warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the learning rate rises from 0.")
+    schedule: Literal["linear", "cosine", "constant"] = Field(
+        "linear", description="How the learning rate goes on after the warm-up."
+    )
+    max_grad_norm: float = Field(1.0, ge=0, description="Gradients are cut to this norm; 0 leaves them as they are.")
+    max_length: int = Field(128, gt=0, description="Tokens of an input; longer inputs are cut.")
+    dtype: DType = Field("float32", description="Number format of the base model's weights.")
+    gradient_checkpointing: bool = Field(False, description="Compute activations a second time instead of keeping them.")
+    evaluate_every: float = Field(1.0, gt=0, description="Epochs between two evaluations on the search split.")
+    select: Literal["best", "last"] = Field(
+        "best", description="Score the weights of the evaluation with the best search score, or the last weights."
+    )
+    train_examples: int | None = Field(None, gt=0, description="Train on a seeded sample of this size.")
+    eval_examples: int | None = Field(None, gt=0, description="Cut the splits that are scored to a seeded sample of this size.")
+    search_examples: int | None = Field(
+        None, gt=0, description="Cut the search split alone to this size; `eval_examples` if absent."
+    )
+    group_by_length: bool = Field(
+        False, description="Make batches of examples of about equal length: less padding, another order."
+    )
 
     def identity(self) -> dict[str, Any]:
         """What names are made of. A setting younger than the first records counts only where it is used, so that those keep
@@ -77,18 +80,28 @@ class WarmStart(Settings):
 
 
 class CustomTask(Settings):
-    """A task made of the user's own files (CSV, JSONL or parquet), with the columns to read.
+    """A task made of the user's own files, with the columns to read."""
 
-    Without `validation` a seeded tenth of `train` is set apart and is what gets scored.
-    """
-
-    train: str
-    validation: str | None = None
-    text: tuple[str, ...] = Field(min_length=1, max_length=2, description="one text column, or two for pairs")
-    label: str
-    kind: Literal["classification", "regression"] = "classification"
-    labels: tuple[str, ...] | None = Field(None, description="label names in order; read from the training file if absent")
-    metric: str | None = Field(None, description="the metric that is the score; accuracy or pearson if absent")
+    train: str = Field(description="Training file: CSV, JSONL or parquet.")
+    validation: str | None = Field(
+        None, description="File that is scored; if absent, a seeded tenth of `train` is set apart for this."
+    )
+    text: tuple[str, ...] = Field(
+        min_length=1,
+        max_length=2,
+        description="One text column, or two for pairs.",
+        json_schema_extra={
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}]
+        },
+    )
+    label: str = Field(description="Column with the label or the number to predict.")
+    kind: Literal["classification", "regression"] = Field(
+        "classification", description="Whether to predict a class or a number."
+    )
+    labels: tuple[str, ...] | None = Field(None, description="Label names in order; read from the training file if absent.")
+    metric: str | None = Field(
+        None, description="Metric that is the score; accuracy for classes and pearson for numbers if absent."
+    )
 
     @field_validator("text", mode="before")
     @classmethod
@@ -97,19 +110,24 @@ class CustomTask(Settings):
 
 
 class GenerationSettings(Settings):
-    """The protocol of a task that is answered in words: scores under different settings are not comparable.
+    """Protocol of tasks that are answered in words. Scores under different settings are not comparable."""
 
-    `prompt` is a row of `craft.tasks.prompts.PROMPTS`. `loss` is on the response's tokens (the CRAFT paper's) or on the whole
-    text (the published LLM-Adapters trainer's). `score` is read from what the model writes, or, faster, from which of the
-    allowed answers it finds likeliest. `tests` are what the score is the mean of.
-    """
-
-    prompt: Literal["alpaca", "llm_adapters"] = "alpaca"
-    loss: Literal["response", "text"] = "response"
-    score: Literal["generate", "likelihood"] = "generate"
-    tests: tuple[CommonsenseTest, ...] = Field(get_args(CommonsenseTest), min_length=1)
-    beams: int = Field(4, gt=0, description="beams of the search; 1 is greedy")
-    max_new_tokens: int = Field(32, gt=0)
+    prompt: Literal["alpaca", "llm_adapters"] = Field(
+        "alpaca", description="Template of a question: Alpaca's, or that of the published LLM-Adapters code."
+    )
+    loss: Literal["response", "text"] = Field(
+        "response",
+        description="Tokens that the loss sees: the response (the CRAFT paper), or the whole text (the LLM-Adapters trainer).",
+    )
+    score: Literal["generate", "likelihood"] = Field(
+        "generate",
+        description="Read the answer from what the model writes, or take the likeliest allowed answer, which is faster.",
+    )
+    tests: tuple[CommonsenseTest, ...] = Field(
+        get_args(CommonsenseTest), min_length=1, description="Tests whose mean accuracy is the score."
+    )
+    beams: int = Field(4, gt=0, description="Beams of the search; 1 is greedy.")
+    max_new_tokens: int = Field(32, gt=0, description="Tokens of a written answer, at most.")
 
     @field_validator("tests")
     @classmethod
@@ -118,12 +136,18 @@ class GenerationSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Where tasks find their data: `root` is a folder that holds `glue/` and `commonsense/`; without it the hub is asked."""
+    """Where tasks find their data."""
 
-    root: str | None = None
-    custom: dict[str, CustomTask] = Field(default_factory=dict)
-    generation: GenerationSettings = Field(default_factory=GenerationSettings)
-    search_fraction: float = Field(0.1, gt=0, lt=0.5, description="share of train that the honest protocol sets apart")
+    root: str | None = Field(
+        None, description="Folder that holds `glue/` and `commonsense/`; the Hugging Face hub is asked if absent."
+    )
+    custom: dict[str, CustomTask] = Field({}, description="Tasks from your own files: `custom/NAME` by NAME.")
+    generation: GenerationSettings = Field(
+        default_factory=GenerationSettings, description="How tasks that are answered in words are put and scored."
+    )
+    search_fraction: float = Field(
+        0.1, gt=0, lt=0.5, description="Share of the training split that the honest protocol sets apart as the search split."
+    )
 
 
 def content_hash(content: Any, digits: int) -> str:

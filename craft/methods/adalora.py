@@ -27,22 +27,38 @@ if TYPE_CHECKING:
 
 
 class AdaloraParameters(Projected):
-    """The shares are of the run's optimizer steps; PEFT's `tinit` and `tfinal` are numbers of steps."""
+    """What AdaLoRA takes. The shares are of the run's optimizer steps, where PEFT's `tinit` and `tfinal` count steps."""
 
-    init_rank: int = Field(12, gt=0, validation_alias=AliasChoices("init_rank", "init_r"))
-    target_rank: int = Field(8, gt=0, validation_alias=AliasChoices("target_rank", "target_r"))
+    init_rank: int = Field(
+        12, gt=0, validation_alias=AliasChoices("init_rank", "init_r"), description="Rank of every module at the start."
+    )
+    target_rank: int = Field(
+        8, gt=0, validation_alias=AliasChoices("target_rank", "target_r"), description="Mean rank of a module at the end."
+    )
     alpha: float | None = Field(
-        None, gt=0, validation_alias=AliasChoices("alpha", "lora_alpha"), description="init_rank if absent"
+        None,
+        gt=0,
+        validation_alias=AliasChoices("alpha", "lora_alpha"),
+        description="Numerator of the scale; `init_rank` if absent.",
     )
-    dropout: float = Field(0.0, ge=0, lt=1, validation_alias=AliasChoices("dropout", "lora_dropout"))
-    warmup_share: float = Field(0.1, ge=0, lt=1, description="of the steps, before any triplet goes")
-    final_share: float = Field(0.3, ge=0, lt=1, description="of the steps, with the triplets that are left")
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        validation_alias=AliasChoices("dropout", "lora_dropout"),
+        description="Dropout of the adapter's input, in training only.",
+    )
+    warmup_share: float = Field(0.1, ge=0, lt=1, description="Share of the steps before ranks begin to fall.")
+    final_share: float = Field(0.3, ge=0, lt=1, description="Share of the steps, at the end, with the final ranks.")
     interval: int = Field(
-        1, gt=0, validation_alias=AliasChoices("interval", "deltaT"), description="steps between two allocations"
+        1,
+        gt=0,
+        validation_alias=AliasChoices("interval", "deltaT"),
+        description="Optimizer steps between two allocations of ranks.",
     )
-    beta1: float = Field(0.85, gt=0, lt=1)
-    beta2: float = Field(0.85, gt=0, lt=1)
-    orth_reg_weight: float = Field(0.5, ge=0, description="γ")
+    beta1: float = Field(0.85, gt=0, lt=1, description="Smoothing of a weight's importance.")
+    beta2: float = Field(0.85, gt=0, lt=1, description="Smoothing of the importance's uncertainty.")
+    orth_reg_weight: float = Field(0.5, ge=0, description="Weight γ of the penalty that keeps P and Q orthogonal.")
 
     @model_validator(mode="after")
     def _goes_down(self) -> AdaloraParameters:

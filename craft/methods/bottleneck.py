@@ -23,25 +23,31 @@ if TYPE_CHECKING:
 
 
 class PfeifferParameters(Projected):
-    projections: tuple[str, ...] = Field(("down",), min_length=1, description="whose outputs an adapter is put behind")
-    bottleneck: int = Field(16, gt=0, description="width of the small network")
-    activation: str = Field("gelu", description="a name of transformers' activations")
-    train_layer_norms: bool = Field(False, description="the model's layer norms train too")
+    projections: tuple[str, ...] = Field(
+        ("down",), min_length=1, description="Projections behind whose outputs an adapter is put."
+    )
+    bottleneck: int = Field(16, gt=0, description="Width of the small network.")
+    activation: str = Field("gelu", description="Activation of the small network, by its name in transformers.")
+    train_layer_norms: bool = Field(False, description="Whether the model's layer norms train too.")
 
 
 class HoulsbyParameters(PfeifferParameters):
-    projections: tuple[str, ...] = Field(("o", "down"), min_length=1, description="whose outputs an adapter is put behind")
-    train_layer_norms: bool = Field(True, description="the model's layer norms train too")
+    projections: tuple[str, ...] = Field(
+        ("o", "down"), min_length=1, description="Projections behind whose outputs an adapter is put."
+    )
+    train_layer_norms: bool = Field(True, description="Whether the model's layer norms train too.")
 
 
 class AdapterdropParameters(PfeifferParameters):
-    dropped_layers: int = Field(1, ge=0, description="the first so many layers get no adapter")
+    dropped_layers: int = Field(1, ge=0, description="Number of first layers that get no adapter.")
 
 
 class LorettaParameters(PfeifferParameters):
-    projections: tuple[str, ...] = Field(("o", "down"), min_length=1, description="whose outputs an adapter is put behind")
-    bottleneck: int = Field(64, gt=0, description="width of the small network")
-    rank: int = Field(5, gt=0, validation_alias=AliasChoices("rank", "r"), description="of the tensor trains")
+    projections: tuple[str, ...] = Field(
+        ("o", "down"), min_length=1, description="Projections behind whose outputs an adapter is put."
+    )
+    bottleneck: int = Field(64, gt=0, description="Width of the small network.")
+    rank: int = Field(5, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the tensor trains.")
 
 
 def builder(kind: str) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:

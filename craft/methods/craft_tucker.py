@@ -23,12 +23,18 @@ Rank = int | Literal["all"]
 class CraftParameters(Settings):
     """Parameters of CRAFT; see `craft.CraftConfig` for what each does."""
 
-    ranks: tuple[Rank, Rank, Rank] = Field(("all", 64, 64), description="(r1, r2, r3); all = the full dimension")
-    projections: tuple[str, ...] = Field(("q", "v"), min_length=1, description="q, k, v, o, and the MLP's up, gate, down")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on the entries of J, in training only")
-    scaling: float = Field(1.0, gt=0)
-    init_epsilon: float = Field(1e-3, ge=0, description="J starts at I + epsilon N(0, 1)")
-    dropout_mask: Literal["shared", "per_layer"] = "shared"
+    ranks: tuple[Rank, Rank, Rank] = Field(
+        ("all", 64, 64), description="Ranks (r1, r2, r3) of layers, outputs and inputs; `all` is the full dimension."
+    )
+    projections: tuple[str, ...] = Field(
+        ("q", "v"), min_length=1, description="Stacked projections: q, k, v, o, and the MLP's gate, up, down."
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of the entries of J, in training only.")
+    scaling: float = Field(1.0, gt=0, description="Factor on the change of the weights.")
+    init_epsilon: float = Field(1e-3, ge=0, description="J starts at I + epsilon N(0, 1); 0 starts at the pre-trained model.")
+    dropout_mask: Literal["shared", "per_layer"] = Field(
+        "shared", description="One dropout mask for a forward pass, or one for each layer."
+    )
 
     @field_validator("ranks")
     @classmethod
@@ -46,7 +52,9 @@ class CraftParameters(Settings):
 
 
 class CraftStarParameters(CraftParameters):
-    projections: tuple[str, ...] = Field(("q", "k", "v", "o"), min_length=1)
+    projections: tuple[str, ...] = Field(
+        ("q", "k", "v", "o"), min_length=1, description=CraftParameters.model_fields["projections"].description
+    )
 
 
 def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) -> nn.Module:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class FourierftParameters(Projected):
-    n_frequency: int = Field(1000, gt=0)
-    scaling: float = Field(150.0, gt=0)
-    random_loc_seed: int = Field(777, ge=0, description="seed of the places")
+    n_frequency: int = Field(1000, gt=0, description="Trained entries of the Fourier transform of each weight.")
+    scaling: float = Field(150.0, gt=0, description="Factor on the change of the weights.")
+    random_loc_seed: int = Field(777, ge=0, description="Seed of the entries' places.")
 
 
 def build(model: nn.Module, parameters: FourierftParameters, context: BuildContext) -> nn.Module:

@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
 
 class GaloreParameters(Projected):
-    """The defaults are the paper's for GLUE. galore-torch's names (`update_proj_gap`) are understood too."""
+    """What GaLore takes. The defaults are the paper's for GLUE."""
 
-    rank: int = Field(4, gt=0, validation_alias=AliasChoices("rank", "r"))
+    rank: int = Field(4, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the projected gradients.")
     interval: int = Field(
-        500, gt=0, validation_alias=AliasChoices("interval", "update_proj_gap"), description="steps between two subspaces"
+        500,
+        gt=0,
+        validation_alias=AliasChoices("interval", "update_proj_gap"),
+        description="Optimizer steps between two subspaces.",
     )
-    scale: float = Field(4.0, gt=0)
+    scale: float = Field(4.0, gt=0, description="Factor on the projected update.")
     projections: tuple[str, ...] = Field(
-        ("q", "k", "v", "o", "up", "down"), min_length=1, description="whose gradients are projected; all parameters train"
+        ("q", "k", "v", "o", "up", "down"),
+        min_length=1,
+        description="Projections whose gradients are projected; all parameters train.",
     )
 
 

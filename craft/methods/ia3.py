@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class Ia3Parameters(Projected):
-    projections: tuple[str, ...] = Field(("k", "v", "down"), min_length=1, description="`down` is rescaled at its input")
+    projections: tuple[str, ...] = Field(
+        ("k", "v", "down"), min_length=1, description="Rescaled projections; `down` is rescaled at its input."
+    )
 
 
 def build(model: nn.Module, parameters: Ia3Parameters, context: BuildContext) -> nn.Module:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class LokrParameters(Projected):
-    rank: int = Field(8, gt=0, validation_alias=AliasChoices("rank", "r"))
-    alpha: float | None = Field(None, gt=0, description="rank if absent")
-    decompose_both: bool = Field(False, description="the smaller factor of low rank too")
-    decompose_factor: int = Field(-1, ge=-1, description="u1 and v1 are at most this; -1: as near to the square root as can be")
+    rank: int = Field(8, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the larger Kronecker factor.")
+    alpha: float | None = Field(None, gt=0, description="Numerator of the scale; `rank` if absent.")
+    decompose_both: bool = Field(False, description="Whether the smaller factor has low rank too.")
+    decompose_factor: int = Field(-1, ge=-1, description="Largest u1 and v1; -1 comes as near to the square roots as can be.")
 
 
 def build(model: nn.Module, parameters: LokrParameters, context: BuildContext) -> nn.Module:

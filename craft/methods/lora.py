@@ -27,11 +27,22 @@ if TYPE_CHECKING:
 
 
 class LoraParameters(Projected):
-    """PEFT's own names (`r`, `lora_alpha`, `lora_dropout`) are understood too."""
+    """What LoRA and its variants take."""
 
-    rank: int = Field(8, gt=0, validation_alias=AliasChoices("rank", "r"))
-    alpha: float | None = Field(None, gt=0, validation_alias=AliasChoices("alpha", "lora_alpha"), description="rank if absent")
-    dropout: float = Field(0.0, ge=0, lt=1, validation_alias=AliasChoices("dropout", "lora_dropout"))
+    rank: int = Field(8, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the product B A.")
+    alpha: float | None = Field(
+        None,
+        gt=0,
+        validation_alias=AliasChoices("alpha", "lora_alpha"),
+        description="Numerator of the scale; `rank` if absent.",
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        validation_alias=AliasChoices("dropout", "lora_dropout"),
+        description="Dropout of the adapter's input, in training only.",
+    )
 
 
 def lora_settings(parameters: LoraParameters) -> dict[str, Any]:

@@ -20,8 +20,19 @@ if TYPE_CHECKING:
 
 
 class LoraXsParameters(Projected):
-    rank: int = Field(16, gt=0, validation_alias=AliasChoices("rank", "r"))
-    dropout: float = Field(0.0, ge=0, lt=1, validation_alias=AliasChoices("dropout", "psoft_dropout"))
+    rank: int = Field(
+        16,
+        gt=0,
+        validation_alias=AliasChoices("rank", "r"),
+        description="Rank of the singular vectors, and side of the trained matrix.",
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        validation_alias=AliasChoices("dropout", "psoft_dropout"),
+        description="Dropout of the adapter's input, in training only.",
+    )
 
 
 def build(model: nn.Module, parameters: LoraXsParameters, context: BuildContext) -> nn.Module:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class LotrParameters(Projected):
-    rank: int = Field(32, gt=0, validation_alias=AliasChoices("rank", "r"))
-    scaling: float = Field(1.0, gt=0)
+    rank: int = Field(32, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the shared factors.")
+    scaling: float = Field(1.0, gt=0, description="Factor on the change of the weights.")
 
 
 def build(model: nn.Module, parameters: LotrParameters, context: BuildContext) -> nn.Module:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class Projected(Settings):
     """Parameters of a method that adapts the chosen projections of every layer, each by itself."""
 
-    projections: tuple[str, ...] = Field(("q", "v"), min_length=1, description="q, k, v, o, and the MLP's up, gate, down")
+    projections: tuple[str, ...] = Field(
+        ("q", "v"), min_length=1, description="Adapted projections of every layer: q, k, v, o, and the MLP's gate, up, down."
+    )
 
     @field_validator("projections")
     @classmethod

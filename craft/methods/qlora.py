@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 class QloraParameters(LoraParameters):
-    """LoRA's, and bitsandbytes' choice of levels."""
+    """What QLoRA takes: LoRA's parameters, and bitsandbytes' choice of levels."""
 
-    quant_type: Literal["nf4", "fp4"] = Field("nf4", description="the sixteen levels: normal quantiles, or 4-bit floats")
-    double_quant: bool = Field(True, description="the blocks' constants are quantized too")
+    quant_type: Literal["nf4", "fp4"] = Field(
+        "nf4", description="The sixteen levels: quantiles of a normal distribution, or 4-bit floats."
+    )
+    double_quant: bool = Field(True, description="Whether the blocks' constants are quantized too.")
 
 
 def quantization(parameters: QloraParameters) -> dict[str, Any]:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class SuperloraParameters(Projected):
-    rank: int = Field(8, gt=0, validation_alias=AliasChoices("rank", "r"))
-    groups: int = Field(4, gt=0)
-    order: int = Field(3, ge=2, le=5, description="dimensions of the tensor that a group is folded into")
-    scaling: float = Field(1.0, gt=0)
+    rank: int = Field(8, gt=0, validation_alias=AliasChoices("rank", "r"), description="Tucker rank of every group.")
+    groups: int = Field(4, gt=0, description="Groups that the joined weights are divided into.")
+    order: int = Field(3, ge=2, le=5, description="Dimensions of the tensor that a group is folded into.")
+    scaling: float = Field(1.0, gt=0, description="Factor on the change of the weights.")
 
 
 def build(model: nn.Module, parameters: SuperloraParameters, context: BuildContext) -> nn.Module:

@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 
 class VbloraParameters(Projected):
-    rank: int = Field(4, gt=0, validation_alias=AliasChoices("rank", "r"))
-    num_vectors: int = Field(90, gt=0, description="vectors in the bank")
-    vector_length: int = Field(128, gt=0, description="must divide the width of every adapted module")
-    topk: int = Field(2, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1, validation_alias=AliasChoices("dropout", "vblora_dropout"))
+    rank: int = Field(4, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the product B A.")
+    num_vectors: int = Field(90, gt=0, description="Vectors in the shared bank.")
+    vector_length: int = Field(128, gt=0, description="Length of a vector; it must divide the widths of every adapted module.")
+    topk: int = Field(2, gt=0, description="Vectors of the bank that one piece mixes.")
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        validation_alias=AliasChoices("dropout", "vblora_dropout"),
+        description="Dropout of the adapter's input, in training only.",
+    )
 
     @model_validator(mode="after")
     def _topk_of_the_bank(self) -> VbloraParameters:

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 
 class VeraParameters(Projected):
-    rank: int = Field(256, gt=0, validation_alias=AliasChoices("rank", "r"))
-    dropout: float = Field(0.0, ge=0, lt=1, validation_alias=AliasChoices("dropout", "vera_dropout"))
-    d_initial: float = Field(0.1, gt=0, description="what d starts at")
-    projection_prng_key: int = Field(0, ge=0, description="seed of the random matrices")
+    rank: int = Field(256, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the shared random matrices.")
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        validation_alias=AliasChoices("dropout", "vera_dropout"),
+        description="Dropout of the adapter's input, in training only.",
+    )
+    d_initial: float = Field(0.1, gt=0, description="Value that d starts at.")
+    projection_prng_key: int = Field(0, ge=0, description="Seed of the random matrices.")
 
 
 def build(model: nn.Module, parameters: VeraParameters, context: BuildContext) -> nn.Module:
