@@ -10,7 +10,7 @@ import mlflow
 from mlflow.artifacts import get_artifact_repository
 from mlflow.exceptions import MlflowException
 
-from orchestrator.record.mlflow_writer import quiet_mlflow
+from orchestrator.record.mlflow_client import quiet_mlflow
 
 FILE = "doctor.txt"
 

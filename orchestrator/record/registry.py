@@ -15,8 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.record.mlflow_client import quiet_mlflow
 from orchestrator.record.mlflow_reader import StoreReader
-from orchestrator.record.mlflow_writer import quiet_mlflow
 from orchestrator.record.tracking_uri import redact
 
 if TYPE_CHECKING:

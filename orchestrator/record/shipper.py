@@ -18,7 +18,8 @@ from pathlib import Path
 
 from craft.disk import replacing
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.mlflow_writer import MlflowWriter, is_lost, is_missing, is_refusal
+from orchestrator.record.mlflow_client import is_lost, is_missing, is_refusal
+from orchestrator.record.mlflow_writer import MlflowWriter
 from orchestrator.record.tracking_uri import redact
 from orchestrator.tools.journal import Event, Journal, read
 

@@ -1,0 +1,115 @@
+"""`StoredRun`: one run of the tracking store, with what the store has of it and what waits to be sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.plan.parameters import text
+from orchestrator.record.mlflow_text import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, stored_name
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Run
+
+METRICS_A_BATCH, OTHERS_A_BATCH = 1000, 100
+"""MLflow's own limits for one request."""
+
+
+@dataclass
+class StoredRun:
+    """`add_*` collect; `flush` sends.
+
+    Attributes:
+        params, tags: those that the store has.
+    """
+
+    id: str
+    status: str = "RUNNING"
+    artifact_uri: str = ""
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    _metrics: list[Metric] = field(default_factory=list)
+    _params: dict[str, str] = field(default_factory=dict)
+    _tags: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(run: Run) -> StoredRun:
+        """A run as the store returns it."""
+        return StoredRun(run.info.run_id, run.info.status, run.info.artifact_uri, dict(run.data.params), dict(run.data.tags))
+
+    def add_params(self, params: Mapping[str, Any]) -> None:
+        for name, value in params.items():
+            if value is None:
+                continue
+            name, content = stored_name(name), cut(text(value), PARAM_LIMIT)
+            known = self.params.get(name, self._params.get(name))
+            if known is None:
+                self._params[name] = content
+            elif known != content:
+                # A run's parameter cannot change in MLflow: the newest value of an extended sweep becomes a tag beside it.
+                self.add_tags({f"craft.now.{name}": content})
+
+    def add_metrics(self, row: Mapping[str, Any], time: int) -> None:
+        """Numbers of one step.
+
+        Args:
+            row: values by metric; `step`, and `time` (seconds since 1970) if the row has a time of its own.
+            time: milliseconds since 1970, for a row without a time.
+        """
+        from mlflow.entities import Metric
+
+        time = int(1000 * row["time"]) if "time" in row else time
+        for name, value in row.items():
+            if name in ("step", "time"):
+                continue
+            name = stored_name(name)
+            number = float(value)
+            if math.isfinite(number):
+                self._metrics.append(Metric(name, number, time, int(row["step"])))
+            elif f"craft.nonfinite.{name}" not in self.tags | self._tags:
+                self.add_tags({f"craft.nonfinite.{name}": f"{number} at step {row['step']}"})
+
+    def add_tags(self, tags: Mapping[str, str]) -> None:
+        for name, value in tags.items():
+            name, value = stored_name(name), cut(value, TAG_LIMIT)
+            if self.tags.get(name) != value:
+                self._tags[name] = value
+            else:
+                self._tags.pop(name, None)
+
+    def send_inputs(self, client: MlflowClient, facts: Mapping[str, Any]) -> None:
+        """Sends the task's data as an MLflow dataset, named after the task and told apart by its fingerprint."""
+        digest = facts.get("data_fingerprint") or facts.get("fingerprint")
+        if not digest:
+            return
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        name = cut(self.tags.get("craft.task", "data"), NAME_LIMIT)
+        dataset = Dataset(name, str(digest)[:36], source_type="code", source=f'{{"task": "{stored_name(name)}"}}')
+        client.log_inputs(self.id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+
+    def flush(self, client: MlflowClient) -> None:
+        """Sends what waits. After an error a part of it may be in the store."""
+        from mlflow.entities import Param, RunTag
+
+        while self._metrics:
+            client.log_batch(self.id, metrics=self._metrics[:METRICS_A_BATCH])
+            del self._metrics[:METRICS_A_BATCH]
+        for start in range(0, max(len(self._params), len(self._tags)), OTHERS_A_BATCH):
+            params = dict(list(self._params.items())[start : start + OTHERS_A_BATCH])
+            tags = dict(list(self._tags.items())[start : start + OTHERS_A_BATCH])
+            client.log_batch(
+                self.id,
+                params=[Param(name, value) for name, value in params.items()],
+                tags=[RunTag(name, value) for name, value in tags.items()],
+            )
+            self.params |= params
+            self.tags |= tags
+        self._params, self._tags = {}, {}
+
+    def forget(self) -> None:
+        """Drops what waits."""
+        self._metrics, self._params, self._tags = [], {}, {}

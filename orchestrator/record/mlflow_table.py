@@ -1,0 +1,131 @@
+"""`RunTable`: the runs of one sweep in the tracking store, each found before it is made, so that each is there once."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.record.mlflow_client import quiet_mlflow
+from orchestrator.record.mlflow_run import StoredRun
+from orchestrator.record.mlflow_text import NAME_LIMIT, TAG_LIMIT, cut
+from orchestrator.record.tracking_uri import sqlite_file
+from orchestrator.tools.journal import Event
+
+log = logging.getLogger(__name__)
+
+
+class RunTable:
+    """The runs of a sweep by (kind, key): kind is `sweep`, `configuration` or `trial`.
+
+    Args:
+        uri: resolved tracking URI; a SQLite file and the sweep's experiment are made if absent.
+        artifact_root: the folder of artifacts for a store that is no server.
+    """
+
+    def __init__(self, uri: str, sweep: str, sweep_id: str, artifact_root: Path | None) -> None:
+        quiet_mlflow()
+        from mlflow import MlflowClient
+
+        self._sweep, self._sweep_id = sweep, sweep_id
+        file = sqlite_file(uri)
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self._experiment = self._find_experiment(None if uri.startswith("http") else artifact_root)
+        self.runs: dict[tuple[str, str], StoredRun] = {}
+        self._uncertain = False
+        self._search(f"tags.`craft.sweep_id` = '{self._sweep_id}'")
+
+    def ensure(
+        self, kind: str, key: str, name: str, event: Event, *, parent: str | None, tags: Mapping[str, str], reopen: bool = True
+    ) -> StoredRun:
+        """The run of that kind and key. It is made if absent, and set to running again if it had ended and `reopen` is set.
+
+        Args:
+            name: what MLflow shows for a run that is made.
+            event: its time becomes the start of a run that is made.
+            parent: the run's parent, by MLflow's id.
+        """
+        run = self.runs.get((kind, key)) or (self._find(kind, key) if self._uncertain else None)
+        tags = {name: cut(value, TAG_LIMIT) for name, value in tags.items()}
+        if parent:
+            tags["mlflow.parentRunId"] = parent
+        if run is None:
+            tags |= {"craft.kind": kind, "craft.key": key, "craft.sweep": self._sweep, "craft.sweep_id": self._sweep_id}
+            tags |= {"craft.status": "running"} | ({} if kind == "sweep" else {"craft.on_front": "false"})
+            made = self.client.create_run(self._experiment, event["time"], tags, run_name=cut(name, NAME_LIMIT))
+            run = StoredRun(made.info.run_id, artifact_uri=made.info.artifact_uri, tags=dict(tags))
+        elif reopen:
+            if run.status != "RUNNING":
+                self.client.update_run(run.id, status="RUNNING")
+                run.status = "RUNNING"
+            run.add_tags({**tags, "craft.status": "running"})
+        self.runs[kind, key] = run
+        return run
+
+    def end(self, run: StoredRun, status: str, time: int) -> None:
+        """Sends what waits for the run, then closes it with MLflow's `status`."""
+        run.flush(self.client)
+        self.client.set_terminated(run.id, status, time)
+        run.status = status
+
+    def flush(self) -> None:
+        """Sends what waits for any run."""
+        for run in self.runs.values():
+            run.flush(self.client)
+
+    def finish(self) -> None:
+        """Flushes at the end of a batch of events; the table then knows every run that the store has."""
+        self.flush()
+        self._uncertain = False
+
+    def reconnect(self) -> bool:
+        """Drops what waits after an error; says whether the store answers at the moment."""
+        # The store may have carried out a request whose answer was lost: from now on, look before making a run.
+        self._uncertain = True
+        for run in self.runs.values():
+            run.forget()
+        try:
+            self.client.search_experiments(max_results=1)
+        except Exception as error:  # whatever the reason is, the store does not answer now
+            log.debug("the tracking store does not answer: %s", type(error).__name__)
+            return False
+        return True
+
+    def _find_experiment(self, artifact_root: Path | None) -> str:
+        known = self.client.get_experiment_by_name(self._sweep)
+        if known is None:
+            location = None
+            if artifact_root is not None:
+                location = (artifact_root.resolve() / (re.sub(r"[^\w\-]", "_", self._sweep) or "_")).as_uri()
+            # This tag makes MLflow's page show parameters and metrics instead of traces.
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            return self.client.create_experiment(self._sweep, artifact_location=location, tags=tags)
+        if known.lifecycle_stage == "deleted":
+            self.client.restore_experiment(known.experiment_id)
+        return known.experiment_id
+
+    def _find(self, kind: str, key: str) -> StoredRun | None:
+        self._search(f"tags.`craft.sweep_id` = '{self._sweep_id}' and tags.`craft.key` = '{key.replace(chr(39), '')}'")
+        return self.runs.get((kind, key))
+
+    def _search(self, query: str) -> None:
+        """Learns the sweep's runs that match. A lost request that is carried out late makes a second run of a key: the older
+        run stays, the other one is deleted."""
+        page: str | None = None
+        while True:
+            found = self.client.search_runs(
+                [self._experiment], query, max_results=1000, order_by=["attributes.start_time ASC"], page_token=page
+            )
+            for run in found:
+                place = run.data.tags.get("craft.kind", ""), run.data.tags.get("craft.key", "")
+                known = self.runs.get(place)
+                if known is None:
+                    self.runs[place] = StoredRun.of(run)
+                elif known.id != run.info.run_id:
+                    self.client.delete_run(run.info.run_id)
+            page = found.token
+            if not page:
+                return
