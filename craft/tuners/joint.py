@@ -1,4 +1,4 @@
-"""What our own tuners share: one module holds all that an adapter trains, and every adapted layer asks it for its change.
+"""The base of our own tuners: one module holds all that an adapter trains, and every adapted layer asks it for its change.
 
 ::
 
@@ -6,7 +6,8 @@
       └─ JointLayer around every target                   y = base(x);  y + parts[adapter].change(path, x, y)
 
 A method is a configuration, a `JointAdapter` with its equation, and a `JointTuner` that names the two. Trained tensors are
-float32 under any base; the change is computed in float32 and cast to what the base layer gives.
+float32 under any base; the change is computed in float32 and cast to the dtype of the base layer's output. CRAFT has layers and
+adapters of its own (`craft.tuners.craft.model`) under the same `JointTuner`.
 """
 
 from __future__ import annotations
@@ -106,27 +107,35 @@ class _Prepare:
         self.tuner = tuner
 
     def __call__(self, _module: nn.Module, _inputs: Any) -> None:
-        for name in self.tuner.active_adapters:
-            if name in self.tuner.parts:
-                cast(JointAdapter, self.tuner.parts[name]).prepare()
+        self.tuner.prepare()
 
 
 class JointTuner(BaseTuner):
-    """See the module. A method's subclass sets `prefix` and `adapter_cls`."""
+    """Puts `JointLayer`s around the targets and keeps what the adapters train.
+
+    A method's subclass sets `prefix` (of its tensors' names) and `adapter_cls`.
+    """
 
     uses_shared_state = True
     tuner_layer_cls = JointLayer
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}  # type: ignore[misc]
     adapter_cls: ClassVar[type[JointAdapter]]
+    parts_name: ClassVar[str] = "parts"
 
     @property
     def parts(self) -> nn.ModuleDict:
-        """Adapter name -> `JointAdapter`; registered under the method's prefix."""
-        return cast(nn.ModuleDict, self._modules[f"{self.prefix}parts"])
+        """Adapter name -> `JointAdapter`; registered as the method's prefix and `parts_name`, which stand in saved names."""
+        return cast(nn.ModuleDict, self._modules[f"{self.prefix}{self.parts_name}"])
+
+    def prepare(self) -> None:
+        """Called before every forward pass of the base model, outside any checkpointed block."""
+        for name in self.active_adapters:
+            if name in self.parts:
+                cast(JointAdapter, self.parts[name]).prepare()
 
     def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
-        self.add_module(f"{self.prefix}parts", nn.ModuleDict())
-        model.register_forward_pre_hook(_Prepare(self))
+        self.add_module(f"{self.prefix}{self.parts_name}", nn.ModuleDict())
+        self._prepare_hook = model.register_forward_pre_hook(_Prepare(self))
 
     def inject_adapter(
         self,
@@ -136,16 +145,26 @@ class JointTuner(BaseTuner):
         low_cpu_mem_usage: bool = False,
         state_dict: dict[str, Tensor] | None = None,
     ) -> None:
-        """Makes the adapter's tensors for the modules it targets, and puts a layer around each.
+        """Makes what the adapter trains, and puts a layer around each module that it targets.
 
         Raises:
-            ValueError: no target modules are given, or they fit none of the model.
+            ValueError: the configuration does not fit the model; the tuner keeps nothing of the adapter then.
         """
-        config = self.peft_config[adapter_name]
-        self.parts[adapter_name] = self._new_adapter(model, config, low_cpu_mem_usage)
-        super().inject_adapter(model, adapter_name, autocast_adapter_dtype, low_cpu_mem_usage, state_dict)
+        # PEFT sets every adapter's requires_grad by the new one's inference mode.
+        flags = [(parameter, parameter.requires_grad) for parameter in self.parts.parameters()]
+        try:
+            self.parts[adapter_name] = self._new_adapter(model, self.peft_config[adapter_name], low_cpu_mem_usage)
+            super().inject_adapter(model, adapter_name, autocast_adapter_dtype, low_cpu_mem_usage, state_dict)
+        except BaseException:
+            if adapter_name in self.parts:
+                del self.parts[adapter_name]
+            if not self.parts:
+                self._prepare_hook.remove()
+            raise
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
 
-    def _new_adapter(self, model: nn.Module, config: Any, low_cpu_mem_usage: bool) -> JointAdapter:
+    def _new_adapter(self, model: nn.Module, config: Any, low_cpu_mem_usage: bool) -> nn.Module:
         if not config.target_modules:
             raise ValueError(f"{type(config).__name__} needs target_modules: the modules to adapt")
         stacks = {
@@ -185,6 +204,11 @@ class JointTuner(BaseTuner):
         super().delete_adapter(adapter_name)
         if adapter_name in self.parts:
             del self.parts[adapter_name]
+
+    def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> Any:
+        model = super()._unload_and_optionally_merge(*args, **kwargs)
+        self._prepare_hook.remove()
+        return model
 
 
 def parameter(*shape: int) -> nn.Parameter:

@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from peft.config import PeftConfig
-from peft.tuners.tuners_utils import BaseTuner
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 
@@ -31,62 +30,19 @@ from craft.tuners.craft.export import to_lora
 from craft.tuners.craft.find_stacks import build_stacks
 from craft.tuners.craft.layer import CraftLinear, Slice
 from craft.tuners.craft.stack import CraftAdapter, Stack
+from craft.tuners.joint import JointTuner
 
 
-class RefreshCores:
-    """Forward pre-hook of the base model: computes all cores before any layer, and any checkpointed block, needs them."""
-
-    def __init__(self, tuner: CraftModel) -> None:
-        self.tuner = tuner
-
-    def __call__(self, _module: nn.Module, _inputs: Any) -> None:
-        self.tuner.refresh()
-
-
-class CraftModel(BaseTuner):
+class CraftModel(JointTuner):
     """Puts CRAFT adapters on a model; `get_peft_model(model, CraftConfig(...))` makes one.
 
     Attributes:
-        craft_J: adapter name -> `CraftAdapter`.
+        craft_J: adapter name -> `CraftAdapter`; the same as `parts`.
     """
 
-    uses_shared_state = True
     prefix = "craft_"
-    tuner_layer_cls = CraftLinear
-    target_module_mapping: ClassVar[dict[str, list[str]]] = {}  # type: ignore[misc]
-
-    def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
-        self.craft_J = nn.ModuleDict()
-        self._refresh_hook = model.register_forward_pre_hook(RefreshCores(self))
-
-    def inject_adapter(
-        self,
-        model: nn.Module,
-        adapter_name: str,
-        autocast_adapter_dtype: bool = True,
-        low_cpu_mem_usage: bool = False,
-        state_dict: dict[str, Tensor] | None = None,
-    ) -> None:
-        """Decomposes the chosen projections' weights and puts the adapter on their modules.
-
-        Raises:
-            ValueError: a projection or a rank that the model does not allow; an adapter is merged into the weights.
-        """
-        config = self.peft_config[adapter_name]
-        # PEFT sets every adapter's requires_grad by the new one's inference mode.
-        flags = [(parameter, parameter.requires_grad) for parameter in self.craft_J.parameters()]
-        try:
-            adapter = self._new_adapter(model, cast(CraftConfig, config), low_cpu_mem_usage)
-            self.craft_J[adapter_name] = adapter
-            super().inject_adapter(model, adapter_name, autocast_adapter_dtype, low_cpu_mem_usage, state_dict)
-        except BaseException:
-            if adapter_name in self.craft_J:
-                del self.craft_J[adapter_name]
-            if not self.craft_J:
-                self._refresh_hook.remove()
-            raise
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
+    parts_name = "J"
+    tuner_layer_cls = CraftLinear  # type: ignore[assignment]  # layers of its own, with what PEFT asks of a layer
 
     def _new_adapter(self, model: nn.Module, config: CraftConfig, low_cpu_mem_usage: bool) -> CraftAdapter:
         if any(isinstance(module, CraftLinear) and module.merged for module in model.modules()):
@@ -104,15 +60,12 @@ class CraftModel(BaseTuner):
         Raises:
             ValueError: there is no such adapter.
         """
-        if adapter_name not in self.craft_J:
-            raise ValueError(f"there is no CRAFT adapter {adapter_name!r}; there are {', '.join(map(repr, self.craft_J))}")
-        return cast(CraftAdapter, self.craft_J[adapter_name])
-
-    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:
-        return peft_config
+        if adapter_name not in self.parts:
+            raise ValueError(f"there is no CRAFT adapter {adapter_name!r}; there are {', '.join(map(repr, self.parts))}")
+        return cast(CraftAdapter, self.parts[adapter_name])
 
     def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> bool:  # type: ignore[override]
-        names = [name for name, config in self.peft_config.items() if config is peft_config and name in self.craft_J]
+        names = [name for name, config in self.peft_config.items() if config is peft_config and name in self.parts]
         return any(key == layer.module_name for name in names for layer, _, _ in self._places(name))
 
     def _places(self, adapter_name: str) -> Iterator[tuple[Located, Stack, int]]:
@@ -143,8 +96,8 @@ class CraftModel(BaseTuner):
             wrapped.update_layer(adapter_name, slices)
             self._replace_module(parent, target_name, wrapped, target)
 
-    def refresh(self) -> None:
-        """Computes the cores of the active adapters, as the pre-hook does before every forward of the base model."""
+    def prepare(self) -> None:
+        """Computes the cores of the active adapters before any layer, or any checkpointed block, needs them."""
         layers = self._layers()
         first = next(layers, None)
         if first is None or first.disable_adapters or first.merged:
@@ -152,7 +105,7 @@ class CraftModel(BaseTuner):
         rows = first.craft_rows
         names = self.active_adapters if rows is None else [name for name, _ in rows]
         for name in names:
-            if name not in self.craft_J:
+            if name not in self.parts:
                 continue
             adapter = self.craft_adapter(name)
             for stack in adapter.stacks.values():
@@ -182,15 +135,6 @@ class CraftModel(BaseTuner):
         """Writes an adapter as a LoRA folder with equal outputs; see `craft.tuners.craft.export.to_lora`."""
         return to_lora(self, directory, adapter_name)
 
-    def delete_adapter(self, adapter_name: str) -> None:
-        super().delete_adapter(adapter_name)
-        del self.craft_J[adapter_name]
-
-    def _unload_and_optionally_merge(self, *args: Any, **kwargs: Any) -> Any:
-        model = super()._unload_and_optionally_merge(*args, **kwargs)
-        self._refresh_hook.remove()
-        return model
-
     @contextmanager
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
         """PEFT's `adapter_names=[...]` of a forward or generate call: an adapter for each row, "__base__" for none."""
@@ -200,9 +144,9 @@ class CraftModel(BaseTuner):
             return
         if self.training:
             raise ValueError("adapter_names chooses adapters row by row for inference; call eval() first")
-        unknown = sorted(set(names) - set(self.craft_J) - {"__base__"})
+        unknown = sorted(set(names) - set(self.parts) - {"__base__"})
         if unknown:
-            raise ValueError(f"adapter_names has unknown adapters {unknown}; there are {sorted(self.craft_J)} and '__base__'")
+            raise ValueError(f"adapter_names has unknown adapters {unknown}; there are {sorted(self.parts)} and '__base__'")
         layers = list(self._layers())
         if any(layer.merged for layer in layers):
             raise ValueError("adapter_names cannot be used while an adapter is merged; call unmerge_adapter() first")

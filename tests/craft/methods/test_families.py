@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,13 @@ def test_two_adapters_at_once_and_one_taken_away(tiny_model: Callable[..., Any],
     assert torch.equal(out(model), first)
     model.delete_adapter("second")
     assert torch.equal(out(model), first)
+
+
+def test_an_adapter_that_cannot_be_made_leaves_the_others_as_they_were(tiny_model: Callable[..., Any]) -> None:
+    model = put(tiny_model("bert"), "lotr")
+    config = replace(model.peft_config["default"], inference_mode=True)
+    model.add_adapter("frozen", config)
+    assert all(weight.requires_grad for weight in model.base_model.parts["default"].parameters())
+    with pytest.raises(ValueError, match="rank is at most 32"):
+        model.add_adapter("second", replace(config, r=33))
+    assert list(model.base_model.parts) == ["default", "frozen"]
