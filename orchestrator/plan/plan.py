@@ -19,7 +19,6 @@ from itertools import islice
 from orchestrator.plan.configuration import Configuration, Dropped, Earlier
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.sweepfile.algorithms import ALGORITHMS
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Point, covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
@@ -54,17 +53,17 @@ class Plan:
 
     @property
     def adaptive(self) -> bool:
-        return ALGORITHMS[self.sweep.search.algorithm].adaptive
+        return self.sweep.search.row.adaptive
 
     @property
     def grows(self) -> bool:
         """Whether it may get configurations or trials while it runs."""
-        return self.adaptive or self.sweep.replication is not None or self.sweep.scheduler.name == "pbt"
+        return self.adaptive or self.sweep.replication is not None or bool(self.sweep.scheduler.row.population)
 
     @property
     def expected_trials(self) -> int:
         """How many trials there will be: known, or at most, where they are chosen while the sweep runs."""
-        if self.sweep.scheduler.name == "pbt":
+        if self.sweep.scheduler.row.population:
             epochs, interval = self.sweep.training.epochs, self.sweep.scheduler.interval
             first = len(self.sweep.task_names) * len(self.sweep.seeds) * sum(one.parent is None for one in self.configurations)
             return first * max(1, round(epochs / interval))
@@ -120,7 +119,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         SweepError: configurations that cannot be built, every one named; nothing left to run; too much to run.
     """
     planner = planner or Planner(sweep)
-    algorithm = ALGORITHMS[sweep.search.algorithm]
+    algorithm = sweep.search.row
     if algorithm.adaptive:
         return _open_plan(sweep, planner)
     wanted = sweep.search.trials if algorithm.samples else None

@@ -114,7 +114,7 @@ class Planner:
         if configuration.parent is not None:
             begin = WarmStart(run=self.run_spec(configuration.parent, task, seed).key)
             run = run.model_copy(update={"warm_start": begin})
-        if self.sweep.scheduler.name == "pbt":
+        if self.sweep.scheduler.row.population:
             run = run.model_copy(update={"training": run.training.model_copy(update={"epochs": self.sweep.scheduler.interval})})
         return run
 

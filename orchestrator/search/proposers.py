@@ -1,19 +1,18 @@
-"""What chooses configurations: SEARCHERS, one row for each `search.algorithm` of a sweep file. No Ray here.
+"""Proposers choose configurations: the protocol, and the one of searchers that know all of theirs beforehand. No Ray here.
 
 A proposer is asked for a configuration (`suggest`) and told its values (`tell`) when all of its trials have ended. Grid and
-random know theirs beforehand and learn nothing; the others are Optuna's samplers over a study (`orchestrator.search.study`).
+random list their configurations beforehand and learn nothing; the others are samplers over an Optuna study
+(`orchestrator.search.study`), which is imported only for them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from orchestrator.search import study
-from orchestrator.search.study import StudyProposer
+from orchestrator.sweepfile.algorithms import imported
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
@@ -23,7 +22,7 @@ ConfigurationStatus = Literal["complete", "incomplete"]
 
 
 class Proposer(Protocol):
-    """What chooses configurations."""
+    """Chooses configurations."""
 
     @property
     def exhausted(self) -> bool:
@@ -63,23 +62,12 @@ class Listed:
         pass
 
 
-@dataclass(frozen=True)
-class SearcherRow:
-    """One row of SEARCHERS: `make` gives a plan's proposer, which keeps what it must remember in a folder if given one."""
-
-    make: Callable[[Plan, Path | None], Proposer]
-
-    def propose(self, plan: Plan, folder: Path | None = None) -> Proposer:
-        return self.make(plan, folder)
+def listed(plan: Plan, folder: Path | None) -> Listed:
+    """The proposer of grid and random."""
+    return Listed(plan.configurations)
 
 
-SEARCHERS: dict[str, SearcherRow] = {
-    "grid": SearcherRow(lambda plan, folder: Listed(plan.configurations)),
-    "random": SearcherRow(lambda plan, folder: Listed(plan.configurations)),
-    "sobol": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, None)),
-    "tpe": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.tpe)),
-    "nsga2": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.nsga2)),
-    "nsga3": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.nsga3)),
-    "gp": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.gp)),
-    "cmaes": SearcherRow(lambda plan, folder: StudyProposer(plan, folder, study.cmaes)),
-}
+def propose(plan: Plan, folder: Path | None = None) -> Proposer:
+    """The proposer of the plan's searcher; it keeps in `folder`, if given, what a resumed sweep needs of it."""
+    proposer: Proposer = imported(plan.sweep.search.row.make)(plan, folder)
+    return proposer

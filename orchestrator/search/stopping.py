@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from craft.settings import content_hash
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, Ranked, Rule, levels_at
+from orchestrator.sweepfile.algorithms import imported
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.settings import SchedulerSettings
@@ -150,11 +151,23 @@ def _below_median(value: float, groups: Sequence[Sequence[float]]) -> bool:
     return value < (lower + upper) / 2
 
 
-RULES: dict[str, Callable[[SchedulerSettings], Rule | Promotion | None]] = {
-    "none": lambda settings: None,
-    "asha": lambda settings: Halving(settings.grace, settings.factor),
-    "hyperband": lambda settings: Halving(settings.grace, settings.factor, settings.brackets),
-    "median": lambda settings: Median(settings.grace, settings.rivals),
-    "promotion": lambda settings: Promotion(settings.grace, settings.factor),
-    "pbt": lambda settings: None,  # it stops nothing; its generations are `orchestrator.search.population`'s
-}
+def halving(settings: SchedulerSettings) -> Halving:
+    return Halving(settings.grace, settings.factor)
+
+
+def hyperband(settings: SchedulerSettings) -> Halving:
+    return Halving(settings.grace, settings.factor, settings.brackets)
+
+
+def median(settings: SchedulerSettings) -> Median:
+    return Median(settings.grace, settings.rivals)
+
+
+def promotion(settings: SchedulerSettings) -> Promotion:
+    return Promotion(settings.grace, settings.factor)
+
+
+def rule_of(settings: SchedulerSettings) -> Rule | None:
+    """A new rule of the scheduler that a sweep file names, with its settings; None if that scheduler judges no trial."""
+    place = settings.row.rule
+    return imported(place)(settings) if place else None

@@ -32,11 +32,9 @@ from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from craft.settings import content_hash
 from orchestrator.record.folder import SweepFolder
-from orchestrator.search.cma import CmaSampler
 from orchestrator.search.dimensions import Encoding
-from orchestrator.search.gp import BlockGp
 from orchestrator.search.study_file import StudyFile
-from orchestrator.search.tpe import SO_FAR, BlockTpe, Memory
+from orchestrator.search.tpe import SO_FAR
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Point, grid, sample
 
@@ -76,15 +74,15 @@ class StudyProposer:
     the runner's to find out; values that they have already been told are never told again.
     """
 
-    def __init__(self, plan: Plan, folder: Path | None, samplers: Callable[[Plan], MakeSampler] | None) -> None:
+    def __init__(self, plan: Plan, folder: Path | None, sampler: MakeSampler | None) -> None:
         """
         Args:
             folder: gets the study's file; the study is kept in memory if not given.
-            samplers: what makes a sampler for each suggestion; None spreads points evenly by a Sobol sequence.
+            sampler: makes a sampler for each suggestion; None spreads points evenly by a Sobol sequence.
         """
         assert plan.planner is not None, "the plan is of an algorithm that lists its configurations"
         self._plan, self._planner, self._sweep = plan, plan.planner, plan.sweep
-        self._sampler = samplers(plan) if samplers else None
+        self._sampler = sampler
         self._encoding = Encoding(plan.sweep.blocks)
         self._objectives = list(plan.sweep.objectives)
         self._known: dict[str, _Known] = {}
@@ -324,38 +322,3 @@ def excesses(sweep: Sweep, configuration: Configuration) -> dict[str, float]:
         if bounds.min is not None:
             found[f"{name} min"] = (bounds.min - value) / max(abs(bounds.min), 1.0)
     return found
-
-
-def _population(plan: Plan) -> int:
-    # Five generations at least: one as large as the sweep would only ever be its random first.
-    return min(50, max(4, (plan.sweep.search.trials or 0) // 5))
-
-
-def tpe(plan: Plan) -> MakeSampler:
-    encoding, memory = Encoding(plan.sweep.blocks), Memory()
-    return lambda seed: BlockTpe(encoding, memory, seed)
-
-
-def nsga2(plan: Plan) -> MakeSampler:
-    return lambda seed: NSGAIISampler(seed=seed, population_size=_population(plan))
-
-
-def nsga3(plan: Plan) -> MakeSampler:
-    return lambda seed: NSGAIIISampler(seed=seed, population_size=_population(plan))
-
-
-def gp(plan: Plan) -> MakeSampler:
-    memory = Memory()
-
-    def known(point: Point) -> dict[str, float] | None:
-        assert plan.planner is not None
-        try:
-            return plan.planner.configuration(point).known
-        except SweepError:
-            return None
-
-    return lambda seed: BlockGp(plan.sweep.blocks, memory, seed, plan.sweep.search.seed, known)
-
-
-def cmaes(plan: Plan) -> MakeSampler:
-    return CmaSampler

@@ -22,9 +22,9 @@ from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.search.budget import Watch
 from orchestrator.search.promotion import Promotion
-from orchestrator.search.proposers import SEARCHERS
+from orchestrator.search.proposers import propose
 from orchestrator.search.rivals import Entrant, entrant
-from orchestrator.search.stopping import RULES
+from orchestrator.search.stopping import rule_of
 from orchestrator.search.warm_start import planned
 from orchestrator.simulator.curves import Curve, RecordedCurves
 from orchestrator.simulator.yardstick import Yardstick, of_finished, planner_of
@@ -92,8 +92,10 @@ def simulate(
         MissingCurve: the searcher asks for what was not recorded.
         SweepError: the sweep is refused as a real one would be.
     """
-    if sweep.scheduler.name == "pbt" or sweep.replication is not None:
-        what = "scheduler.name: pbt changes configurations while they train" if sweep.scheduler.name == "pbt" else "replication"
+    changes = bool(sweep.scheduler.row.population)
+    if changes or sweep.replication is not None:
+        name = sweep.scheduler.name
+        what = f"scheduler.name: {name} changes configurations while they train" if changes else "replication"
         raise SweepError([f"{sweep.name}: {what}: a record has no such trials, so it cannot be replayed"])
     plan = planned(sweep, planner_of(sweep, record))
     return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed), folder).run(enough)
@@ -112,8 +114,8 @@ class _Simulation:
     ) -> None:
         self._plan, self._record, self._free, self._yardstick = plan, record, workers, yardstick
         self._faults, self._chance = faults, chance
-        self._proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
-        rule = RULES[plan.sweep.scheduler.name](plan.sweep.scheduler)
+        self._proposer = propose(plan, folder)
+        rule = rule_of(plan.sweep.scheduler)
         self._turns = rule if isinstance(rule, Promotion) else None
         self._rule = None if isinstance(rule, Promotion) else rule
         self._paused: dict[str, _Running | None] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
+from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.mistakes import Mistake, unknown
 from orchestrator.sweepfile.ordering import is_fixed, is_ordered
 from orchestrator.sweepfile.space import Block
@@ -35,17 +35,17 @@ def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
 def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mistake]:
     search = _section(content, "search")
     algorithm = search.get("algorithm", "grid")
-    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+    if not isinstance(algorithm, str) or algorithm not in SEARCHERS:
         return []
     given = next((key for key in ("learn_from", "warm_start") if search.get(key)), None)
-    if given and not ALGORITHMS[algorithm].learns:
-        able = ", ".join(name for name, row in ALGORITHMS.items() if row.learns)
+    if given and not SEARCHERS[algorithm].learns:
+        able = ", ".join(name for name, row in SEARCHERS.items() if row.learns)
         message = f"{algorithm} learns nothing from results; drop it, or take one that learns: {able}"
         return [Mistake(("search", given), message)]
-    if ALGORITHMS[algorithm].samples:
+    if SEARCHERS[algorithm].samples:
         if search.get("trials") is None:
             return [Mistake(("search",), f"{algorithm} needs trials: how many configurations to draw, as in trials: 64")]
-        if ALGORITHMS[algorithm].one_block and len(blocks) > 1:
+        if SEARCHERS[algorithm].one_block and len(blocks) > 1:
             return [
                 Mistake(
                     ("search", "algorithm"),
@@ -69,7 +69,7 @@ def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mista
 
 
 def _check_numeric(algorithm: str, content: dict[str, Any], blocks: list[Block]) -> list[Mistake]:
-    row, objectives = ALGORITHMS[algorithm], content.get("objectives")
+    row, objectives = SEARCHERS[algorithm], content.get("objectives")
     mistakes = []
     if row.one_objective and (not isinstance(objectives, dict) or len(objectives) != 1):
         named = ", ".join(objectives) if isinstance(objectives, dict) else "score, trainable_parameters (the default)"
@@ -92,9 +92,9 @@ def _check_numeric(algorithm: str, content: dict[str, Any], blocks: list[Block])
 
 def _check_stopping(sweep: Sweep) -> list[Mistake]:
     scheduler, training = sweep.scheduler, sweep.training
-    if scheduler.name == "none":
+    row = scheduler.row
+    if not row.steers:
         return []
-    row = SCHEDULER_SETTINGS[scheduler.name]
     if row.serves and sweep.search.algorithm not in row.serves:
         why, what = "changes configurations itself", " for its first population"
         if row.pauses:
@@ -113,7 +113,7 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
                 return [Mistake((name,), message)]
     if sweep.objectives.get("score") != "maximize":
         return [Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")]
-    if scheduler.name == "pbt":
+    if row.population:
         return _check_population(sweep)
     epochs = [training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())]
     searched = any("epochs" in block.dimensions for block in sweep.blocks)
@@ -127,8 +127,8 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
 
 
 def _check_population(sweep: Sweep) -> list[Mistake]:
-    """What generations cannot be made of."""
-    epochs, interval = sweep.training.epochs, sweep.scheduler.interval
+    """Mistakes in a sweep whose training is cut into generations."""
+    name, epochs, interval = sweep.scheduler.name, sweep.training.epochs, sweep.scheduler.interval
     whole = epochs / interval
     mistakes = []
     if whole < 2 or abs(whole - round(whole)) > 1e-9:
@@ -136,10 +136,10 @@ def _check_population(sweep: Sweep) -> list[Mistake]:
         mistakes.append(Mistake(("scheduler", "interval"), message))
     settings = [sweep.training.max_steps is not None, any("epochs" in one.dimensions for one in sweep.blocks)]
     if any(settings) or any("epochs" in one for one in sweep.task_training.values()):
-        mistakes.append(Mistake(("scheduler",), "pbt counts in training.epochs: no max_steps, and no epochs elsewhere"))
-    for name, given in (("replication", sweep.replication is not None), ("warm_start", bool(sweep.warm_start))):
+        mistakes.append(Mistake(("scheduler",), f"{name} counts in training.epochs: no max_steps, and no epochs elsewhere"))
+    for key, given in (("replication", sweep.replication is not None), ("warm_start", bool(sweep.warm_start))):
         if given:
-            mistakes.append(Mistake((name,), "goes with configurations that stay as they are; scheduler.name is pbt"))
+            mistakes.append(Mistake((key,), f"goes with configurations that stay as they are; scheduler.name is {name}"))
     return mistakes
 
 

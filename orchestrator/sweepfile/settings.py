@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, field_validator, model_serializer, model_validator
 
 from craft.settings import Settings
-from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
+from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
 from orchestrator.sweepfile.mistakes import unknown
 
 
@@ -33,11 +33,16 @@ class SearchSettings(Settings):
             raise ValueError("has learn_from and warm_start; warm_start is the old name of learn_from, so keep learn_from")
         return given
 
+    @property
+    def row(self) -> SearcherRow:
+        """The facts of its algorithm."""
+        return SEARCHERS[self.algorithm]
+
     @field_validator("algorithm")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in ALGORITHMS:
-            raise ValueError(unknown("algorithm", name, list(ALGORITHMS)))
+        if name not in SEARCHERS:
+            raise ValueError(unknown("algorithm", name, list(SEARCHERS)))
         return name
 
 
@@ -56,24 +61,29 @@ class SchedulerSettings(Settings):
     interval: float = Field(1.0, gt=0)
     share: float = Field(0.25, gt=0, le=0.5)
 
+    @property
+    def row(self) -> SchedulerRow:
+        """The facts of the scheduler of this name."""
+        return SCHEDULERS[self.name]
+
     @model_validator(mode="after")
     def _has_them(self) -> SchedulerSettings:
-        row = SCHEDULER_SETTINGS[self.name]
-        strange = sorted(self.model_fields_set - {"name", *row.settings})
+        settings = self.row.settings
+        strange = sorted(self.model_fields_set - {"name", *settings})
         if strange:
-            allowed = f"its settings: {', '.join(row.settings)}" if row.settings else "it has no settings"
+            allowed = f"its settings: {', '.join(settings)}" if settings else "it has no settings"
             raise ValueError(f"{self.name} does not take {', '.join(strange)}; {allowed}")
         return self
 
     @model_serializer(mode="plain")
     def _only_its_own(self) -> dict[str, Any]:
-        return {"name": self.name} | {key: getattr(self, key) for key in SCHEDULER_SETTINGS[self.name].settings}
+        return {"name": self.name} | {key: getattr(self, key) for key in self.row.settings}
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in SCHEDULER_SETTINGS:
-            raise ValueError(unknown("scheduler", name, list(SCHEDULER_SETTINGS)))
+        if name not in SCHEDULERS:
+            raise ValueError(unknown("scheduler", name, list(SCHEDULERS)))
         return name
 
 

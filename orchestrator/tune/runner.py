@@ -36,14 +36,14 @@ from orchestrator.record.lock import one_driver
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary
 from orchestrator.search.budget import Watch
-from orchestrator.search.population import Population
-from orchestrator.search.proposers import SEARCHERS, Listed, Proposer
+from orchestrator.search.proposers import Listed, Proposer, propose
 from orchestrator.search.replication import Replicating
+from orchestrator.sweepfile.algorithms import imported
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tools.signals import Stop
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.tune.cluster import Cluster, joined
-from orchestrator.tune.schedulers import SCHEDULERS, Pausing
+from orchestrator.tune.schedulers import Pausing, scheduler_of
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
@@ -133,9 +133,9 @@ class Session:
         self.display = display
         self.watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda key: self.recorder.spec(key).resources.gpus)
         # First the proposer: one that learns adds to the plan what it proposed before.
-        self.proposer: Proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
+        self.proposer: Proposer = propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
-        self._scheduler = SCHEDULERS[plan.sweep.scheduler.name].make(plan, folder)
+        self._scheduler = scheduler_of(plan, folder)
         if isinstance(self._scheduler, Pausing):
             self._scheduler.on_wait = self._hear
         self.stop = Stop(display.say)
@@ -151,8 +151,8 @@ class Session:
         if plan.adaptive:
             for configuration in list(plan.configurations):
                 self._trials(configuration)
-        if plan.sweep.scheduler.name == "pbt":
-            self.proposer = Population(plan, self.recorder, display.expect)
+        if plan.sweep.scheduler.row.population:
+            self.proposer = imported(plan.sweep.scheduler.row.population)(plan, self.recorder, display.expect)
         elif plan.sweep.replication is not None:
             self.proposer = Replicating(self.proposer, plan, self.recorder, display.expect)
 

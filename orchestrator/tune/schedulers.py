@@ -5,7 +5,7 @@
         +------ tell(values of the configuration: means over tasks and seeds) <--- all ended ----+
 
 A searcher thinks in configurations, Ray in trials; here the one becomes the other. What chooses configurations stands in
-`orchestrator.search.proposers`, the rules of SCHEDULERS in `orchestrator.search.stopping`, both without Ray.
+`orchestrator.search.proposers`, the rules that judge trials in `orchestrator.search.stopping`, both without Ray.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
@@ -24,7 +23,7 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, Rule, entrant, judged
-from orchestrator.search.stopping import RULES
+from orchestrator.search.stopping import rule_of
 from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
@@ -32,24 +31,12 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
 
 
-@dataclass(frozen=True)
-class SchedulerRow:
-    """One row of SCHEDULERS: `make` gives what Ray Tune asks after every evaluation, or None to let every trial run."""
-
-    make: Callable[[Plan, Path | None], TrialScheduler | None]
-
-
-def _stops_by(name: str) -> SchedulerRow:
-    def make(plan: Plan, folder: Path | None = None) -> TrialScheduler | None:
-        rule = RULES[name](plan.sweep.scheduler)
-        if isinstance(rule, Promotion):
-            return Pausing(rule, plan, folder)
-        return Stopping(rule, plan, folder) if rule else None
-
-    return SchedulerRow(make)
-
-
-SCHEDULERS: dict[str, SchedulerRow] = {name: _stops_by(name) for name in RULES}
+def scheduler_of(plan: Plan, folder: Path | None = None) -> Stopping | None:
+    """What Ray Tune asks after every evaluation of a plan's trials; None lets every trial run to its end."""
+    rule = rule_of(plan.sweep.scheduler)
+    if rule is None:
+        return None
+    return Pausing(cast(Promotion, rule), plan, folder) if plan.sweep.scheduler.row.pauses else Stopping(rule, plan, folder)
 
 
 class Stopping(FIFOScheduler):

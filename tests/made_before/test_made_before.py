@@ -37,7 +37,7 @@ from orchestrator.record.ledger import Ledger
 from orchestrator.record.resume import check_resume
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
 from orchestrator.search import warm_start
-from orchestrator.search.proposers import SEARCHERS
+from orchestrator.search.proposers import propose
 from orchestrator.simulator.curves import read_record, record_sweep
 from orchestrator.simulator.simulation import simulate
 from orchestrator.simulator.yardstick import Yardstick, whole_record
@@ -131,7 +131,7 @@ def test_an_adapter_of_a_sweep_s_folder_is_found(place: Place, tmp_path: Path, n
 
 def test_a_study_is_taken_up_and_proposes_what_it_would_have(place: Place) -> None:
     plan = planned(load_sweep(MADE / "tpe.yaml"))
-    proposer = SEARCHERS["tpe"].propose(plan, place.folder("tpe"))
+    proposer = propose(plan, place.folder("tpe"))
     assert [one.id for one in plan.configurations] == EXPECTED["cut"]["tpe"]["proposed"]
     proposed = proposer.suggest()
     assert proposed is not None
@@ -142,7 +142,7 @@ def test_an_earlier_sweep_starts_another_one_warm(place: Place) -> None:
     sweep = load_sweep(MADE / "warm.yaml", [f"storage={place.root / 'runs'}"])
     plan = planned(sweep)
     assert plain([asdict(one) for one in plan.earlier]) == EXPECTED["cut"]["earlier"]
-    proposer = SEARCHERS["tpe"].propose(plan, None)
+    proposer = propose(plan, None)
     assert [one and one.id for one in (proposer.suggest() for _ in range(3))] == EXPECTED["cut"]["after warm start"]
 
 
@@ -313,7 +313,7 @@ def test_a_shipped_sweep_has_the_keys_it_had(file: str) -> None:
     assert [trial.key for trial in trials[:20]] == expected["keys"]
     assert trials[-1].key == expected["last"]
     if plan.adaptive:
-        proposer = SEARCHERS[sweep.search.algorithm].propose(plan, None)
+        proposer = propose(plan, None)
         assert [one and one.id for one in (proposer.suggest() for _ in range(3))] == expected["proposed"]
 
 

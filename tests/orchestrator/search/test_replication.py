@@ -23,7 +23,7 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
 from orchestrator.review.front_tables import latex
 from orchestrator.review.front_words import caption
-from orchestrator.search.proposers import SEARCHERS
+from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
@@ -57,7 +57,7 @@ def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int 
     ledger = Ledger(folder)
     with Display(0, io.StringIO(), "quiet") as display:
         recorder = Recorder(plan, ledger, display)
-        proposer = Replicating(SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder), plan, recorder)
+        proposer = Replicating(propose(plan, folder), plan, recorder)
 
         def trials(configuration):
             found = plan.trials_of(configuration.id)

@@ -12,14 +12,14 @@ from craft.results import Counts
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.search.rivals import Entrant, Rule, entrant
-from orchestrator.search.stopping import RULES, Halving, Median
-from orchestrator.sweepfile.algorithms import SCHEDULER_SETTINGS
+from orchestrator.search.stopping import Halving, Median, rule_of
+from orchestrator.sweepfile.algorithms import SCHEDULERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import SchedulerSettings
 
-SETTINGS = {name: SchedulerSettings.model_validate({"name": name}) for name in SCHEDULER_SETTINGS}
-STOPPING = [name for name in RULES if RULES[name](SETTINGS[name])]
+SETTINGS = {name: SchedulerSettings.model_validate({"name": name}) for name in SCHEDULERS}
+STOPPING = [name for name, row in SCHEDULERS.items() if row.rule]
 
 
 def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Entrant:
@@ -37,10 +37,6 @@ def replay(rule: Rule, curves: Mapping[Entrant, Sequence[float]]) -> dict[str, i
                 if rule.report(trial, epoch, scores[epoch - 1]):
                     stopped.add(trial.key)
     return done
-
-
-def test_the_tables_name_the_same_schedulers() -> None:
-    assert RULES.keys() == SCHEDULER_SETTINGS.keys()
 
 
 def test_halving_keeps_a_third_at_each_rung() -> None:
@@ -110,7 +106,7 @@ def test_the_median_looks_at_the_best_so_far_against_means() -> None:
 
 @pytest.mark.parametrize("name", STOPPING)
 def test_other_tasks_and_other_seeds_never_count(name: str) -> None:
-    rule = RULES[name](SETTINGS[name])
+    rule = rule_of(SETTINGS[name])
     assert rule is not None
     for place in range(9):
         for epoch in (1, 3, 9, 27):
@@ -121,7 +117,7 @@ def test_other_tasks_and_other_seeds_never_count(name: str) -> None:
 
 @pytest.mark.parametrize("name", STOPPING)
 def test_a_small_adapter_is_never_stopped_by_larger_ones(name: str) -> None:
-    rule = RULES[name](SETTINGS[name])
+    rule = rule_of(SETTINGS[name])
     assert rule is not None
     for place in range(30):
         for epoch in (1, 3, 9, 27):
@@ -134,7 +130,7 @@ def test_a_small_adapter_is_never_stopped_by_larger_ones(name: str) -> None:
 @pytest.mark.parametrize("name", STOPPING)
 def test_telling_a_report_again_changes_nothing(name: str) -> None:
     curves = {one(f"t{place}"): [50.0 + place * epoch for epoch in range(9)] for place in range(6)}
-    rule, again = RULES[name](SETTINGS[name]), RULES[name](SETTINGS[name])
+    rule, again = rule_of(SETTINGS[name]), rule_of(SETTINGS[name])
     assert rule is not None
     assert again is not None
     for trial, scores in curves.items():

@@ -22,15 +22,15 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.results import pareto
+from orchestrator.search import proposers
 from orchestrator.search.dimensions import Encoding
-from orchestrator.search.proposers import SEARCHERS
 from orchestrator.search.study import StudyProposer
-from orchestrator.sweepfile.algorithms import ALGORITHMS
+from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Block, Choice, Range, covering, sample
 
-ADAPTIVE = [name for name, row in ALGORITHMS.items() if row.adaptive]
+ADAPTIVE = [name for name, row in SEARCHERS.items() if row.adaptive]
 LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"
 CRAFT = "{method: craft, ranks: {values: [[all, 4, 4], [all, 16, 16], [all, 64, 64]]}, dropout: {values: [0.0, 0.1]}}"
 
@@ -42,7 +42,7 @@ def counted(run: RunSpec) -> Counts:
 
 def plan_of(folder: Path, algorithm: str = "tpe", trials: int = 20, space: str = LORA, more: str = "") -> Plan:
     file = folder / "sweep.yaml"
-    if ALGORITHMS[algorithm].one_objective and "objectives:" not in more:
+    if SEARCHERS[algorithm].one_objective and "objectives:" not in more:
         more += "objectives: {score: maximize}\n"
     file.write_text(
         f"name: t\nmodel: m\ntasks: [toy/acceptability]\nspace: [{space}]\n"
@@ -71,7 +71,7 @@ def run_all(
 
 
 def propose(plan: Plan, folder: Path | None = None) -> StudyProposer:
-    proposer = SEARCHERS[plan.sweep.search.algorithm].propose(plan, folder)
+    proposer = proposers.propose(plan, folder)
     assert isinstance(proposer, StudyProposer)
     return proposer
 
@@ -123,7 +123,7 @@ def test_what_breaks_a_constraint_is_told_and_never_handed_out(tmp_path: Path, a
     for trial in broken:
         (excess,) = trial.constraints.values()
         assert excess > 0
-        if not ALGORITHMS[algorithm].one_objective:
+        if not SEARCHERS[algorithm].one_objective:
             assert excess == pytest.approx((trial.values[1] - 900) / 900)
 
 
@@ -202,7 +202,7 @@ def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path) -
         search = plan.sweep.search.model_copy(update={"seed": seed})
         sweep = plan.sweep.model_copy(update={"search": search})
         plan = make_plan(sweep, Planner(sweep, counted))
-        seen = run_all(propose(plan)) if ALGORITHMS[algorithm].adaptive else plan.configurations
+        seen = run_all(propose(plan)) if SEARCHERS[algorithm].adaptive else plan.configurations
         points = [list(value(one).values()) for one in seen]
         return pareto.hypervolume(points, ["maximize", "minimize"], [60.0, 4000.0])
 

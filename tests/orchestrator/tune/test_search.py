@@ -12,20 +12,19 @@ from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.search.proposers import SEARCHERS, Listed
-from orchestrator.sweepfile.algorithms import ALGORITHMS, SCHEDULER_SETTINGS
+from orchestrator.search.proposers import Listed, propose
+from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS, imported
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune.schedulers import SCHEDULERS
 from orchestrator.tune.trial_source import TrialSource
 
 
 def plan_of(folder: Path, algorithm: str) -> Plan:
     file = folder / "sweep.yaml"
-    search = f"{{algorithm: {algorithm}{', trials: 3' if ALGORITHMS[algorithm].samples else ''}}}"
+    search = f"{{algorithm: {algorithm}{', trials: 3' if SEARCHERS[algorithm].samples else ''}}}"
     file.write_text(
         "name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0, 1]\n"
         f"space: [{{method: lora, rank: {{values: [1, 2, 4]}}}}]\nsearch: {search}\n"
-        + ("objectives: {score: maximize}\n" if ALGORITHMS[algorithm].one_objective else "")
+        + ("objectives: {score: maximize}\n" if SEARCHERS[algorithm].one_objective else "")
     )
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
@@ -43,14 +42,16 @@ def drain(source: TrialSource) -> list[str]:
 
 
 def test_every_algorithm_and_scheduler_a_file_may_name_is_there_to_do_it() -> None:
-    assert SEARCHERS.keys() == ALGORITHMS.keys()
-    assert SCHEDULERS.keys() == SCHEDULER_SETTINGS.keys()
+    places = [row.make for row in SEARCHERS.values()]
+    places += [place for row in SCHEDULERS.values() for place in (row.rule, row.population) if place]
+    assert all(callable(imported(place)) for place in places)
+    assert {name for name, row in SCHEDULERS.items() if not row.steers} == {"none"}
 
 
 @pytest.mark.parametrize("algorithm", sorted(SEARCHERS))
 def test_every_searcher_hands_out_its_plan_once_and_then_is_finished(tmp_path: Path, algorithm: str) -> None:
     plan = plan_of(tmp_path, algorithm)
-    proposer = SEARCHERS[algorithm].propose(plan, tmp_path)
+    proposer = propose(plan, tmp_path)
     source = TrialSource(proposer, lambda c: plan.trials_of(c.id), lambda key: False)
     keys = drain(source)
     assert len(plan.configurations) == 3
