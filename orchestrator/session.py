@@ -71,7 +71,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         try:
             tracker.sweep_started(_info(plan, fingerprints))
             record = partial(_record_dropped, tracker, sweep.protocol)
-            plan.on_refused.append(record)
+            plan.on_refusal(record)
             for dropped in () if plan.adaptive else plan.dropped:  # of an adaptive one they were tried out, not proposed
                 record(dropped)
             status = "failed"

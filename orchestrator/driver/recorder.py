@@ -77,7 +77,6 @@ class Recorder:
         self._ledger, self._display, self._tracker = ledger, display, tracker
         self._on_configuration: Callable[[Summary], None] = lambda summary: None
         self._plan = plan
-        self._counts: dict[str, dict[str, float]] = {}
         self._specs: dict[str, TrialSpec] = {}
         self._trials_of: dict[str, list[TrialSpec]] = {}
         self._recorded = ledger.results()
@@ -112,6 +111,11 @@ class Recorder:
                 given_up.add(trial.configuration)
         for configuration in given_up:
             self._spare(configuration)
+
+    def grow(self, trials: Iterable[TrialSpec]) -> None:
+        """Takes in trials that the plan got beyond those it was expected to have."""
+        self.add(trials)
+        self._display.expect(len(self._plan.trials))
 
     def is_settled(self, key: str) -> bool:
         """Whether the trial needs no run: a result that holds is on record, or it ended in this run."""
@@ -252,9 +256,7 @@ class Recorder:
         """The plan's configurations as their trials stand now (all, or those of the given ids)."""
         chosen = self._trials_of if configurations is None else configurations
         trials = [trial for name in chosen for trial in self._trials_of[name]]
-        for one in self._plan.configurations[len(self._counts) :]:
-            self._counts[one.id] = one.known
-        return summarize(trials, self.results, self._counts)
+        return summarize(trials, self.results, {name: self._plan.configuration(name).known for name in chosen})
 
     def outcome(self, seconds: float, trouble: str | None, signal: int | None = None, spent: str | None = None) -> SweepOutcome:
         """How the plan stands, after a run of `seconds` that ended early for `trouble` if it did, or by its budget."""

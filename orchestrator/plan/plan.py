@@ -12,7 +12,7 @@ starts empty and grows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -28,31 +28,76 @@ PROBES = 100
 """Points drawn at random, beside those that cover the space, to see whether anything meets the constraints."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Plan:
-    """All that will run. `duplicates` are labels of points merged into a configuration that was there before.
+    """All that will run. It grows while an adaptive sweep runs, by its methods alone: `add`, `replicate` and `refuse`.
 
-    A plan of an adaptive algorithm starts without configurations and gets them by `add` while the sweep runs; any plan may get
-    more seeds by `replicate`. Its `planner` judges what an algorithm proposes; `probed` are points of its space that were tried
-    out beforehand and may be trained, and `examples` are their trials, for what is prepared before. `earlier` are results of
-    other sweeps that its algorithm begins with. `refused` are proposals that broke a constraint; `on_refused` hears of each.
+    Whoever makes a plan grow gets the new trials as the answer and hands them on. `on_refusal` registers a listener for
+    proposals that are not trained. Readers look up by name (`configuration`, `trials_of`) and change nothing.
+
+    Attributes:
+        planner: turns what an algorithm proposes into configurations, and judges them.
+        dropped: configurations that break a constraint; of an adaptive plan those of the points tried out beforehand.
+        duplicates: labels of points that were merged into a configuration that was there before.
+        probed: configurations of points that were tried out beforehand and may be trained; of an adaptive plan only.
+        earlier: results of other sweeps that the algorithm begins with.
+        configurations: in the order in which they were added.
+        trials: of all configurations, in the order in which they were added.
     """
 
     sweep: Sweep
-    configurations: list[Configuration]
-    trials: list[TrialSpec]
+    planner: Planner
     dropped: list[Dropped] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
-    planner: Planner | None = None
-    examples: list[TrialSpec] = field(default_factory=list)
     probed: list[Configuration] = field(default_factory=list)
     earlier: list[Earlier] = field(default_factory=list)
-    refused: list[Dropped] = field(default_factory=list)
-    on_refused: list[Callable[[Dropped], None]] = field(default_factory=list)
-    _by_configuration: dict[str, list[TrialSpec]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    configurations: list[Configuration] = field(default_factory=list, init=False)
+    trials: list[TrialSpec] = field(default_factory=list, init=False)
+    _by_id: dict[str, Configuration] = field(default_factory=dict, init=False, repr=False)
+    _trials_of: dict[str, list[TrialSpec]] = field(default_factory=dict, init=False, repr=False)
+    _refused: set[str] = field(default_factory=set, init=False, repr=False)
+    _refusal_listeners: list[Callable[[Dropped], None]] = field(default_factory=list, init=False, repr=False)
+
+    def add(self, configuration: Configuration) -> list[TrialSpec]:
+        """Takes in a configuration with its trials on every task with every seed of the sweep; returns these."""
+        self.configurations.append(configuration)
+        self._by_id[configuration.id] = configuration
+        return self._extend(configuration, self.planner.trials(configuration))
+
+    def replicate(self, configuration: Configuration, seeds: Iterable[int]) -> list[TrialSpec]:
+        """Gives a configuration of the plan further seeds; returns its new trials."""
+        known = {trial.key for trial in self._trials_of[configuration.id]}
+        return self._extend(
+            configuration, [trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known]
+        )
+
+    def refuse(self, configuration: Configuration, reason: str) -> None:
+        """Tells the listeners of a proposal that breaks a constraint and is not trained, once for each configuration."""
+        if configuration.id not in self._refused:
+            self._refused.add(configuration.id)
+            for listener in self._refusal_listeners:
+                listener(Dropped(configuration, reason))
+
+    def on_refusal(self, listener: Callable[[Dropped], None]) -> None:
+        """Registers who is told of the configurations that are refused from now on."""
+        self._refusal_listeners.append(listener)
+
+    def configuration(self, name: str) -> Configuration:
+        """The configuration of the plan with that id."""
+        return self._by_id[name]
+
+    def trials_of(self, name: str) -> list[TrialSpec]:
+        """All trials, as of now, of the configuration with that id."""
+        return list(self._trials_of[name])
+
+    def _extend(self, configuration: Configuration, trials: list[TrialSpec]) -> list[TrialSpec]:
+        self.trials.extend(trials)
+        self._trials_of.setdefault(configuration.id, []).extend(trials)
+        return trials
 
     @property
     def adaptive(self) -> bool:
+        """Whether the algorithm chooses configurations while the sweep runs."""
         return self.sweep.search.row.adaptive
 
     @property
@@ -62,7 +107,7 @@ class Plan:
 
     @property
     def expected_trials(self) -> int:
-        """How many trials there will be: known, or at most, where they are chosen while the sweep runs."""
+        """The number of trials there will be; where they are chosen while the sweep runs, the most there can be."""
         if self.sweep.scheduler.row.population:
             epochs, interval = self.sweep.training.epochs, self.sweep.scheduler.interval
             first = len(self.sweep.task_names) * len(self.sweep.seeds) * sum(one.parent is None for one in self.configurations)
@@ -78,32 +123,10 @@ class Plan:
         wanted = self.sweep.search.trials or 0
         return wanted if budget is None else min(wanted, budget // each)
 
-    def add(self, configuration: Configuration) -> None:
-        """Takes in a configuration that was proposed, with its trials."""
-        assert self.planner is not None, "a plan without a planner does not grow"
-        self.configurations.append(configuration)
-        self.trials.extend(self.planner.trials(configuration))
-
-    def refuse(self, configuration: Configuration, reason: str) -> None:
-        """Notes a proposal that breaks a constraint and is not trained."""
-        if all(configuration.id != one.configuration.id for one in self.refused):
-            self.refused.append(Dropped(configuration, reason))
-            for hear in self.on_refused:
-                hear(self.refused[-1])
-
-    def replicate(self, configuration: Configuration, seeds: Iterable[int]) -> list[TrialSpec]:
-        """Gives a configuration of the plan further seeds; returns its new trials."""
-        assert self.planner is not None, "a plan without a planner does not grow"
-        known = {trial.key for trial in self.trials_of(configuration.id)}
-        new = [trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known]
-        self.trials.extend(new)
-        return new
-
-    def trials_of(self, configuration: str) -> list[TrialSpec]:
-        """The trials of a configuration that is in the plan."""
-        for trial in self.trials[sum(map(len, self._by_configuration.values())) :]:
-            self._by_configuration.setdefault(trial.configuration, []).append(trial)
-        return list(self._by_configuration.get(configuration, ()))
+    @property
+    def examples(self) -> list[TrialSpec]:
+        """Trials of the probed configurations: what is prepared and checked before an adaptive plan has any of its own."""
+        return [trial for one in self.probed for trial in self.planner.trials(one)]
 
     @property
     def counts(self) -> dict[str, dict[str, float]]:
@@ -148,16 +171,16 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
             kept[meaning] = configuration
     if errors:
         raise SweepError(errors)
-    configurations = list(kept.values())
-    plan = Plan(
-        sweep=sweep,
-        configurations=configurations,
-        trials=[trial for configuration in configurations for trial in planner.trials(configuration)],
-        dropped=list(dropped.values()),
-        duplicates=duplicates,
-        planner=planner,
-    )
-    _refuse_nothing_or_too_much(plan)
+    plan = Plan(sweep, planner, list(dropped.values()), duplicates)
+    for configuration in kept.values():
+        plan.add(configuration)
+    if not kept:
+        raise _nothing_allowed(sweep, plan.dropped)
+    if sweep.budget.trials is not None and len(plan.trials) > sweep.budget.trials:
+        where = sweep.where(("budget", "trials"))
+        raise SweepError(
+            [f"{where}: budget.trials: the plan needs {len(plan.trials)} trials; the budget is {sweep.budget.trials}"]
+        )
     return plan
 
 
@@ -180,7 +203,7 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
     if errors:
         raise SweepError(errors)
     if not allowed:
-        _refuse_nothing_or_too_much(Plan(sweep, [], [], list(dropped.values())))
+        raise _nothing_allowed(sweep, list(dropped.values()))
     each = len(sweep.task_names) * len(sweep.seeds)
     if sweep.budget.trials is not None and sweep.budget.trials < each:
         where = sweep.where(("budget", "trials"))
@@ -188,15 +211,7 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
             [f"{where}: budget.trials: one configuration alone needs {each} trials; the budget is {sweep.budget.trials}"]
         )
     probed = list({one.id: one for one in allowed}.values())
-    return Plan(
-        sweep,
-        [],
-        [],
-        dropped=list(dropped.values()),
-        planner=planner,
-        examples=[trial for one in probed for trial in planner.trials(one)],
-        probed=probed,
-    )
+    return Plan(sweep, planner, list(dropped.values()), probed=probed)
 
 
 def _bounded(points: Iterator[Point], wanted: int | None) -> Iterator[Point]:
@@ -213,13 +228,6 @@ def _refuse_too_many(sweep: Sweep, size: int) -> None:
         )  # fmt: skip
 
 
-def _refuse_nothing_or_too_much(plan: Plan) -> None:
-    sweep = plan.sweep
-    if not plan.configurations:
-        reasons = "; ".join(f"{one.configuration.label}: {one.reason}" for one in plan.dropped[:5])
-        raise SweepError([f"{sweep.where(('constraints',))}: constraints: no configuration meets them ({reasons})"])
-    if sweep.budget.trials is not None and len(plan.trials) > sweep.budget.trials:
-        where = sweep.where(("budget", "trials"))
-        raise SweepError(
-            [f"{where}: budget.trials: the plan needs {len(plan.trials)} trials; the budget is {sweep.budget.trials}"]
-        )
+def _nothing_allowed(sweep: Sweep, dropped: Sequence[Dropped]) -> SweepError:
+    reasons = "; ".join(f"{one.configuration.label}: {one.reason}" for one in dropped[:5])
+    return SweepError([f"{sweep.where(('constraints',))}: constraints: no configuration meets them ({reasons})"])

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,28 +45,26 @@ DRAWS = 20
 class Population:
     """A proposer of members, generation by generation. Making one takes up what is on record."""
 
-    def __init__(self, plan: Plan, recorder: Recorder, grown: Callable[[int], None] = lambda trials: None) -> None:
+    def __init__(self, plan: Plan, recorder: Recorder) -> None:
         """
         Args:
             plan: holds the first generation.
-            grown: hears how many trials there are now.
+            recorder: knows how its trials stand, and takes in those of later generations.
         """
-        assert plan.planner is not None
-        self._plan, self._planner, self._recorder, self._grown = plan, plan.planner, recorder, grown
+        self._plan, self._planner, self._recorder = plan, plan.planner, recorder
         self._settings, self._seed = plan.sweep.scheduler, plan.sweep.search.seed
         self._members = list(plan.configurations)
         self._waiting = list(plan.configurations)
         self._left = generations(plan.sweep.training.epochs, self._settings.interval) - 1
         self._number = 0
-        self._advance()
+        self.advance()
 
     @property
     def exhausted(self) -> bool:
-        self._advance()
         return not self._waiting and not self._left
 
     def suggest(self) -> Configuration | None:
-        self._advance()
+        self.advance()
         return self._waiting.pop(0) if self._waiting else None
 
     def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
@@ -75,18 +73,16 @@ class Population:
     def tell_partial(self, configuration: str, values: Mapping[str, float]) -> None:
         pass
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Makes the next generation, and the next, as far as all trials of the one before have ended."""
         while self._left and not self._recorder.remaining:
             self._left -= 1
             self._number += 1
             self._members = self._descend(self._members)
             if not self._members:
                 self._left = 0
-            for member in self._members:
-                self._plan.add(member)
-                self._recorder.add(self._plan.trials_of(member.id))
+            self._recorder.grow([trial for member in self._members for trial in self._plan.add(member)])
             self._waiting += self._members
-            self._grown(len(self._plan.trials))
 
     def _descend(self, members: Sequence[Configuration]) -> list[Configuration]:
         """The next generation, one member for each, in the same order."""

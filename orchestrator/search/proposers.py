@@ -26,7 +26,11 @@ class Proposer(Protocol):
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing more will ever be suggested."""
+        """Whether nothing more will ever be suggested, as of the last `advance` or `suggest`."""
+        ...
+
+    def advance(self) -> None:
+        """Takes up the trials that have ended since; may add trials to the plan. `suggest` begins with it."""
         ...
 
     def suggest(self) -> Configuration | None:
@@ -51,6 +55,9 @@ class Listed:
     @property
     def exhausted(self) -> bool:
         return not self._waiting
+
+    def advance(self) -> None:
+        pass
 
     def suggest(self) -> Configuration | None:
         return self._waiting.popleft() if self._waiting else None

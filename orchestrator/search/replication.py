@@ -15,7 +15,7 @@ seeds before, so that a resumed sweep chooses as it had chosen.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.results import pareto
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
+    from orchestrator.plan.trial import TrialSpec
     from orchestrator.search.proposers import ConfigurationStatus, Proposer
     from orchestrator.sweepfile.settings import ReplicationSettings
 
@@ -37,7 +38,6 @@ def chosen(plan: Plan, summaries: Mapping[str, Summary], rule: ReplicationSettin
     if rule.choose == "front":
         marked = _may_be_on_front(plan, [summaries[one.id] for one in whole], rule.margin)
         return [one for one, mark in zip(whole, marked, strict=True) if mark]
-    assert plan.planner is not None, "a plan without a planner does not grow"
     best: dict[str, Configuration] = {}
     for one in whole:
         group = plan.planner.group(one, rule.tuned)
@@ -50,25 +50,21 @@ class Replicating:
     """A proposer around another one: when that has no more and all has ended, it suggests the chosen ones again, with more
     trials. Making one takes up what is on record."""
 
-    def __init__(
-        self, proposer: Proposer, plan: Plan, recorder: Recorder, grown: Callable[[int], None] = lambda trials: None
-    ) -> None:
+    def __init__(self, proposer: Proposer, plan: Plan, recorder: Recorder) -> None:
         """
         Args:
-            grown: hears how many trials there are now.
+            recorder: knows how the plan's trials stand, and takes in those with further seeds.
         """
         assert plan.sweep.replication is not None
         self._proposer, self._plan, self._recorder, self._rule = proposer, plan, recorder, plan.sweep.replication
-        self._grown = grown
         self._rounds: list[tuple[int, ...]] = (
             [self._rule.seeds] if self._rule.choose == "best" else [(seed,) for seed in self._rule.seeds]
         )
         self._waiting: list[Configuration] = []
-        self._advance()
+        self.advance()
 
     @property
     def exhausted(self) -> bool:
-        self._advance()
         return self._first_over and not self._waiting and not self._rounds
 
     @property
@@ -81,7 +77,7 @@ class Replicating:
             found = self._proposer.suggest()
             if found is not None:
                 return found
-        self._advance()
+        self.advance()
         return self._waiting.pop(0) if self._waiting else None
 
     def tell(self, configuration: str, values: Mapping[str, float], status: ConfigurationStatus) -> None:
@@ -90,20 +86,21 @@ class Replicating:
     def tell_partial(self, configuration: str, values: Mapping[str, float]) -> None:
         pass
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Goes on to the next round, and the next, as far as all that came before is on record."""
         while self._rounds and self._first_over and not self._waiting and not self._recorder.remaining:
             seeds = self._rounds.pop(0)
             summaries = {
                 one.configuration: one for one in summarize(self._plan.trials, self._recorder.results, self._plan.counts)
             }
+            new: list[TrialSpec] = []
             for configuration in chosen(self._plan, summaries, self._rule):
                 if not self._affordable(len(seeds)):
                     self._rounds.clear()
                     break
-                self._recorder.add(self._plan.replicate(configuration, seeds))
+                new += self._plan.replicate(configuration, seeds)
                 self._waiting.append(configuration)
-            self._grown(len(self._plan.trials))
+            self._recorder.grow(new)
             settled = self._recorder.is_settled
             self._waiting = [
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))

@@ -43,7 +43,6 @@ def gp(plan: Plan, folder: Path | None) -> StudyProposer:
     memory = Memory()
 
     def known(point: Point) -> dict[str, float] | None:
-        assert plan.planner is not None
         try:
             return plan.planner.configuration(point).known
         except SweepError:

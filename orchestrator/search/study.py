@@ -80,7 +80,6 @@ class StudyProposer:
             folder: gets the study's file; the study is kept in memory if not given.
             sampler: makes a sampler for each suggestion; None spreads points evenly by a Sobol sequence.
         """
-        assert plan.planner is not None, "the plan is of an algorithm that lists its configurations"
         self._plan, self._planner, self._sweep = plan, plan.planner, plan.sweep
         self._sampler = sampler
         self._encoding = Encoding(plan.sweep.blocks)
@@ -96,6 +95,9 @@ class StudyProposer:
     @property
     def exhausted(self) -> bool:
         return self._used_up or len(self._known) >= self._plan.wanted
+
+    def advance(self) -> None:
+        """Nothing: configurations come from `suggest` alone."""
 
     def suggest(self) -> Configuration | None:
         repeats = 0

@@ -152,13 +152,13 @@ class Session:
             for configuration in list(plan.configurations):
                 self._trials(configuration)
         if plan.sweep.scheduler.row.population:
-            self.proposer = imported(plan.sweep.scheduler.row.population)(plan, self.recorder, display.expect)
+            self.proposer = imported(plan.sweep.scheduler.row.population)(plan, self.recorder)
         elif plan.sweep.replication is not None:
-            self.proposer = Replicating(self.proposer, plan, self.recorder, display.expect)
+            self.proposer = Replicating(self.proposer, plan, self.recorder)
 
-    @property
-    def _left(self) -> bool:
-        """Whether anything is to run: trials of the plan, or such as the proposer may still add to it."""
+    def _more_to_run(self) -> bool:
+        """Lets the proposer take up what has ended; whether there are trials to run then, or may be."""
+        self.proposer.advance()
         return bool(self.recorder.remaining) or (self.plan.grows and not self.proposer.exhausted)
 
     @property
@@ -178,7 +178,7 @@ class Session:
 
     def to_the_end(self) -> str | None:
         """Returns why it ended before its plan did, or None."""
-        if not self._left:
+        if not self._more_to_run():
             return None
         for summary in self.recorder.summaries():
             if summary.complete:
@@ -219,16 +219,17 @@ class Session:
     def _attempts(self) -> str | None:
         suspects: list[str] = []
         fruitless = 0
-        while self._left and not self.ending:
+        while self._more_to_run() and not self.ending:
             before = len(self.recorder.results)
             error = self._attempt(suspects)
+            self.proposer.advance()
             if self.ending:
                 return None
             running = self.recorder.lost()
             if error is None:
                 if isinstance(self._scheduler, Pausing) and not suspects and self.proposer.exhausted:
                     self.recorder.not_promoted(self._scheduler.recalled)
-                if not suspects and self._left:
+                if not suspects and self._more_to_run():
                     return "Ray ended the attempt with trials left; see the log"
                 suspects = []
                 continue
@@ -320,7 +321,7 @@ class Session:
             self.watch.finished(summary.label, values)
 
     def _hear(self, configuration: str, score: float) -> None:
-        known = self.plan.counts[configuration]
+        known = self.plan.configuration(configuration).known
         self.proposer.tell_partial(configuration, {**known, "score": score})
 
     def _slots_of(self, cluster: Cluster) -> int:

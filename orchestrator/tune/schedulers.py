@@ -27,7 +27,6 @@ from orchestrator.search.stopping import rule_of
 from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
-    from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
 
 
@@ -49,7 +48,6 @@ class Stopping(FIFOScheduler):
     def __init__(self, rule: Rule | Promotion, plan: Plan, folder: Path | None = None) -> None:
         super().__init__()
         self._rule, self._plan = rule, plan
-        self._configurations: dict[str, Configuration] = {}
         self._given_up: set[str] = set()
         self.recalled: dict[str, TrialResult] = {}
         """What trials of earlier sessions had last reported, as results of trials that were stopped there."""
@@ -68,15 +66,11 @@ class Stopping(FIFOScheduler):
         self._given_up.add(spec.configuration)
         return TrialScheduler.STOP
 
-    def _entrant(self, spec: TrialSpec) -> Entrant | None:
-        for one in self._plan.configurations[len(self._configurations) :]:
-            self._configurations[one.id] = one
-        found = self._configurations.get(spec.configuration)
-        return None if found is None else entrant(self._plan.sweep, spec, found)
+    def _entrant(self, spec: TrialSpec) -> Entrant:
+        return entrant(self._plan.sweep, spec, self._plan.configuration(spec.configuration))
 
     def _told(self, spec: TrialSpec, epoch: float, score: Any, last: bool) -> bool:
-        seen_as = self._entrant(spec)
-        return seen_as is not None and judged(score) and self._judge(seen_as, epoch, score, last)
+        return judged(score) and self._judge(self._entrant(spec), epoch, score, last)
 
     def _judge(self, seen_as: Entrant, epoch: float, score: float, last: bool) -> bool:
         return self._rule.report(seen_as, epoch, score)
@@ -129,7 +123,7 @@ class Pausing(Stopping):
         last = result["step"] >= result["progress/total_steps"]
         pause = self._told(spec, result["epoch"], result.get("search_score"), last)
         if pause:
-            score = self._turns.so_far([one for one in map(self._entrant, self._plan.trials_of(spec.configuration)) if one])
+            score = self._turns.so_far([self._entrant(one) for one in self._plan.trials_of(spec.configuration)])
             if score is not None:
                 self.on_wait(spec.configuration, score)
         return TrialScheduler.STOP if pause and not last else TrialScheduler.CONTINUE
@@ -152,7 +146,7 @@ class Pausing(Stopping):
         halfway = [spec for spec in trials[chosen] if spec.key in begun]
         if halfway:
             return halfway[0]
-        seen_as = [one for one in map(self._entrant, trials[chosen]) if one]
+        seen_as = [self._entrant(one) for one in trials[chosen]]
         return next(spec for spec in trials[chosen] if spec.key == self._turns.next_of(seen_as).key)
 
     def _judge(self, seen_as: Entrant, epoch: float, score: float, last: bool) -> bool:

@@ -113,7 +113,7 @@ def test_a_resumed_study_goes_on_as_if_it_had_never_stopped(tmp_path: Path, algo
 def test_what_breaks_a_constraint_is_told_and_never_handed_out(tmp_path: Path, algorithm: str) -> None:
     plan = plan_of(tmp_path, algorithm, 15, more="constraints: {trainable_parameters: {max: 900}}\n")
     heard: list[str] = []
-    plan.on_refused.append(lambda dropped: heard.append(dropped.configuration.id))
+    plan.on_refusal(lambda dropped: heard.append(dropped.configuration.id))
     seen = run_all(propose(plan, tmp_path / "run"))
     assert len(seen) == 15
     assert max(one.counts.trainable_parameters for one in seen) <= 900
