@@ -17,7 +17,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.driver.tally import duration
+from orchestrator.driver.tally import format_duration
 from orchestrator.results.summary import Summary
 from orchestrator.simulator.curves import MissingCurve, RecordedCurves, read_record, record_sweep, write_record
 from orchestrator.simulator.nearest import SURROGATES, Nearest
@@ -155,7 +155,7 @@ def _row(one: Outcome, yardstick: Yardstick, reach: float, grid_epochs: float) -
         "never" if to is None else f"{to:.1f}",
         "" if to is None else f"{to / grid_epochs:.0%}",
         f"{last / yardstick.whole:.1%}",
-        duration(one.seconds),
+        format_duration(one.seconds),
         str(one.finished + one.stopped + one.failed),
         str(one.stopped),
     ]

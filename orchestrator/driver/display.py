@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.driver.options import Verbosity
-from orchestrator.driver.tally import Tally, duration, trial_name
+from orchestrator.driver.tally import Tally, format_duration, trial_name
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 PLAIN_EVERY = 30.0
@@ -107,13 +107,13 @@ class Display:
 
     def _block(self) -> RenderableType:
         tally = self.tally
-        left = "…" if tally.left is None else duration(tally.left)
+        left = "…" if tally.left is None else format_duration(tally.left)
         counts = Text.assemble(
             (f"{tally.done}", "bold green"), f"/{tally.total} done   ",
             (f"{len(tally.running)}", "bold"), " running   ",
             (f"{len(tally.paused)} paused   " if tally.paused else ""),
             (f"{tally.failed}", "bold red" if tally.failed else "bold"), " failed   ",
-            (duration(tally.elapsed), "bold"), " passed   ", (left, "bold"), " left",
+            (format_duration(tally.elapsed), "bold"), " passed   ", (left, "bold"), " left",
         )  # fmt: skip
         head = Table.grid(padding=(0, 2))
         head.add_row(ProgressBar(total=max(1, tally.total), completed=tally.done + tally.failed, width=24), counts)

@@ -84,13 +84,13 @@ class Tally:
             parts.insert(2, f"{len(self.paused)} paused")
         if self.best:
             parts.append(f"best {self.best[0]:.1f} ({self.best[1]})")
-        parts.append(f"{duration(self.elapsed)} passed")
+        parts.append(f"{format_duration(self.elapsed)} passed")
         if self.left is not None:
-            parts.append(f"{duration(self.left)} left")
+            parts.append(f"{format_duration(self.left)} left")
         return ", ".join(parts)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
     whole = int(seconds + 0.5)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400

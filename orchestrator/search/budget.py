@@ -13,7 +13,7 @@ front is made of what has finished. With a larger budget `--resume` goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.sweepfile.settings import Budget
@@ -34,29 +34,31 @@ class Watch:
         self,
         budget: Budget,
         objectives: Mapping[str, Any],
-        gpus: Callable[[str], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
-            gpus: how many the trial of a key takes.
             clock: seconds, from anywhere.
         """
-        self._budget, self._objectives, self._gpus, self._clock = budget, objectives, gpus, clock
+        self._budget, self._objectives, self._clock = budget, objectives, clock
         self._started = clock()
         self._since: dict[str, float] = {}
         self.spent: str | None = None
 
-    def look(self, running: Iterable[str], ended: float) -> None:
-        """Called often: `running` are the keys of trials that run, `ended` the GPU seconds of all runs that have
-        ended, those of trials that were stopped, interrupted or wait among them."""
+    def check(self, running: Mapping[str, float], ended: float) -> None:
+        """Compares what has been used with the budget; to be called often.
+
+        Args:
+            running: the GPUs that each running trial takes, by key.
+            ended: GPU seconds of all runs that have ended, also of trials that were stopped, interrupted or paused.
+        """
         now = self._clock()
         self._since = {key: self._since.get(key, now) for key in running}
         limit = self._budget.wall_clock_seconds
         if limit is not None and now - self._started >= limit:
             self._end(f"budget.wall_clock: {self._budget.wall_clock} are over")
         if self._budget.gpu_hours is not None:
-            hours = (ended + sum((now - since) * self._gpus(key) for key, since in self._since.items())) / 3600
+            hours = (ended + sum((now - since) * running[key] for key, since in self._since.items())) / 3600
             if hours >= self._budget.gpu_hours:
                 self._end(f"budget.gpu_hours: {hours:.2f} of {self._budget.gpu_hours:g} are used")
 

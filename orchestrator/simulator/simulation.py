@@ -121,7 +121,7 @@ class _Simulation:
         self._paused: dict[str, _Running | None] = {}
         self._not_begun: dict[str, list[_Running]] = {}
         self._now, self._order = 0.0, 0
-        self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda key: 0.0, lambda: self._now)
+        self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda: self._now)
         self._queue: deque[_Running] = deque()
         self._events: list[tuple[float, int, _Running, bool]] = []
         self._open: dict[str, list[TrialSpec]] = {}
@@ -141,7 +141,7 @@ class _Simulation:
             self._now, _, trial, lost = heapq.heappop(self._events)
             self._free += 1
             self._evaluated(trial, lost)
-            self._watch.look((), self._used)
+            self._watch.check({}, self._used)
             if self._watch.spent is None:
                 self._fill()
         if not self._events and self._watch.spent is None:

@@ -130,16 +130,16 @@ class Budget(Settings):
     @field_validator("wall_clock", mode="before")
     @classmethod
     def _is_a_duration(cls, given: Any) -> Any:
-        if given is not None and (not isinstance(given, str) or not _DURATION.fullmatch(given) or not duration(given)):
+        if given is not None and (not isinstance(given, str) or not _DURATION.fullmatch(given) or not parse_duration(given)):
             raise ValueError(f"got {given!r}; a number with its unit (s, min, h, d), as in 90min or 8h")
         return given
 
     @property
     def wall_clock_seconds(self) -> float | None:
-        return None if self.wall_clock is None else duration(self.wall_clock)
+        return None if self.wall_clock is None else parse_duration(self.wall_clock)
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds that `90min`, `8h` or `2d` stand for. Raises ValueError where it is none."""
     found = _DURATION.fullmatch(text)
     if not found:

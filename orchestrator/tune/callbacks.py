@@ -53,7 +53,7 @@ class Run(Protocol):
     def ending(self) -> bool: ...
     @property
     def pauses(self) -> bool: ...
-    def look(self) -> None: ...
+    def check(self) -> None: ...
 
 
 class Recording(tune.Callback):
@@ -101,7 +101,7 @@ class Recording(tune.Callback):
         if now >= self._next_tick:
             self._next_tick = now + 0.25
             self._recorder.flush()
-            self._run.look()
+            self._run.check()
             self._run.display.tick()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Session:
     ) -> None:
         self.plan, self.options, self.folder, self.storage, self.train = plan, options, folder, storage, train
         self.display = display
-        self.watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda key: self.recorder.spec(key).resources.gpus)
+        self.watch = Watch(plan.sweep.budget, plan.sweep.objectives)
         # First the proposer: one that learns adds to the plan what it proposed before.
         self.proposer: Proposer = propose(plan, folder)
         self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
@@ -171,10 +171,14 @@ class Session:
         """Whether a trial that Tune ends without a result waits for its turn."""
         return isinstance(self._scheduler, Pausing)
 
-    def look(self) -> None:
-        """Holds what has been used against the budget."""
-        before = sum(seconds * self.recorder.spec(key).resources.gpus for key, seconds in self.recorder.seconds.items())
-        self.watch.look(self.recorder.running, before)
+    def check(self) -> None:
+        """Compares what has been used with the budget."""
+
+        def gpus(key: str) -> float:
+            return self.recorder.spec(key).resources.gpus
+
+        before = sum(seconds * gpus(key) for key, seconds in self.recorder.seconds.items())
+        self.watch.check({key: gpus(key) for key in self.recorder.running}, before)
 
     def to_the_end(self) -> str | None:
         """Returns why it ended before its plan did, or None."""
@@ -183,7 +187,7 @@ class Session:
         for summary in self.recorder.summaries():
             if summary.complete:
                 self._tell(summary)
-        self.look()
+        self.check()
         trouble = None
         try:
             trouble = self._attempts()

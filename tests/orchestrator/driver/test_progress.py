@@ -9,7 +9,7 @@ import pytest
 
 from craft.spec import RunSpec
 from orchestrator.driver.display import Display
-from orchestrator.driver.tally import Tally, duration
+from orchestrator.driver.tally import Tally, format_duration
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 
@@ -32,7 +32,7 @@ def finished(seed: int, score: float) -> TrialResult:
     ],
 )
 def test_a_duration_is_written_as_people_say_it(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_time_left_follows_this_run_s_pace_counting_parts_of_running_trials() -> None:

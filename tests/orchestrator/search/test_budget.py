@@ -12,51 +12,51 @@ from orchestrator.plan.planner import Planner
 from orchestrator.search.budget import Watch, meets
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.settings import Budget, duration
+from orchestrator.sweepfile.settings import Budget, parse_duration
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 
 
-def watch(budget: Budget, gpus: float = 1.0) -> tuple[Watch, list[float]]:
+def watch(budget: Budget) -> tuple[Watch, list[float]]:
     now = [100.0]
-    return Watch(budget, OBJECTIVES, lambda key: gpus, lambda: now[0]), now
+    return Watch(budget, OBJECTIVES, lambda: now[0]), now
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90min", 5400), ("1.5h", 5400), ("2 d", 172_800), ("3m", 180)])
 def test_durations(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 def test_the_wall_clock_counts_this_session() -> None:
     one, now = watch(Budget(wall_clock="1min"))
     now[0] += 59
-    one.look([], 1e9)
+    one.check({}, 1e9)
     assert one.spent is None
     now[0] += 1
-    one.look([], 0)
+    one.check({}, 0)
     assert "wall_clock" in str(one.spent)
 
 
 def test_gpu_hours_count_what_has_ended_and_what_runs_by_their_share() -> None:
-    one, now = watch(Budget(gpu_hours=1), gpus=0.5)
-    one.look(["a", "b"], 1800)  # half an hour used
+    one, now = watch(Budget(gpu_hours=1))
+    one.check({"a": 0.5, "b": 0.5}, 1800)  # half an hour used
     assert one.spent is None
     now[0] += 1799
-    one.look(["a", "b"], 1800)
+    one.check({"a": 0.5, "b": 0.5}, 1800)
     assert one.spent is None
     now[0] += 1
-    one.look(["a", "b"], 1800)
+    one.check({"a": 0.5, "b": 0.5}, 1800)
     assert "1.00 of 1" in str(one.spent)
 
 
 def test_a_trial_that_has_ended_is_not_counted_twice() -> None:
     one, now = watch(Budget(gpu_hours=1))
-    one.look(["a"], 0)
+    one.check({"a": 1.0}, 0)
     now[0] += 2000
-    one.look([], 2000)
-    one.look(["b"], 2000)
+    one.check({}, 2000)
+    one.check({"b": 1.0}, 2000)
     now[0] += 1000
-    one.look(["b"], 2000)
+    one.check({"b": 1.0}, 2000)
     assert one.spent is None
 
 
