@@ -1,61 +1,138 @@
-"""Which summaries are on the front, and which of them is the knee."""
+"""The one rule for a sweep's front: which configurations are on it, which may be on it, and which one is the knee.
+
+`judge` decides. The terminal's table, the files of the front, the tags in the tracking store, `orchestrator.adapters --pick knee`
+and the page all ask it, with the sweep's own objectives. A sweep's objective is either a score, which has an interval, or a count
+(parameters, bytes, seconds), which is exact.
+"""
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
-from orchestrator.results.summary import Objectives, Summary
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction, Objectives
+
+if TYPE_CHECKING:
+    from orchestrator.results.summary import Summary
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `judge` says of a sweep's complete configurations, by id.
+
+    Attributes:
+        on_front: those that no other one dominates.
+        may_be_on_front: those that the intervals do not rule out; every member of the front is among them.
+        knee: the front's knee; None without a front, or where the objectives are not two.
+    """
+
+    on_front: frozenset[str]
+    may_be_on_front: frozenset[str]
+    knee: str | None
+
+
+def judge(ids: Sequence[str], mean: ArrayLike, low: ArrayLike, high: ArrayLike, objectives: Objectives) -> Verdict:
+    """The verdict over the complete configurations of one sweep. A configuration without a finite mean takes no part.
+
+    The order of the rows does not matter: of equal candidates for the knee the one with the first id is chosen.
+
+    Args:
+        ids: `n` different ids.
+        mean, low, high: `(n, m)`, a column an objective: its value and the ends of its interval. Ends are NaN where there is no
+            interval, and equal to the value where the value is exact.
+        objectives: `m` names with directions.
+    """
+    directions = list(objectives.values())
+    shape = (len(ids), len(directions))
+    mean, low, high = (np.asarray(one, dtype=float).reshape(shape) for one in (mean, low, high))
+    order = [row for row in sorted(range(len(ids)), key=lambda row: ids[row]) if np.isfinite(mean[row]).all()]
+    members = [order[place] for place in np.flatnonzero(front_mask(mean[order], directions))]
+    possible = [order[place] for place in np.flatnonzero(pareto.may_be_on_front(low[order], high[order], directions))]
+    place = _knee(mean[members], objectives)
+    return Verdict(
+        on_front=frozenset(ids[row] for row in members),
+        may_be_on_front=frozenset(ids[row] for row in (*members, *possible)),
+        knee=None if place is None else ids[members[place]],
+    )
+
+
+def front_mask(points: ArrayLike, directions: Sequence[Direction]) -> pareto.Mask:
+    """`pareto.front` of values that were computed: `(n,)`.
+
+    Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
+    """
+    return pareto.front(np.round(np.asarray(points, dtype=float), 9), directions)
 
 
 def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: Iterable[int] = ()) -> list[Summary]:
-    """The same summaries with `on_front` and `may_be_on_front` set, among the complete ones only.
+    """The same summaries with `on_front` and `may_be_on_front` set as `judge` says; incomplete ones take no part.
 
-    Where some have finished all the seeds `deciding`, those that were not given them are `screened` and take no part.
-
-    Objectives are metric or count names with their directions. The rules are `pareto.front`'s and `pareto.may_be_on_front`'s.
+    Where some have finished all the seeds `deciding`, those that were not given them are `screened` and take no part either.
     """
-    names, directions = list(objectives), list(objectives.values())
     needed = set(deciding)
     decided = [summary._finished and needed <= {seed for _, seed in summary.scores} for summary in summaries]
     if needed and any(decided):
         summaries = [replace(one, screened=one._finished and not sure) for one, sure in zip(summaries, decided, strict=True)]
-    indices = [index for index, summary in enumerate(summaries) if summary.complete and _judged(summary, names)]
-    bounds = [[summaries[index].bounds(name) for name in names] for index in indices]
-    shape = (len(indices), len(names))
-    means, low, high = (
-        np.array([[getattr(value, end) for value in row] for row in bounds]).reshape(shape) for end in ("mean", "low", "high")
-    )
-    # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
-    on_front = pareto.front(np.round(means, 9), directions)
-    possible = pareto.may_be_on_front(low, high, directions)
-    marks = {index: (bool(on_front[row]), bool(on_front[row] | possible[row])) for row, index in enumerate(indices)}
-    marked = []
-    for index, summary in enumerate(summaries):
-        sure, maybe = marks.get(index, (False, False))
-        marked.append(replace(summary, on_front=sure, may_be_on_front=maybe))
-    return marked
+    verdict = _judged([one for one in summaries if one.complete], objectives)
+    return [
+        replace(
+            one,
+            on_front=one.configuration in verdict.on_front,
+            may_be_on_front=one.configuration in verdict.may_be_on_front,
+        )
+        for one in summaries
+    ]
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
-    """The front's knee, counts taken on a log axis; None where there is no front, or where objectives are not two."""
+    """The knee of the summaries that are marked `on_front`, as `judge` says; None where there is none."""
     front = [summary for summary in summaries if summary.on_front]
-    if len(objectives) != 2 or not front:
+    chosen = _judged(front, objectives).knee
+    return next((summary for summary in front if summary.configuration == chosen), None)
+
+
+def _judged(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
+    bounds = [[summary.bounds(name) for name in objectives] for summary in summaries]
+    mean, low, high = ([[getattr(one, end) for one in row] for row in bounds] for end in ("mean", "low", "high"))
+    return judge([summary.configuration for summary in summaries], mean, low, high, objectives)
+
+
+def _knee(points: pareto.Points, objectives: Objectives) -> int | None:
+    if len(objectives) != 2 or not len(points):
         return None
-    points = [[summary.value(name) for name in objectives] for summary in front]
-    logged = pareto.log_axes(points, [logarithmic(front, name) for name in objectives])
-    index = pareto.knee(logged, list(objectives.values()))
-    return None if index is None else front[index]
+    log = [logarithmic(name, points[:, column]) for column, name in enumerate(objectives)]
+    return pareto.knee(pareto.log_axes(points, log), list(objectives.values()))
 
 
-def logarithmic(summaries: Sequence[Summary], name: str) -> bool:
-    """Whether an axis is better read in powers of ten: every value positive, and none of them a score."""
-    return all(name in summary.counts and summary.counts[name] > 0 for summary in summaries)
+def logarithmic(name: str, values: Iterable[float]) -> bool:
+    """Whether an axis is better read in powers of ten: it is no score, and every value is positive."""
+    return not name.startswith("score") and all(value > 0 for value in values)
 
 
-def _judged(summary: Summary, names: Sequence[str]) -> bool:
-    return all(math.isfinite(summary.value(name)) for name in names)
+def axes(objectives: Objectives) -> tuple[str, str]:
+    """The names of the two metrics a front is drawn over: the last objective (across) and the first (up).
+
+    A single objective is drawn against trainable parameters.
+    """
+    names = list(objectives)
+    return names[-1] if len(names) > 1 else "trainable_parameters", names[0]
+
+
+def recorded_objectives(text: str | None) -> Objectives:
+    """The objectives as the sweep's run has them in its parameter `objectives`: JSON, in order.
+
+    Args:
+        text: the parameter; None for a sweep that was recorded before objectives were. It had the default ones.
+    """
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return DEFAULT_OBJECTIVES
+    fit = isinstance(found, dict) and found and all(way in ("maximize", "minimize") for way in found.values())
+    return found if fit else DEFAULT_OBJECTIVES

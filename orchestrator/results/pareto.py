@@ -1,21 +1,20 @@
 """The geometry of several objectives: dominance, the front, hypervolume, the knee. numpy only, no knowledge of runs.
 
-Points are rows of an `(n, m)` array, one column an objective, and `directions` says of every column whether it is to be
-maximized or minimized. One rule for unfit values everywhere: a point with NaN or an infinity in any objective takes no part
+Points are rows of an `(n, m)` array with one column for each objective; `directions` says for each column whether it is
+maximized or minimized. All functions treat unfit values alike: a point with NaN or an infinity in any objective takes no part
 (it neither dominates nor lies on the front). Equal points do not dominate each other, so duplicates on the front are all on it.
-Whoever wants parameters on a logarithmic axis passes them through `log_axes` first: dominance does not notice, hypervolume
-and knee do.
+Pass parameters through `log_axes` to see them on a logarithmic axis: that changes hypervolume and knee, but not dominance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Direction = Literal["maximize", "minimize"]
+from orchestrator.sweepfile.objectives import Direction
+
 Points = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -41,30 +40,29 @@ def front(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
     if not finite.size:
         return mask
     unique, where = np.unique(costs[finite], axis=0, return_inverse=True)
-    # Rows come in lexicographic order, so only an earlier row can dominate a later one, and only one on the front needs asking.
-    on_front: list[int] = []
-    kept = np.empty_like(unique)
-    for row, candidate in enumerate(unique):
-        if not (kept[: len(on_front)] <= candidate).all(axis=1).any():
-            kept[len(on_front)] = candidate
-            on_front.append(row)
-    mask[finite] = np.isin(where.reshape(-1), on_front)
+    mask[finite] = _sorted_front(unique)[where.reshape(-1)]
     return mask
 
 
-def dominated(points: ArrayLike, directions: Sequence[Direction]) -> Mask:
-    """Which points some other point dominates: `(n,)`. Points that are not finite are neither dominated nor on the front."""
-    finite = np.isfinite(_costs(points, directions)).all(axis=1)
-    return finite & ~front(points, directions)
+def _sorted_front(costs: Points) -> Mask:
+    """The front of different rows in lexicographic order, where only an earlier row can dominate a later one."""
+    if costs.shape[1] == 2:
+        # The first costs ascend, so a row is on the front when its second cost is below all earlier ones: one pass over all.
+        below = np.minimum.accumulate(costs[:, 1])
+        return np.append(True, costs[1:, 1] < below[:-1])
+    mask = np.zeros(len(costs), dtype=bool)
+    for row, candidate in enumerate(costs):
+        mask[row] = not (costs[:row][mask[:row]] <= candidate).all(axis=1).any()
+    return mask
 
 
 def may_be_on_front(low: ArrayLike, high: ArrayLike, directions: Sequence[Direction]) -> Mask:
     """Which configurations the intervals do not rule out from the front.
 
-    The rule: a configuration is ruled out when another one, taken at the worst end of its intervals, still dominates it taken
-    at the best end of its own. Where a bound is unknown (NaN: a single seed has no interval), the configuration cannot be ruled
-    out by what is unknown: its best end counts as unboundedly good, its worst end as unboundedly bad.
-    Exact objectives (parameter counts) have `low == high`. With every interval of width zero this is `front`.
+    A configuration is ruled out when another one at the worst end of its intervals still dominates it at the best end of its
+    own. An unknown end (NaN: a single seed has no interval) rules nothing out: the best end then counts as unboundedly good, the
+    worst end as unboundedly bad.
+    Exact objectives (parameter counts) have `low == high`. With every interval of width zero the answer is `front`'s.
 
     Args:
         low, high: `(n, m)` interval ends of every objective.
@@ -76,7 +74,7 @@ def may_be_on_front(low: ArrayLike, high: ArrayLike, directions: Sequence[Direct
     best, worst = np.fmin(lows, highs), np.fmax(lows, highs)
     unknown = np.isnan(lows) | np.isnan(highs)
     best, worst = np.where(unknown, -np.inf, best), np.where(unknown, np.inf, worst)
-    # Whoever is dominated by the worst ends of any is dominated by those of one on their front. None dominates itself.
+    # A point that any worst ends dominate is also dominated by some that lie on the front of worst ends: those are enough.
     rivals = worst[front(worst, ["minimize"] * worst.shape[1])]
     mask = np.ones(len(best), dtype=bool)
     for index, one in enumerate(best):
@@ -87,11 +85,14 @@ def may_be_on_front(low: ArrayLike, high: ArrayLike, directions: Sequence[Direct
 def reference_point(points: ArrayLike, directions: Sequence[Direction], margin: float = 0.1) -> Points:
     """The usual corner to measure hypervolume from: the worst value seen in each objective, moved a margin further.
 
-    The margin is that share of the objective's range (of 1 where all values are equal), so that extreme points count too.
+    The margin is a share of the objective's range (of 1 where all values are equal), so that extreme points count too.
     Compare hypervolumes only when they were measured from the same reference point.
 
     Returns:
-        `(m,)`, in the objectives' own units. Raises ValueError where no point is finite.
+        `(m,)`, in the objectives' own units.
+
+    Raises:
+        ValueError: no point is finite.
     """
     costs = _finite(_costs(points, directions))
     if not len(costs):
@@ -118,12 +119,15 @@ def hypervolume(points: ArrayLike, directions: Sequence[Direction], reference: A
 def knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
     """The index of the front point that buys most: the one farthest beyond the straight line between the front's two ends.
 
-    Two objectives. Both are scaled so that the front spans 0 to 1 (pass parameters through `log_axes` first); the line joins
-    the front's best point in the one objective to its best in the other. With fewer than three distinct points on the front, or
-    none beyond the line, the answer is the end that is best in the first objective. Ties go to the lower index.
+    Both objectives are scaled so that the front spans 0 to 1 (pass parameters through `log_axes` first); the line joins the
+    front's best point in one objective to its best in the other. With fewer than three distinct points on the front, or none
+    beyond the line, the answer is the end that is best in the first objective. Ties go to the lower index.
 
     Returns:
         An index into `points`, or None where no point is finite.
+
+    Raises:
+        ValueError: there are not two objectives.
     """
     costs = _costs(points, directions)
     if costs.shape[1] != 2:
@@ -143,7 +147,7 @@ def knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
 
 
 def log_axes(points: ArrayLike, log: Sequence[bool]) -> Points:
-    """`points` with log10 taken of the columns marked in `log`; what is not positive there becomes NaN, so takes no part."""
+    """`points` with log10 taken of the columns marked in `log`; a value there that is not positive becomes NaN."""
     values = np.array(points, dtype=float, ndmin=2)
     for column in np.flatnonzero(log):
         with np.errstate(divide="ignore", invalid="ignore"):

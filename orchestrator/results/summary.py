@@ -17,10 +17,7 @@ import numpy as np
 
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.results import pareto
 from orchestrator.results.intervals import Interval, Scores, interval, suite_interval
-
-Objectives = Mapping[str, pareto.Direction]
 
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
 """Counts that differ from trial to trial by chance and are averaged; of every other one the largest is kept."""

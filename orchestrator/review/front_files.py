@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
-from orchestrator.results.summary import Objectives, Summary
+from orchestrator.results.summary import Summary
 from orchestrator.review.front_tables import latex, write_csv
+from orchestrator.sweepfile.objectives import Objectives
 
 
 def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Path, title: str) -> list[Path]:

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.results.front import axes as axes_of
 from orchestrator.results.front import knee, logarithmic
-from orchestrator.results.summary import Objectives, Summary
-from orchestrator.review.front_words import TITLES, caption, full_label
+from orchestrator.results.summary import Summary
+from orchestrator.review.front_words import TITLES, caption, full_label, possible
+from orchestrator.sweepfile.objectives import Objectives
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -32,8 +34,7 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    y_name = next(iter(objectives))
-    x_name = list(objectives)[-1] if len(objectives) > 1 else "trainable_parameters"
+    x_name, y_name = axes_of(objectives)
     drawn = [summary for summary in summaries if summary.complete and _finite(summary, x_name, y_name)]
     figure = Figure(figsize=(8, 5.2), dpi=110, layout="constrained")  # as wide as MLflow's page shows a description
     FigureCanvasAgg(figure)
@@ -44,7 +45,7 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
     front = sorted((summary for summary in drawn if summary.on_front), key=lambda summary: summary.value(x_name))
     if front:
         _draw_front(axes, front, x_name, y_name, objectives, knee(summaries, objectives))
-    if drawn and logarithmic(drawn, x_name):
+    if drawn and logarithmic(x_name, [summary.value(x_name) for summary in drawn]):
         axes.set_xscale("log")
     if drawn:
         # Two seeds give intervals far beyond any score: those are cut at the edge, so that the points stay told apart.
@@ -90,7 +91,7 @@ def _draw_method(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, 
 def _look(summary: Summary) -> str:
     if summary.on_front:
         return "front"
-    return "possible" if summary.may_be_on_front and summary.score.n > 1 else "dominated"
+    return "possible" if possible(summary) else "dominated"
 
 
 def _draw_front(

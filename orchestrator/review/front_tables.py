@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.record.folder import FRONT_CSV
 from orchestrator.results.intervals import Interval
-from orchestrator.results.pareto import Direction
-from orchestrator.results.summary import Objectives, Summary
+from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import (
     TITLES,
     _amount,
@@ -24,11 +23,13 @@ from orchestrator.review.front_words import (
     caption,
     full_label,
     number,
+    possible,
     ranked,
     shown,
     size,
     trials,
 )
+from orchestrator.sweepfile.objectives import Direction, Objectives
 from orchestrator.tools.escaping import plain
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _open(summary: Summary) -> bool:
 
 
 def _mark(summary: Summary) -> str:
-    return "●" if summary.on_front else "○" if summary.may_be_on_front and summary.score.n > 1 else ""
+    return "●" if summary.on_front else "○" if possible(summary) else ""
 
 
 def _best(values: Sequence[float], direction: Direction) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.results.front import knee
-from orchestrator.results.pareto import Direction
-from orchestrator.results.summary import Objectives, Summary
+from orchestrator.results.summary import Summary
+from orchestrator.sweepfile.objectives import Direction, Objectives
 
 TITLES = {
     "score": "score",
@@ -34,9 +34,8 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
     incomplete = sum(not summary.complete and not summary.screened for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
-    possible = sum(summary.may_be_on_front and not summary.on_front for summary in summaries)
-    if possible and any(summary.score.n > 1 for summary in summaries):
-        parts.append(f"○ {possible} more may be")
+    if more := sum(map(possible, summaries)):
+        parts.append(f"○ {more} more may be")
     if incomplete:
         parts.append(f"{incomplete} incomplete, not ranked")
     if screened := sum(summary.screened for summary in summaries):
@@ -46,6 +45,14 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     seeds = max((summary.score.n for summary in summaries), default=0)
     parts.append("± is the 95 % t interval over seeds" if seeds > 1 else "one seed: no interval")
     return "; ".join(parts)
+
+
+def possible(summary: Summary) -> bool:
+    """Whether the configuration is shown as one that may be on the front: its interval does not rule it out.
+
+    A single seed has no interval, which rules nothing out and says nothing either.
+    """
+    return summary.may_be_on_front and not summary.on_front and summary.score.n > 1
 
 
 def full_label(summary: Summary) -> str:

@@ -26,7 +26,7 @@ from orchestrator.record.tracking_uri import redact, resolve_uri, sqlite_file
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.sweepfile.mistakes import nearest, shown
-from orchestrator.sweepfile.sweep import DEFAULT_OBJECTIVES, Direction
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 from orchestrator.tools.journal import read
 
 DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"
@@ -47,7 +47,7 @@ class SweepTerms:
     protocol: str
     task_names: tuple[str, ...]
     seeds: tuple[int, ...]
-    objectives: Mapping[str, Direction]
+    objectives: Objectives
     generation: Mapping[str, Any]
     uri: str
     further_seeds: tuple[int, ...] = ()

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.results.front import knee
-from orchestrator.results.summary import Entry, Objectives, Summary
+from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, number, trials
 from orchestrator.sweepfile.mistakes import nearest, shown
+from orchestrator.sweepfile.objectives import Objectives
 
 SEARCH, SIZE = "search_score", "trainable_parameters"
 

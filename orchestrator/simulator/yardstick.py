@@ -19,7 +19,7 @@ class Yardstick:
 
     def __init__(self, summaries: list[Summary], objectives: dict[str, pareto.Direction]) -> None:
         self._names, self._directions = list(objectives), list(objectives.values())
-        self._log = [logarithmic(summaries, name) for name in self._names]
+        self._log = [logarithmic(name, [one.value(name) for one in summaries]) for name in self._names]
         points = [self.point(one) for one in summaries]
         self._reference = pareto.reference_point(pareto.log_axes(points, self._log), self._directions)
         self.whole = self.measure(points)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import Field, PrivateAttr, field_validator
@@ -17,6 +17,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from craft.settings import DataSettings, Protocol, Settings, TrainingSettings
 from craft.tasks import expand_tasks
 from orchestrator.sweepfile.mistakes import YamlPath, shown
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import (
     Bounds,
@@ -33,8 +34,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "estimated_memory_bytes")
 """What is known of a configuration before it trains: what `constraints` may bound."""
 
-Direction = Literal["maximize", "minimize"]
-DEFAULT_OBJECTIVES: dict[str, Direction] = {"score": "maximize", "trainable_parameters": "minimize"}
 
 
 class Sweep(Settings):

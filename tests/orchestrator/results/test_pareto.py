@@ -15,7 +15,7 @@ from scipy import stats
 
 from orchestrator.results import pareto
 from orchestrator.results.intervals import compare, interval, suite_interval
-from orchestrator.results.pareto import dominated, front, hypervolume, knee, log_axes, may_be_on_front, reference_point
+from orchestrator.results.pareto import front, hypervolume, knee, log_axes, may_be_on_front, reference_point
 
 WAYS = ["maximize", "minimize"]
 # A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.
@@ -42,10 +42,7 @@ def brute_front(points: np.ndarray, ways: list[str]) -> list[bool]:
 
 @given(pairs_with_unfit)
 def test_front_is_the_definition(points: np.ndarray) -> None:
-    expected = brute_front(points, WAYS)
-    assert front(points, WAYS).tolist() == expected
-    fit = np.isfinite(points).all(axis=1)
-    assert dominated(points, WAYS).tolist() == [bool(ok) and not on for ok, on in zip(fit, expected, strict=True)]
+    assert front(points, WAYS).tolist() == brute_front(points, WAYS)
 
 
 @given(triples)
