@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from orchestrator.results.front import Objectives, recorded_objectives
+
 MEANS = (
     "trainable_parameters",
     "head_parameters",
@@ -67,6 +69,11 @@ class Frames:
     sweep: RunRow | None
     configurations: pd.DataFrame
     trials: pd.DataFrame
+
+    @property
+    def objectives(self) -> Objectives:
+        """The sweep's objectives in order, as its run has them on record; the default ones for records without them."""
+        return recorded_objectives(self.sweep.params.get("objectives") if self.sweep else None)
 
 
 @lru_cache(maxsize=1 << 14)  # a sweep repeats few values in thousands of runs

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dashboards.frames import Frames
-from orchestrator.results.pareto import Direction, front, may_be_on_front
+from orchestrator.results.pareto import Direction
 
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
@@ -45,7 +45,6 @@ class Metric:
     label: str
     better: Direction
     log: bool = False
-    digits: int = 3
 
 
 METRICS = (
@@ -56,6 +55,7 @@ METRICS = (
     Metric("step_seconds", "step time (s)", "minimize"),
     Metric("seconds", "training time (s)", "minimize"),
     Metric("head_parameters", "head parameters", "minimize", log=True),
+    Metric("total_parameters", "total parameters", "minimize", log=True),
     Metric("optimizer_bytes", "optimizer state (bytes)", "minimize", log=True),
     Metric("tokens_per_second", "tokens per second", "maximize"),
     Metric("energy_joules", "energy used (J)", "minimize"),
@@ -76,7 +76,6 @@ class View:
     published: pd.DataFrame
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None
     curves: Curves = lambda runs, metric: {}
-    cache: dict[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -124,9 +123,14 @@ def make_view(
 
 
 def metrics_of(view: View) -> list[Metric]:
-    """The metrics for which some configuration has a value: those of METRICS, then every task's score."""
+    """The metrics for which some configuration has a value: the score, every task's score, then the rest of METRICS.
+
+    The direction of an objective is that of the first sweep that has it.
+    """
     tasks = [Metric(f"score/{task}", f"score on {task}", "maximize") for task in view.tasks]
-    return [one for one in (METRICS[0], *tasks, *METRICS[1:]) if column(view.configurations, f"m.{one.name}").notna().any()]
+    known = [one for one in (METRICS[0], *tasks, *METRICS[1:]) if column(view.configurations, f"m.{one.name}").notna().any()]
+    ways = {name: way for sweep in reversed(view.sweeps) for name, way in sweep.objectives.items()}
+    return [replace(one, better=ways.get(one.name, one.better)) for one in known]
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
@@ -139,39 +143,6 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
 def done(frame: pd.DataFrame) -> pd.DataFrame:
     """The configurations that the tracker has summed up: the only ones a front or an importance may rest on."""
     return frame[(frame["state"] == "done") & column(frame, "m.score").notna()]
-
-
-def front_indices(x: np.ndarray, y: np.ndarray, x_better: Direction, y_better: Direction) -> np.ndarray:
-    """Indices of the front of two metrics in ascending order of x.
-
-    Most points are ruled out by one sorted pass first: asking `orchestrator.results.pareto.front` about all of 5,000 takes 30
-    ms, and a page has an axis choice of a hundred pairs.
-    """
-    cost_x = x if x_better == "minimize" else -x
-    cost_y = y if y_better == "minimize" else -y
-    finite = np.flatnonzero(np.isfinite(cost_x) & np.isfinite(cost_y))
-    order = finite[np.lexsort((cost_y[finite], cost_x[finite]))]
-    candidates = order[cost_y[order] <= np.minimum.accumulate(cost_y[order])] if order.size else order
-    chosen = candidates[front(np.column_stack([x[candidates], y[candidates]]), [x_better, y_better])]
-    return chosen[np.argsort(x[chosen], kind="stable")]
-
-
-def possible_indices(ready: pd.DataFrame, metric: Metric) -> list[int]:
-    """Positions of those whose intervals leave open whether they are on their sweep's front of score against that metric.
-
-    The metric counts as exact. Who is on the front is left out, and so is who has no interval.
-    """
-    names = ("score", "score_low", "score_high", metric.name)
-    score, low, high, cost = (column(ready, f"m.{name}").to_numpy() for name in names)
-    found: list[int] = []
-    for sweep in ready["sweep"].unique():
-        of_sweep = ready["sweep"].to_numpy() == sweep
-        members = np.flatnonzero(of_sweep & np.isfinite(cost))
-        lows, highs = (np.column_stack([end, cost])[members] for end in (low, high))
-        possible = members[may_be_on_front(lows, highs, ["maximize", metric.better]) & np.isfinite(high - low)[members]]
-        on_front = np.flatnonzero(of_sweep)[front_indices(score[of_sweep], cost[of_sweep], "maximize", metric.better)]
-        found += np.setdiff1d(possible, on_front).tolist()
-    return found
 
 
 def colours(methods: Iterable[str]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """What the compute bought: the score against the time it took, and the front's hypervolume as trials were paid for.
 
-Hypervolume is measured in score points times decades of trainable parameters, from one corner per sweep: the worst score and
-the largest count among its finished configurations, a little further out. Compute is the summed training time of all trials
-that had ended by then, failed and stopped ones included: they were paid for too.
+Hypervolume is taken over the sweep's objectives, counts in decades, from one corner per sweep: the worst value of each
+objective among its finished configurations, a little further out. Compute is the summed training time of all trials that had
+ended by then; failed and stopped trials count too, because they were paid for.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 
 from dashboards.panels.base import BLUE, Panel, Plain, View, colours, column, done, numbers, text
+from orchestrator.results.front import logarithmic
 from orchestrator.results.pareto import Direction, hypervolume, log_axes, reference_point
-
-DIRECTIONS: tuple[Direction, Direction] = ("minimize", "maximize")
 
 
 def time_data(view: View) -> Plain:
@@ -67,36 +66,37 @@ def time_draw(plain: Plain) -> Plain:
 def volume_data(view: View) -> Plain:
     """Hypervolume after each configuration that enlarged the front, against the compute spent until then (hours)."""
     groups = []
+    objectives = {sweep.name: sweep.objectives for sweep in view.sweeps}
     for name, frame in _finished_by_sweep(view):
-        points = np.column_stack([column(frame, "m.trainable_parameters"), column(frame, "m.score")])
-        points = log_axes(points, [True, False])
+        columns = {one: column(frame, f"m.{one}") for one in objectives[name]}
+        points = log_axes(np.column_stack([*columns.values()]), [logarithmic(*one) for one in columns.items()])
         fit = np.flatnonzero(np.isfinite(points).all(axis=1))
         if len(fit) < 2:
             continue
         points, frame = points[fit], frame.iloc[fit]
-        reference = reference_point(points, DIRECTIONS)
         spent = _spent(view.trials[view.trials["sweep"] == name], frame["ended"].to_numpy(dtype=float))
-        at, volume = _growth(points, reference)
+        at, volume = _growth(points * [-1 if way == "maximize" else 1 for way in objectives[name].values()])
         groups.append(
             {"sweep": name, "hours": numbers(spent[at]), "volume": numbers(volume), "id": frame["id"].to_numpy()[at].tolist()}
         )
-    why = "Hypervolume needs two finished configurations with a score and a parameter count."
+    why = "Hypervolume needs two finished configurations that have a value on each objective of the sweep."
     return {"groups": groups} if groups else {"empty": why}
 
 
-def _growth(points: np.ndarray, reference: np.ndarray) -> tuple[list[int], list[float]]:
-    """Where the hypervolume of the first n points grows, and to what; only the front so far is ever measured."""
+def _growth(costs: np.ndarray) -> tuple[list[int], list[float]]:
+    """The rows at which the hypervolume of the rows so far grows, and its value there; only their front is measured."""
+    directions: list[Direction] = ["minimize"] * costs.shape[1]
+    reference = reference_point(costs, directions)
     at: list[int] = []
     volumes: list[float] = []
-    kept = np.empty((0, 2))
-    for index, point in enumerate(points):
-        if ((kept[:, 0] <= point[0]) & (kept[:, 1] >= point[1])).any():
+    kept = costs[:0]
+    for index, cost in enumerate(costs):
+        if (kept <= cost).all(axis=1).any():
             continue
-        beaten = (kept[:, 0] >= point[0]) & (kept[:, 1] <= point[1])
-        kept = np.vstack([kept[~beaten], point])
+        kept = np.vstack([kept[~(kept >= cost).all(axis=1)], cost])
         at.append(index)
-        volumes.append(hypervolume(kept, DIRECTIONS, reference))
-    return [*at, len(points) - 1], [*volumes, volumes[-1]]
+        volumes.append(hypervolume(kept, directions, reference))
+    return [*at, len(costs) - 1], [*volumes, volumes[-1]]
 
 
 def _spent(trials: pd.DataFrame, moments: np.ndarray) -> np.ndarray:
@@ -131,7 +131,8 @@ def volume_draw(plain: Plain) -> Plain:
         "hovermode": "closest",
     }
     note = (
-        "Score points × decades of parameters, from each sweep's own worst corner: compare its shape, not two sweeps' heights."
+        "The product of the sweep's objectives, counts in decades, measured from each sweep's own worst corner: compare its "
+        "shape, not two sweeps' heights."
     )
     return {"choices": [], "values": {}, "figure": {"data": traces, "layout": layout}, "note": note}
 

@@ -16,14 +16,12 @@ from dashboards.panels.base import (
     Plain,
     View,
     column,
-    done,
-    front_indices,
     metrics_of,
     numbers,
     parameters_that_differ,
-    possible_indices,
     scalar,
 )
+from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict
 
 TASK_LABELS = {
     "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",
@@ -49,18 +47,23 @@ def data(view: View) -> Plain:
     if frame["protocol"].nunique() > 1:
         columns.append(_text("protocol", "Protocol", frame["protocol"]))
     columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name != "method"]
-    columns += [_metric(metric, frame) for metric in _ordered(metrics_of(view)) if _worth_showing(metric, frame)]
+    metrics = metrics_of(view)
+    always = {"score", "trainable_parameters", *(name for sweep in view.sweeps for name in sweep.objectives)}
+    shown = [metric for metric in _ordered(metrics) if metric.name in always or _worth_showing(metric, frame)]
+    columns += [_metric(metric, frame) for metric in shown]
     if frame["state"].nunique() > 1:
         columns.append(_text("state", "State", frame["state"]))
     trials = [f"{finished}/{total}" for finished, total in zip(frame["finished"], frame["trials"], strict=True)]
     if len(set(trials)) > 1:
         columns.append({"key": "trials", "label": "Trials", "kind": "text", "values": trials})
+    verdicts = [(verdict(sweep, group), group) for sweep, group in finished(view)]
     return {
         "columns": columns,
         "id": frame["id"].tolist(),
         "label": frame["label"].astype(str).tolist(),
-        "front": sorted(_on_front(view)),
-        "possible": _possible(view),
+        "front": sorted(identity for found, _ in verdicts for identity in found.on_front),
+        "possible": sorted(identity for found, group in verdicts for identity in shown_as_possible(group, found)),
+        "objectives": in_words(metrics, view.sweeps),
         "complete": (frame["state"] == "done").tolist(),
         "low": numbers(column(frame, "m.score_low")),
         "high": numbers(column(frame, "m.score_high")),
@@ -95,29 +98,11 @@ def _ordered(metrics: list[Metric]) -> list[Metric]:
 
 
 def _worth_showing(metric: Metric, frame: pd.DataFrame) -> bool:
-    if metric.name in ("score", "trainable_parameters"):
-        return True
     values = column(frame, f"m.{metric.name}").dropna()
     # with a single task its score is the score
     if metric.name.startswith("score/"):
         return sum(str(name).startswith("m.score/") for name in frame.columns) > 1
     return values.nunique() > 1
-
-
-def _on_front(view: View) -> list[str]:
-    """Ids on the front of score against trainable parameters, sweep by sweep."""
-    found: list[str] = []
-    for _, frame in done(view.configurations).groupby("sweep"):
-        x, y = (column(frame, f"m.{name}").to_numpy() for name in ("trainable_parameters", "score"))
-        found += frame["id"].to_numpy()[front_indices(x, y, "minimize", "maximize")].tolist()
-    return found
-
-
-def _possible(view: View) -> list[str]:
-    """Ids that may be on it, as far as their intervals tell."""
-    ready = done(view.configurations)
-    size = next((metric for metric in metrics_of(view) if metric.name == "trainable_parameters"), None)
-    return [] if size is None else sorted(ready["id"].iloc[possible_indices(ready, size)])
 
 
 def _shared(frame: pd.DataFrame, differ: list[str]) -> list[list[Any]]:

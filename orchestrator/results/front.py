@@ -1,8 +1,8 @@
 """The one rule for a sweep's front: which configurations are on it, which may be on it, and which one is the knee.
 
-`judge` decides. The terminal's table, the files of the front, the tags in the tracking store, `orchestrator.adapters --pick knee`
-and the page all ask it, with the sweep's own objectives. A sweep's objective is either a score, which has an interval, or a count
-(parameters, bytes, seconds), which is exact.
+`judge` decides. The terminal's table, the files of the front, the tags in the tracking store, the page and
+`orchestrator.adapters --pick knee` all ask it, with the sweep's own objectives. An objective is either the score, which has an
+interval over seeds, or a count (parameters, bytes, seconds), which is exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
-from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction, Objectives
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
@@ -51,23 +51,17 @@ def judge(ids: Sequence[str], mean: ArrayLike, low: ArrayLike, high: ArrayLike, 
     directions = list(objectives.values())
     shape = (len(ids), len(directions))
     mean, low, high = (np.asarray(one, dtype=float).reshape(shape) for one in (mean, low, high))
-    order = [row for row in sorted(range(len(ids)), key=lambda row: ids[row]) if np.isfinite(mean[row]).all()]
-    members = [order[place] for place in np.flatnonzero(front_mask(mean[order], directions))]
-    possible = [order[place] for place in np.flatnonzero(pareto.may_be_on_front(low[order], high[order], directions))]
+    # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
+    members = sorted(np.flatnonzero(pareto.front(np.round(mean, 9), directions)).tolist(), key=lambda row: ids[row])
+    fit = np.flatnonzero(np.isfinite(mean).all(axis=1))
+    exact = np.array_equal(low[fit], high[fit])  # then the intervals rule out all but the front
+    possible = [] if exact else fit[pareto.may_be_on_front(low[fit], high[fit], directions)].tolist()
     place = _knee(mean[members], objectives)
     return Verdict(
         on_front=frozenset(ids[row] for row in members),
         may_be_on_front=frozenset(ids[row] for row in (*members, *possible)),
         knee=None if place is None else ids[members[place]],
     )
-
-
-def front_mask(points: ArrayLike, directions: Sequence[Direction]) -> pareto.Mask:
-    """`pareto.front` of values that were computed: `(n,)`.
-
-    Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
-    """
-    return pareto.front(np.round(np.asarray(points, dtype=float), 9), directions)
 
 
 def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: Iterable[int] = ()) -> list[Summary]:

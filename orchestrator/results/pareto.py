@@ -60,8 +60,8 @@ def may_be_on_front(low: ArrayLike, high: ArrayLike, directions: Sequence[Direct
     """Which configurations the intervals do not rule out from the front.
 
     A configuration is ruled out when another one at the worst end of its intervals still dominates it at the best end of its
-    own. An unknown end (NaN: a single seed has no interval) rules nothing out: the best end then counts as unboundedly good, the
-    worst end as unboundedly bad.
+    own. An unknown end (NaN: a single seed has no interval) rules nothing out: the best end then counts as unboundedly good,
+    the worst end as unboundedly bad.
     Exact objectives (parameter counts) have `low == high`. With every interval of width zero the answer is `front`'s.
 
     Args:

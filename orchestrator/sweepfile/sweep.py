@@ -35,7 +35,6 @@ PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters"
 """What is known of a configuration before it trains: what `constraints` may bound."""
 
 
-
 class Sweep(Settings):
     """A whole sweep file, checked. `space` is kept as it was written; `blocks` is what it means."""
 

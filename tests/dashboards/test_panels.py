@@ -17,10 +17,9 @@ from dashboards.content import state_of
 from dashboards.frames import Frames, RunRow, build_frames
 from dashboards.page import as_json
 from dashboards.panels import PANELS, View, make_view, spec_of
-from dashboards.panels.base import colours, front_indices, parameters_that_differ, text
+from dashboards.panels.base import colours, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.energy import rank_correlation
-from dashboards.panels.front import _knee as front_knee
 from dashboards.panels.front import data as front_data
 from dashboards.panels.progress import failures_data, pack, progress_data, timeline_data
 from dashboards.panels.slices import heat_data
@@ -131,29 +130,20 @@ def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
         assert along == sorted(along)
 
 
-def test_front_of_random_points_with_ties_and_holes() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(50):
-        x, y = rng.integers(0, 6, (2, 40)).astype(float)
-        x[rng.integers(0, 40, 3)] = np.nan
-        finite = np.flatnonzero(np.isfinite(x))
-        expected = [
-            i for i in finite if not any(x[j] <= x[i] and y[j] >= y[i] and (x[j] < x[i] or y[j] > y[i]) for j in finite)
-        ]
-        assert sorted(front_indices(x, y, "minimize", "maximize")) == sorted(expected)
-
-
 @pytest.mark.parametrize(
     ("sizes", "scores", "best"),
     [([12504, 49368, 196824, 331776], [42.4, 48.3, 59.9, 58.5], "c2"), ([1e3, 2e3, 1e6], [40.0, 70.0, 75.0], "c1")],
     ids=["bends the wrong way", "has a corner"],
 )
 def test_the_pages_knee_is_the_sweeps(sizes: list[float], scores: list[float], best: str) -> None:
-    names = [f"c{index}" for index in range(len(sizes))]
-    frame = pd.DataFrame({"id": names, "m.trainable_parameters": sizes, "m.score": scores})
+    runs = [
+        run
+        for index, (size, score) in enumerate(zip(sizes, scores, strict=True))
+        for run in configuration(f"c{index}", parameters=int(size), scores={"toy": [score]})
+    ]
     sweeps = knee(log_axes(np.column_stack([scores, sizes]), [False, True]), ["maximize", "minimize"])
-    assert sweeps is not None
-    assert front_knee(frame) == names[sweeps] == best
+    plain = front_data(view_of(("ranks", runs)))
+    assert plain["knee"][0] == f"c{sweeps}" == best
 
 
 def test_the_page_marks_what_may_be_on_the_front() -> None:
@@ -162,7 +152,7 @@ def test_the_page_marks_what_may_be_on_the_front() -> None:
     runs += configuration("worse", parameters=300, scores={"toy": [60.0, 61.0]})
     view = view_of(("ranks", runs))
     plain = front_data(view)
-    assert [plain["id"][index] for index in plain["possible"]["trainable_parameters"]] == ["close"]
+    assert [plain["id"][index] for index in plain["possible"]["trainable_parameters"]["score"]] == ["close"]
     assert (table_data(view)["front"], table_data(view)["possible"]) == (["sure"], ["close"])
 
 

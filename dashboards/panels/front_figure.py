@@ -1,0 +1,175 @@
+"""Draws the front panel: its data as a figure with three choices, and the sentence under it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dashboards.panels.base import SYMBOLS, Metric, Plain, axis, choice, colours, text
+from dashboards.panels.literature import NO_ROWS, published_choice, published_details, published_trace
+
+INTERVALS_UP_TO = 150  # points; with more of them only the intervals of the front can be read
+
+
+def draw(plain: Plain) -> Plain:
+    """The figure with its three choices: horizontal metric, vertical metric, whose published rows."""
+    metrics = [Metric(**one) for one in plain["metrics"]]
+    by_method = colours([*plain["method"], *plain["partial"]["method"]])
+    few = len(plain["id"]) <= INTERVALS_UP_TO
+    values = _values(plain, metrics, by_method)
+    traces = _method_traces(plain, values, by_method, few)
+    if plain["partial"]["id"]:
+        traces.append(_partial_trace(plain["partial"], values, by_method))
+    if any(any(others.values()) for others in plain["possible"].values()):
+        traces.append(_possible_trace())
+    traces += _front_traces(plain["sweeps"], few)
+    traces.append(published_trace(plain["published"]["rows"], values))
+    words = {metric.name: metric.label for metric in metrics}
+    x, y = (name if name in words else None for name in plain["axes"])
+    return {
+        "choices": [
+            choice("y", "Vertical axis", words, y or metrics[0].name),
+            choice("x", "Horizontal axis", words, x or metrics[-1].name),
+            published_choice(plain["published"]),
+        ],
+        "values": values,
+        "figure": {
+            "data": traces,
+            "layout": {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "dragmode": "select", "hovermode": "closest"},
+        },
+        "note": _note(plain),
+        "first": plain["knee"],
+        "details": {row["id"]: published_details(row) for row in plain["published"]["rows"]},
+    }
+
+
+def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> Plain:
+    """What the traces refer to: columns of the finished points, and by axes the positions of the front's members."""
+    values: Plain = {"id": plain["id"], "colour": [by_method[method] for method in plain["method"]]}
+    values["symbol"] = [SYMBOLS[one % len(SYMBOLS)] for one in plain["sweep"]]
+    for metric in metrics:
+        values[f"v/{metric.name}"] = plain["values"][metric.name]
+        values[f"axis/{metric.name}"] = axis(metric)
+        values[f"so far/{metric.name}"] = plain["partial"]["values"][metric.name]
+        # a front's steps go right and then up where less of x is better, up and then right where more is
+        values[f"step/{metric.name}"] = "hv" if metric.better == "minimize" else "vh"
+        if plain["intervals"][metric.name]:
+            values[f"above/{metric.name}"], values[f"below/{metric.name}"] = plain["intervals"][metric.name]
+    for x, others in plain["fronts"].items():
+        for y, per_sweep in others.items():
+            values[f"front/{x}/{y}"] = [index for group in per_sweep for index in group]
+            values |= {f"front/{x}/{y}/{sweep}": group for sweep, group in enumerate(per_sweep)}
+            values[f"possible/{x}/{y}"] = plain["possible"][x][y]
+    return values
+
+
+def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str], few: bool) -> list[Plain]:
+    pairs = list(zip(plain["method"], plain["sweep"], strict=True))
+    traces: list[Plain] = []
+    for number, (method, sweep) in enumerate(sorted(set(pairs))):
+        pick = f"group/{number}"
+        values[pick] = [index for index, pair in enumerate(pairs) if pair == (method, sweep)]
+        name = f"{text(method, 30)} · {text(plain['sweeps'][sweep], 30)}" if len(plain["sweeps"]) > 1 else text(method, 30)
+        symbol = SYMBOLS[sweep % len(SYMBOLS)]
+        trace: Plain = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": name,
+            "x": {"$": "v/{x}", "pick": pick},
+            "y": {"$": "v/{y}", "pick": pick},
+            "customdata": {"$": "id", "pick": pick},
+            "marker": {"color": by_method[method], "symbol": symbol, "size": 8, "opacity": 0.6},
+        }
+        traces.append(trace | {"error_y": _error(pick, by_method[method])} if few else trace)
+    return traces
+
+
+def _partial_trace(partial: Plain, values: Plain, by_method: dict[str, str]) -> Plain:
+    values["so far"] = partial["id"]
+    colour = [by_method[method] for method in partial["method"]]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "not complete (mean so far)",
+        "x": {"$": "so far/{x}"},
+        "y": {"$": "so far/{y}"},
+        "customdata": {"$": "so far"},
+        "marker": {"color": colour, "symbol": "circle-open", "size": 8, "opacity": 0.8},
+    }
+
+
+def _error(pick: str, colour: Any) -> Plain:
+    bar = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": colour}
+    return bar | {"array": {"$": "above/{y}", "pick": pick}, "arrayminus": {"$": "below/{y}", "pick": pick}}
+
+
+def _possible_trace() -> Plain:
+    pick = "possible/{x}/{y}"
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "may be on the front",
+        "x": {"$": "v/{x}", "pick": pick},
+        "y": {"$": "v/{y}", "pick": pick},
+        "customdata": {"$": "id", "pick": pick},
+        "marker": {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}},
+    }
+
+
+def _front_traces(sweeps: list[str], few: bool) -> list[Plain]:
+    dashes = ("solid", "dash", "dot", "dashdot")
+    lines: list[Plain] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": f"front · {text(name, 30)}" if len(sweeps) > 1 else "front",
+            "x": {"$": "v/{x}", "pick": f"front/{{x}}/{{y}}/{index}"},
+            "y": {"$": "v/{y}", "pick": f"front/{{x}}/{{y}}/{index}"},
+            "line": {"shape": {"$": "step/{x}"}, "width": 1.6, "dash": dashes[index % len(dashes)], "color": "ink"},
+            "hoverinfo": "skip",
+        }
+        for index, name in enumerate(sweeps)
+    ]
+    pick = "front/{x}/{y}"
+    points: Plain = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "on the front",
+        "showlegend": False,
+        "x": {"$": "v/{x}", "pick": pick},
+        "y": {"$": "v/{y}", "pick": pick},
+        "customdata": {"$": "id", "pick": pick},
+        "marker": {
+            "color": {"$": "colour", "pick": pick},
+            "symbol": {"$": "symbol", "pick": pick},
+            "size": 11,
+            "line": {"width": 1.5, "color": "ink"},
+        },
+    }
+    # where all points show their interval already, a second bar over it would only blur
+    return [*lines, points if few else points | {"error_y": _error(pick, "ink")}]
+
+
+def _note(plain: Plain) -> str:
+    words = {
+        "partial": "still running (hollow)",
+        "incomplete": "incomplete (hollow)",
+        "running": "waiting for a first score",
+        "failed": "failed",
+        "stopped": "stopped early",
+        "interrupted": "interrupted",
+        "infeasible": "dropped as infeasible",
+    }
+    counts = plain["counts"]
+    parts = [f"{counts['done']} done"] + [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    sentence = f"Configurations: {', '.join(parts)}."
+    if len(plain["id"]) > INTERVALS_UP_TO:
+        sentence += " Intervals (95 %, over seeds) are drawn on the front only."
+    elif plain["intervals"].get("score"):
+        sentence += " Bars are 95 % intervals over seeds."
+    sentence += (
+        f" The sweep's objectives are {plain['objectives']}: the knee, the first axes and the table's stars follow them."
+    )
+    sentence += " Over other axes the line is the front of those two metrics."
+    if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
+        sentence += f" The paper has no rows for {plain['published']['of'][0]}; choose some to compare at your own risk."
+    return sentence
