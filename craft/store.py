@@ -15,6 +15,7 @@ from rich.table import Table
 from craft.factors.factor_file import CorruptFactors, read_factors, read_origin, unfinished
 from craft.factors.hosvd import ALGORITHM
 from craft.factors.store import FactorStore
+from craft.words import format_bytes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,14 +59,16 @@ def _list(store: FactorStore, console: Console) -> int:
         try:
             origin, ranks = read_origin(path)
         except (CorruptFactors, FileNotFoundError):
-            table.add_row(path.stem[:12], "unreadable", "", "", "", _size(stat.st_size), used)
+            table.add_row(path.stem[:12], "unreadable", "", "", "", format_bytes(stat.st_size), used)
             continue
         old = "" if origin.algorithm == ALGORITHM else f" ({origin.algorithm})"
         shape, dtype = " x ".join(map(str, origin.shape)), origin.dtype.removeprefix("torch.")
         row = (origin.projection + old, shape, f"{dtype} {origin.weights[:8]}", ", ".join(map(str, ranks)))
-        table.add_row(path.stem[:12], *row, _size(stat.st_size), used)
+        table.add_row(path.stem[:12], *row, format_bytes(stat.st_size), used)
     console.print(table)
-    summary = f"{len(files)} decompositions, {_size(total)} of at most {_size(store.max_bytes)}, in {store.folder}"
+    summary = (
+        f"{len(files)} decompositions, {format_bytes(total)} of at most {format_bytes(store.max_bytes)}, in {store.folder}"
+    )
     console.print(summary, highlight=False, soft_wrap=True)
     return 0
 
@@ -102,7 +105,7 @@ def _clear(store: FactorStore, console: Console, keys: Sequence[str]) -> int:
         path.unlink(missing_ok=True)
     if not keys:
         _sweep(store)
-    console.print(f"{len(chosen)} decompositions removed, {_size(freed)} freed.", highlight=False, soft_wrap=True)
+    console.print(f"{len(chosen)} decompositions removed, {format_bytes(freed)} freed.", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -117,14 +120,6 @@ def _sweep(store: FactorStore) -> None:
                 lock_file.unlink(missing_ok=True)
         except (OSError, Timeout):
             continue
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 def _ago(seconds: float) -> str:

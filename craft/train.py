@@ -7,7 +7,6 @@ said here: the common parameters have flags, all others go through `--set key=va
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ from craft.methods.method import refuse_elsewhere
 from craft.settings import DataSettings, TrainingSettings, WarmStart
 from craft.spec import RunSpec
 from craft.tasks import find_task
+from craft.words import nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,9 +93,7 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             training[key] = value
         else:
             allowed = [*known, *training_fields, *(f"data.{name}" for name in DataSettings.model_fields)]
-            near = difflib.get_close_matches(key, allowed, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise CallError(f"--set {text}: unknown key {key!r}.{hint} Keys: {', '.join(allowed)}")
+            raise CallError(f"--set {text}: unknown key {key!r}.{nearest(key, allowed)} Keys: {', '.join(allowed)}")
     warm_start = _warm_start(Path(arguments.warm_start)) if arguments.warm_start else None
     try:
         return RunSpec(

@@ -15,8 +15,6 @@ Metric histories are heavy and asked for by one panel only: `Store.curves` keeps
 
 from __future__ import annotations
 
-import difflib
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from craft.words import nearest, redact
 from dashboards.frames import NAN, Frames, RunRow, build_frames
 from dashboards.store_file import StoreFile, Wanted
 
@@ -156,8 +155,8 @@ class Store:
 
     def __init__(self, uri: str | None = None, mlflow_url: str | None = None, *, direct: bool = True) -> None:
         self.uri = uri or DEFAULT_URI
-        # a password in the address is nothing to show or to write into a file
-        self.shown_uri = re.sub(r"//[^/@]*@", "//…@", self.uri)
+        # The page and its file show the address.
+        self.shown_uri = redact(self.uri)
         self.mlflow_seconds = 0.0
         self._client: MlflowClient | None = None
         self._feeds: dict[str, Feed] = {}
@@ -176,8 +175,8 @@ class Store:
         self._file = StoreFile.open(path) if path is not None and direct else None
 
     def hide(self, error: object) -> str:
-        """An error's text without the store's password."""
-        return str(error).replace(self.uri, self.shown_uri)
+        """The text of an error, without passwords."""
+        return redact(str(error))
 
     @property
     def client(self) -> MlflowClient:
@@ -305,8 +304,6 @@ def _no_such_sweep(name: str, entries: Iterable[str], uri: str) -> str:
     names = list(entries)
     if not names:
         return f"there is no sweep {name!r}: the tracking store {uri!r} holds none yet (python -m orchestrator.run SWEEP.yaml)"
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    shown = ", ".join(repr(one) for one in near + [one for one in names if one not in near][:19])
+    shown = ", ".join(map(repr, names[:20]))
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"there is no sweep {name!r} in {uri!r}: {hint}it holds {shown}{more}"
+    return f"there is no sweep {name!r} in {uri!r}.{nearest(name, names)} It holds {shown}{more}"

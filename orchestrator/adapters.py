@@ -25,8 +25,9 @@ from rich.console import Console
 from craft.settings import DataSettings
 from craft.tasks import find_task
 from craft.trainer.checkpoint import MANIFEST_FILE
+from craft.words import redact
 from orchestrator.command import answer, flags_for
-from orchestrator.record.tracking_uri import redact, resolve_uri
+from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.summary import Entry
 from orchestrator.review.front_words import full_label
 from orchestrator.review.model_card import Origin, loading, model_card

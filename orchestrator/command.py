@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from craft.words import redact
 from orchestrator.driver.options import cluster_address
-from orchestrator.record.tracking_uri import redact
 
 # Libraries read these when they are imported: progress bars, banners and usage reports have no place on the screen.
 QUIET = {

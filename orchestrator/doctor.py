@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from craft.words import format_bytes, redact
 from orchestrator.command import QUIET, joinable
-from orchestrator.record.tracking_uri import redact, resolve_uri, sqlite_file
+from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -195,17 +196,15 @@ def needed_bytes(plan: Plan) -> int:
 
 
 def _disk(plan: Plan, storage: str, answers: Sequence[Answer]) -> Finding:
-    from orchestrator.plan.table import size
-
     need = needed_bytes(plan)
     known = [answer.content["free_bytes"] for answer in answers if answer.error is None]
     free = min((amount for amount in known if amount is not None), default=None)
-    what = f"the plan may write {size(need)}"
+    what = f"the plan may write {format_bytes(need)}"
     if free is None:
         return Finding("good", "disk", f"{what} to {storage}")
     level: Level = "bad" if need > free else "doubt" if need > free / 2 else "good"
     advice = "" if level == "good" else "make room, give another --storage, or run fewer configurations at a time"
-    return Finding(level, "disk", f"{what}, {size(free)} are free in {storage}", advice)
+    return Finding(level, "disk", f"{what}, {format_bytes(free)} are free in {storage}", advice)
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:

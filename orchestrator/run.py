@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from craft.words import redact
 from orchestrator.command import QUIET, joinable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import check_resume
-from orchestrator.record.tracking_uri import redact, resolve_uri
+from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep

@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from craft.disk import replacing
+from craft.words import redact
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.preparation import prepare
@@ -34,7 +35,7 @@ from orchestrator.record.lock import one_driver
 from orchestrator.record.manifest import make_manifest
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
-from orchestrator.record.tracking_uri import redact, resolve_uri
+from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.front import knee, mark_front
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front

@@ -21,9 +21,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.tracker import Tracker
-from orchestrator.record.tracking_uri import TrackingError, redact
+from orchestrator.record.tracking_uri import TrackingError
 from orchestrator.tools.journal import JournalBusy, read
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 import warnings
@@ -42,6 +41,7 @@ from craft.factors.factor_file import (
 )
 from craft.factors.hashing import hash_weights
 from craft.factors.hosvd import Ranks, TuckerFactors, hosvd, resolve_ranks, stack_shape
+from craft.words import parse_bytes
 
 DEFAULT_MAX_BYTES = 20 * 1000**3
 _LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop the others for ever
@@ -245,11 +245,10 @@ def _max_bytes_from_environment() -> int:
     text = os.environ.get("CRAFT_CACHE_MAX_BYTES", "").strip()
     if not text:
         return DEFAULT_MAX_BYTES
-    units = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.lower())
-    if match is None:
+    amount = parse_bytes(text)
+    if amount is None:
         raise ValueError(f"CRAFT_CACHE_MAX_BYTES is {text!r}: give a number of bytes, or one with a unit, such as 20GB")
-    return int(float(match[1]) * units[match[2]])
+    return amount
 
 
 def _covers(factors: TuckerFactors, ranks: Ranks) -> bool:

@@ -7,8 +7,6 @@ such a file and its row below; the contract tests run over every row.
 
 from __future__ import annotations
 
-import difflib
-
 from craft.methods import (
     adalora,
     bottleneck,
@@ -27,6 +25,7 @@ from craft.methods import (
     whole,
 )
 from craft.methods.method import Method
+from craft.words import nearest
 
 METHODS: dict[str, Method] = {
     row.name: row
@@ -53,7 +52,5 @@ METHODS: dict[str, Method] = {
 def find_method(name: str) -> Method:
     """The row called `name`; a ValueError with the nearest names otherwise."""
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown method {name!r}.{hint} Known methods: {', '.join(METHODS)}")
+        raise ValueError(f"unknown method {name!r}.{nearest(name, METHODS)} Known methods: {', '.join(METHODS)}")
     return METHODS[name]

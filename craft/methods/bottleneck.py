@@ -17,6 +17,7 @@ from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach_own, letters
+from craft.words import nearest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,15 +70,11 @@ def builder(kind: str) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
 
 def checked(activation: str) -> str:
     """`activation`, if transformers has it; a ValueError with the nearest names otherwise."""
-    import difflib
-
     from transformers.activations import ACT2FN
 
     if activation in ACT2FN:
         return activation
-    near = difflib.get_close_matches(activation, ACT2FN, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown activation {activation!r}.{hint} Known: {', '.join(ACT2FN)}")
+    raise ValueError(f"unknown activation {activation!r}.{nearest(activation, ACT2FN)} Known: {', '.join(ACT2FN)}")
 
 
 def layer_norms(model: nn.Module) -> list[str]:

@@ -13,13 +13,14 @@ different stacks. A family that is not in the table is named by a mapping, word 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 from transformers.pytorch_utils import Conv1D
+
+from craft.words import nearest
 
 WORDS = ("q", "k", "v", "o", "gate", "up", "down")
 
@@ -297,9 +298,7 @@ def _found(linear: Iterable[str]) -> str:
 
 
 def _unknown_word(name: str, patterns: Mapping[str, str], model: nn.Module, linear: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, patterns, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
     return (
-        f"{_called(model)} has no projection {name!r}.{hint} It has {', '.join(patterns)}; "
+        f"{_called(model)} has no projection {name!r}.{nearest(name, patterns)} It has {', '.join(patterns)}; "
         f"others can be named with projection_map. {_found(linear)}"
     )

@@ -6,12 +6,12 @@ splits of a protocol. `custom/NAME` tasks are rows made from the sweep file's `d
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 from craft.settings import CustomTask, DataSettings
 from craft.tasks import commonsense, custom, glue, toy
 from craft.tasks.task import Task
+from craft.words import nearest
 
 TASKS: dict[str, Task] = {row.name: row for row in (*glue.TASKS, *toy.TASKS, *commonsense.TASKS)}
 SUITES: dict[str, tuple[str, ...]] = {
@@ -27,9 +27,9 @@ def find_task(name: str, data: DataSettings) -> Task:
     if name in TASKS:
         return TASKS[name]
     known = [*TASKS, *(f"custom/{given}" for given in data.custom)]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown task {name!r}.{hint} Tasks: {', '.join(known)}. Suites: {', '.join(suite_names(data.custom))}")
+    raise ValueError(
+        f"unknown task {name!r}.{nearest(name, known)} Tasks: {', '.join(known)}. Suites: {', '.join(suite_names(data.custom))}"
+    )
 
 
 def suite_names(custom_tasks: Mapping[str, CustomTask]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
+from craft.words import format_bytes
 from orchestrator.plan.plan import Plan
 
 SHOWN = 200
@@ -33,8 +34,8 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
             one.id,
             f"{one.counts.trainable_parameters:,}",
             f"{one.counts.head_parameters:,}",
-            size(one.counts.adapter_bytes),
-            size(one.estimated_memory_bytes) if one.estimated_memory_bytes is not None else "",
+            format_bytes(one.counts.adapter_bytes),
+            format_bytes(one.estimated_memory_bytes) if one.estimated_memory_bytes is not None else "",
             str(per_configuration),
             f"{steps[one.id]:,}" if one.id in steps else "?",
         )
@@ -89,12 +90,3 @@ def _print_bounds(plan: Plan, console: Console) -> None:
             highlight=False,
         )
     _print_replication(plan, console)
-
-
-def size(number: float) -> str:
-    """Bytes as people say them: `66.4 KB`, `1.2 GB`."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
-        number /= 1000
-    raise AssertionError("unreachable")

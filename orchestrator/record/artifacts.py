@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from orchestrator.record.tracking_uri import redact, redacted
+from craft.words import redact, redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

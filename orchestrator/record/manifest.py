@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import craft
-from orchestrator.record.tracking_uri import redacted
+from craft.words import redacted
 
 TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")

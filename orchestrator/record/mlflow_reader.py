@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from craft.results import Counts
+from craft.words import redact
 from orchestrator.plan.trial import Status, TrialResult
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.mlflow_client import quiet_mlflow
-from orchestrator.record.tracking_uri import TrackingError, redact, sqlite_file
+from orchestrator.record.tracking_uri import TrackingError, sqlite_file
 from orchestrator.results.summary import Entry
 from orchestrator.tools.machine import PREFIX as SYSTEM
 

@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from craft.words import redact
 from orchestrator.record.mlflow_client import quiet_mlflow
 from orchestrator.record.mlflow_reader import StoreReader
-from orchestrator.record.tracking_uri import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

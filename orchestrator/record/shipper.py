@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 from craft.disk import replacing
+from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.mlflow_client import is_lost, is_missing, is_refusal
 from orchestrator.record.mlflow_writer import MlflowWriter
-from orchestrator.record.tracking_uri import redact
 from orchestrator.tools.journal import Event, Journal, read
 
 log = logging.getLogger(__name__)

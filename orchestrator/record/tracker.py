@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from craft.results import PREDICTIONS_FOLDER
+from craft.words import redact, redacted
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.shipper import Shipper
-from orchestrator.record.tracking_uri import TrackingError, redact, redacted, resolve_uri, sqlite_file
+from orchestrator.record.tracking_uri import TrackingError, resolve_uri, sqlite_file
 from orchestrator.tools.journal import Event, Journal, read
 
 log = logging.getLogger(__name__)

@@ -6,34 +6,15 @@ Credentials come from the environment (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACK
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
+
+from craft.words import redact
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "postgres", "mysql", "mssql")
-
-_USERINFO = re.compile(r"(?<=://)[^\s\"'<>]*@")
-_SECRET_QUERY = re.compile(r"(?i)([?&;\s](?:password|passwd|pwd|sslpassword|token|secret|access_key|api_key)=)[^&;\s\"']+")
 
 
 class TrackingError(ValueError):
     """A tracking store that cannot be used, said for a person."""
-
-
-def redact(text: str) -> str:
-    """`text` with the user and password of every URI in it, and secrets in query strings, replaced by `***`."""
-    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
-
-
-def redacted(content: Any) -> Any:
-    """The same for every string inside plain data (mappings, lists)."""
-    if isinstance(content, str):
-        return redact(content)
-    if isinstance(content, dict):
-        return {redacted(name): redacted(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [redacted(item) for item in content]
-    return content
 
 
 def resolve_uri(uri: str, base: Path | None = None) -> str:

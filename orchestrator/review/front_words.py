@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from craft.words import format_bytes
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import Direction, Objectives
@@ -98,7 +99,7 @@ def _amount(name: str, value: float) -> str:
     if math.isnan(value):
         return "–"
     if name.endswith("_bytes"):
-        return f"{value / 2**20:,.1f} MiB" if value >= 2**20 else f"{value / 2**10:,.1f} KiB"
+        return format_bytes(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 

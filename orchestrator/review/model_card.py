@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from craft.words import format_bytes
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Entry, Summary
@@ -172,7 +173,7 @@ def _shown(name: str, value: Any) -> str:
     if name.endswith(" parameters"):
         return f"{value:,.0f}"
     if name.endswith(" bytes"):
-        return f"{value:,.0f} ({value / 2**20:,.2f} MiB)"
+        return f"{value:,.0f} ({format_bytes(value)})"
     return f"{value:.3g}" if name.endswith(" seconds") else text(value)
 
 

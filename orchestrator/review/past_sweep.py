@@ -19,13 +19,14 @@ import yaml
 
 from craft.tasks import SUITES
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
+from craft.words import nearest, redact
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
 from orchestrator.record.folder import EFFECTIVE_FILE, SweepFolder
 from orchestrator.record.ledger import Ledger
-from orchestrator.record.tracking_uri import redact, resolve_uri, sqlite_file
+from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Entry, Summary, summarize_entries
-from orchestrator.sweepfile.mistakes import nearest, shown
+from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 from orchestrator.tools.journal import read
 

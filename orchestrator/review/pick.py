@@ -12,10 +12,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from craft.words import nearest
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, number, trials
-from orchestrator.sweepfile.mistakes import nearest, shown
+from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import Objectives
 
 SEARCH, SIZE = "search_score", "trainable_parameters"

@@ -7,7 +7,6 @@ programmers; `from_pydantic` puts them into words.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+from craft.words import nearest, redact
 
 YamlPath = tuple[str | int, ...]
 
@@ -41,23 +42,16 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def shown(value: Any) -> str:
-    """`value` as a person would write it in the file, cut to a readable length; passwords in addresses are masked."""
+    """`value` as a person would write it in the file, cut to a readable length; users and passwords in addresses are masked."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif value is None:
         text = "nothing (null)"
     elif isinstance(value, str):
-        text = repr(re.sub(r"(://[^/@\s:]*):[^/@\s]*@", r"\1:***@", value))
+        text = repr(redact(value))
     else:
         text = str(value).replace("'", "")
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name nearest to `name`, or nothing."""
-    by_folded = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(str(name).lower()[:80], by_folded, n=1, cutoff=0.6)
-    return f" Did you mean {by_folded[found[0]]!r}?" if found else ""
 
 
 def unknown(kind: str, name: Any, known: Sequence[str]) -> str:

@@ -19,10 +19,9 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from craft.settings import Settings
+from craft.words import format_bytes, parse_bytes
 from orchestrator.sweepfile.mistakes import shown
 
-UNITS = {"": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4}
-UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 SMALLEST_MEMORY = 2**28
 OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 
@@ -68,6 +67,8 @@ class Resources(Settings):
         if memory is None:
             return None
         amount = parse_bytes(memory)
+        if amount is None:
+            raise ValueError(f"got {shown(memory)}; bytes, or a number with a unit: 12 GiB, 512 MB")
         if amount < SMALLEST_MEMORY:
             raise ValueError(f"got {shown(memory)}; a trial needs 256 MiB at least (torch alone takes as much)")
         return amount
@@ -128,26 +129,10 @@ class Resources(Settings):
         return each if self.workers == 1 else f"{self.workers} workers of {each}{split}"
 
 
-def parse_bytes(written: Any) -> int:
-    """Bytes from a whole number or text with a unit.
-
-    Raises:
-        ValueError: neither; the message shows what is.
-    """
-    found = None
-    if isinstance(written, int | float) and not isinstance(written, bool):
-        found = re.fullmatch(r"(\d+)(?:\.0)?()", str(written))
-    elif isinstance(written, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", written)
-    if found is None or found[2].lower() not in UNITS:
-        raise ValueError(f"got {shown(written)}; bytes, or a number with a unit: 12 GiB, 512 MB")
-    return int(float(found[1]) * UNITS[found[2].lower()])
-
-
 def told(name: str, amount: float) -> str:
     """One of Ray's resources for people."""
     if name == "memory":
-        return f"memory {amount / 2**30:.1f} GiB"
+        return f"memory {format_bytes(amount)}"
     if name.startswith("accelerator_type:"):
         return f"a GPU of type {name.partition(':')[2]}"
     return f"{name.lower() if name in ('CPU', 'GPU') else name} {amount:g}"

@@ -20,7 +20,8 @@ from pydantic import AliasChoices, ValidationError
 from craft.methods import METHODS
 from craft.methods.method import Method
 from craft.settings import Settings, TrainingSettings
-from orchestrator.sweepfile.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown, unknown
+from craft.words import nearest
+from orchestrator.sweepfile.mistakes import Mistake, YamlPath, from_pydantic, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 
 DISTRIBUTIONS: dict[str, str] = {

@@ -18,7 +18,8 @@ from craft.results import Counts
 from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
-from orchestrator.sweepfile.mistakes import Mistake, YamlPath, from_pydantic, nearest, shown, unknown
+from craft.words import nearest
+from orchestrator.sweepfile.mistakes import Mistake, YamlPath, from_pydantic, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS
 

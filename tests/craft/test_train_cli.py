@@ -52,7 +52,7 @@ def test_other_spellings_of_a_parameter_are_known() -> None:
     [
         (["--task", "toy/sentimant"], "Did you mean 'toy/sentiment'"),
         (["--task", "toy/sentiment", "--method", "laura"], "Did you mean 'lora'"),
-        (["--task", "toy/sentiment", "--set", "bach_size=3"], "Did you mean batch_size"),
+        (["--task", "toy/sentiment", "--set", "bach_size=3"], "Did you mean 'batch_size'?"),
         (["--task", "toy/sentiment", "--set", "batch_size"], "expected KEY=VALUE"),
         (["--task", "toy/sentiment", "--set", "batch_size=[1"], "cannot be read as YAML"),
         (["--task", "toy/sentiment", "--set", "batch_size=many"], "training.batch_size"),

@@ -146,7 +146,7 @@ def test_curves_come_by_step_and_are_asked_for_once(store_at: Callable[..., Stor
 def test_an_unknown_sweep_lists_those_there_are(store_at: Callable[..., Store]) -> None:
     store = store_at("ranks", [sweep_run("ranks")])
     write_sweep(MlflowClient(store.uri), "glue-baselines", [sweep_run("glue-baselines")])
-    with pytest.raises(DashboardError, match=r"no sweep 'rank' .* did you mean 'ranks'\? it holds 'ranks', 'glue-baselines'"):
+    with pytest.raises(DashboardError, match=r"no sweep 'rank' .* Did you mean 'ranks'\? It holds 'glue-baselines', 'ranks'"):
         store.feed("rank")
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from craft.words import redact
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record import shipper as shipping
 from orchestrator.record.tracker import Tracker
-from orchestrator.record.tracking_uri import redact
 from orchestrator.tools.journal import Journal, read
 from orchestrator.tracking import main
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start

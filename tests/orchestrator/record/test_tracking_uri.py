@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from craft.words import redact
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.tracker import Tracker
-from orchestrator.record.tracking_uri import TrackingError, redact, resolve_uri
+from orchestrator.record.tracking_uri import TrackingError, resolve_uri
 from tests.orchestrator.tracked import spec
 
 

@@ -1,0 +1,61 @@
+"""Words that people read and write, the same in every message: near names, amounts of bytes, addresses without passwords."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
+
+_USERINFO = re.compile(r"(?<=://)[^\s\"'<>]*@")
+_SECRET_QUERY = re.compile(r"(?i)([?&;\s](?:password|passwd|pwd|sslpassword|token|secret|access_key|api_key)=)[^&;\s\"']+")
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the known name nearest to `name`, in capitals or not; empty if no name is near."""
+    by_folded = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(str(name).lower()[:80], by_folded, n=1)
+    return f" Did you mean {by_folded[found[0]]!r}?" if found else ""
+
+
+def parse_bytes(written: Any) -> int | None:
+    """Bytes from a whole number, or from text such as `12 GiB`, `20GB`, `1.5k`; None if `written` is neither."""
+    found = None
+    if isinstance(written, int | float) and not isinstance(written, bool):
+        found = re.fullmatch(r"(\d+)(?:\.0)?()", str(written))
+    elif isinstance(written, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", written)
+    if found is None or found[2].lower() not in _UNITS:
+        return None
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def format_bytes(amount: float) -> str:
+    """Bytes for people: `312 B`, `64.8 KiB`, `12.0 GiB`."""
+    if amount < 1024:
+        return f"{amount:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        amount /= 1024
+        if amount < 1024:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1024:,.1f} TiB"
+
+
+def redact(text: str) -> str:
+    """`text` with `***` in place of the user and password of every URI in it, and of secrets in query strings."""
+    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
+
+
+def redacted(content: Any) -> Any:
+    """Plain data with every string in its mappings and lists redacted."""
+    if isinstance(content, str):
+        return redact(content)
+    if isinstance(content, dict):
+        return {redacted(name): redacted(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [redacted(item) for item in content]
+    return content
