@@ -76,7 +76,7 @@ def build(model: nn.Module, parameters: AdaloraParameters, context: BuildContext
     return attach(
         model,
         context,
-        "AdaLoraConfig",
+        "ADALORA",
         parameters.projections,
         init_r=parameters.init_rank,
         target_r=parameters.target_rank,

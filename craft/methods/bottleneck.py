@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach_own, letters
+from craft.methods.projected import Projected, attach, letters
 from craft.words import nearest
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def builder(kind: str) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
         dropped = getattr(parameters, "dropped_layers", 0)
         if dropped:
             settings["exclude_modules"] = first_layers(model, parameters.projections, dropped)
-        return attach_own(model, context, kind, parameters.projections, **settings)
+        return attach(model, context, kind, parameters.projections, **settings)
 
     return build
 

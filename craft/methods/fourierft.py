@@ -28,7 +28,7 @@ def build(model: nn.Module, parameters: FourierftParameters, context: BuildConte
     return attach(
         model,
         context,
-        "FourierFTConfig",
+        "FOURIERFT",
         parameters.projections,
         n_frequency=parameters.n_frequency,
         scaling=parameters.scaling,

@@ -28,7 +28,7 @@ def build(model: nn.Module, parameters: Ia3Parameters, context: BuildContext) ->
     from craft.models.projections import target_modules
 
     inputs = target_modules(model, ["down"]) if "down" in parameters.projections else []
-    return attach(model, context, "IA3Config", parameters.projections, feedforward_modules=inputs)
+    return attach(model, context, "IA3", parameters.projections, feedforward_modules=inputs)
 
 
 def label(parameters: Any) -> str:

@@ -29,7 +29,7 @@ def build(model: nn.Module, parameters: LokrParameters, context: BuildContext) -
     return attach(
         model,
         context,
-        "LoKrConfig",
+        "LOKR",
         parameters.projections,
         r=parameters.rank,
         alpha=parameters.alpha if parameters.alpha is not None else parameters.rank,

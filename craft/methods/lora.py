@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, attach_own, is_meta, letters
+from craft.methods.projected import Projected, attach, is_meta, letters
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,13 +57,13 @@ def variant(start: str | None = None, **settings: Any) -> Callable[[nn.Module, L
     def build(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
         start_now = {} if start is None or is_meta(model) else {"init_lora_weights": start}
         made = lora_settings(parameters) | settings | start_now
-        return attach(model, context, "LoraConfig", parameters.projections, **made)
+        return attach(model, context, "LORA", parameters.projections, **made)
 
     return build
 
 
 def build_milora(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
-    return attach_own(model, context, "MILORA", parameters.projections, **lora_settings(parameters))
+    return attach(model, context, "MILORA", parameters.projections, **lora_settings(parameters))
 
 
 def label(parameters: Any) -> str:

@@ -39,7 +39,7 @@ def build(model: nn.Module, parameters: LoraXsParameters, context: BuildContext)
     return attach(
         model,
         context,
-        "PsoftConfig",
+        "PSOFT",
         parameters.projections,
         r=parameters.rank,
         psoft_alpha=parameters.rank,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach_own, letters
+from craft.methods.projected import Projected, attach, letters
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,7 +19,7 @@ class LotrParameters(Projected):
 
 
 def build(model: nn.Module, parameters: LotrParameters, context: BuildContext) -> nn.Module:
-    return attach_own(model, context, "LOTR", parameters.projections, r=parameters.rank, scaling=parameters.scaling)
+    return attach(model, context, "LOTR", parameters.projections, r=parameters.rank, scaling=parameters.scaling)
 
 
 def label(parameters: Any) -> str:

@@ -29,14 +29,14 @@ class Projected(Settings):
         return names
 
 
-def attach(model: nn.Module, context: BuildContext, config: str, projections: Sequence[str], **settings: Any) -> nn.Module:
-    """Puts PEFT's method on `model`.
+def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
+    """Puts a PEFT method on `model`.
 
     Args:
         model: on any device, the meta device included.
-        config: name of PEFT's configuration class (`VeraConfig`).
+        kind: PEFT's name of the method (`VERA`); a row of `craft.tuners.registration.TUNERS` for a tuner of our own.
         projections: words of `craft.models.projections`.
-        settings: the configuration's own fields.
+        settings: fields of the method's configuration class.
 
     Raises:
         ValueError: the model has no such projection, or PEFT refuses the settings.
@@ -45,26 +45,9 @@ def attach(model: nn.Module, context: BuildContext, config: str, projections: Se
 
     from craft.models.projections import target_modules
 
-    made = getattr(peft, config)(task_type=context.task_type, target_modules=target_modules(model, projections), **settings)
+    config = {"peft_type": kind, "task_type": context.task_type, "target_modules": target_modules(model, projections)}
     put: Any = peft.get_peft_model
-    return put(model, made)
-
-
-def attach_own(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
-    """Puts a tuner of our own on `model`: `attach` for a row of `craft.tuners.registration.TUNERS`."""
-    from importlib import import_module
-
-    import peft
-
-    from craft.models.projections import target_modules
-    from craft.tuners.registration import TUNERS
-
-    module, config, _ = TUNERS[kind]
-    made = getattr(import_module(module), config)(
-        task_type=context.task_type, target_modules=target_modules(model, projections), **settings
-    )
-    put: Any = peft.get_peft_model
-    return put(model, made)
+    return put(model, peft.get_peft_config(config | settings))
 
 
 def letters(projections: Sequence[str]) -> str:

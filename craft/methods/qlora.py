@@ -45,7 +45,7 @@ def build(model: nn.Module, parameters: QloraParameters, context: BuildContext) 
         prepare: Any = peft.prepare_model_for_kbit_training
         # Checkpointing is the run's own setting, and is on by now where it is wanted.
         model = prepare(model, use_gradient_checkpointing=False)
-    return attach(model, context, "LoraConfig", parameters.projections, **lora_settings(parameters))
+    return attach(model, context, "LORA", parameters.projections, **lora_settings(parameters))
 
 
 METHOD: Method = Method(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach_own, letters
+from craft.methods.projected import Projected, attach, letters
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +21,7 @@ class SuperloraParameters(Projected):
 
 
 def build(model: nn.Module, parameters: SuperloraParameters, context: BuildContext) -> nn.Module:
-    return attach_own(
+    return attach(
         model,
         context,
         "SUPERLORA",

@@ -44,7 +44,7 @@ def build(model: nn.Module, parameters: VbloraParameters, context: BuildContext)
     return attach(
         model,
         context,
-        "VBLoRAConfig",
+        "VBLORA",
         parameters.projections,
         r=parameters.rank,
         num_vectors=parameters.num_vectors,

@@ -36,7 +36,7 @@ def build(model: nn.Module, parameters: VeraParameters, context: BuildContext) -
     return attach(
         model,
         context,
-        "VeraConfig",
+        "VERA",
         parameters.projections,
         r=parameters.rank,
         vera_dropout=parameters.dropout,

@@ -18,9 +18,6 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
-from craft.tuners.peft_types import add_peft_type
-
-add_peft_type("BOTTLENECK")
 
 
 @dataclass

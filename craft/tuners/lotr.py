@@ -16,9 +16,6 @@ from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
-from craft.tuners.peft_types import add_peft_type
-
-add_peft_type("LOTR")
 
 
 @dataclass

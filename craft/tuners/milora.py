@@ -17,10 +17,6 @@ from peft import LoraConfig
 from peft.tuners.lora import LoraLayer, LoraModel
 from peft.utils.peft_types import PeftType
 
-from craft.tuners.peft_types import add_peft_type
-
-add_peft_type("MILORA")
-
 
 @dataclass
 class MiloraConfig(LoraConfig):

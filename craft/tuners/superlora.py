@@ -22,9 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
-from craft.tuners.peft_types import add_peft_type
-
-add_peft_type("SUPERLORA")
 
 
 @dataclass

@@ -2,12 +2,14 @@
 
 `CASES` holds one line a row, with the count as the paper's formula gives it, written out for the tiny model by hand and by
 nothing of the package: hidden 32, 3 layers, MLP 64, every projection 32 x 32 but up (64 x 32) and down (32 x 64).
+
+One row more is a tuner and a method added as CONTRIBUTING says (`one_more.py`): nothing but two rows makes them known.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from craft.models.loading import load_model
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter, restore_trainable, save_adapter, trainable_state
 from craft.trainer.counting import count, planned_counts, saved_state
+from craft.tuners.registration import TUNERS, register
+from tests.craft.methods import one_more
 
 D, MLP, LAYERS, VOCABULARY, POSITIONS = 32, 64, 3, 30522, 512
 LABELS = ("negative", "positive")
@@ -78,7 +82,18 @@ CASES: dict[str, Case] = {
     ),
     "ia3": Case({}, LAYERS * (D + D + MLP)),
     "fourierft": Case({"n_frequency": 40, "scaling": 10}, 2 * LAYERS * 40, start="free"),
+    one_more.METHOD.name: Case({}, 2 * LAYERS * D, learning_rate=1e-1),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_row_more() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, row in one_more.TUNER_ROW.items():
+            patch.setitem(TUNERS, name, row)
+        patch.setitem(METHODS, one_more.METHOD.name, one_more.METHOD)
+        register()
+        yield
 
 
 def test_every_row_has_a_case() -> None:
@@ -202,7 +217,7 @@ def test_saves_and_loads_to_equal_outputs(
     assert {tuple(tensor.shape) for tensor in saved_state(model).values()} <= {tuple(t.shape) for t in written.values()}
 
 
-@pytest.mark.parametrize("row", METHODS)
+@pytest.mark.parametrize("row", [*METHODS, one_more.METHOD.name])
 def test_its_words_are_understood(row: str) -> None:
     method = METHODS[row]
     parameters = method.parameters()

@@ -9,7 +9,7 @@ import pytest
 
 MODULES = (
     *("craft.tuners.craft." + name for name in ("config", "stack", "find_stacks", "fingerprint", "layer", "export", "model")),
-    *("craft.tuners." + name for name in ("joint", "milora", "registration", "peft_types")),
+    *("craft.tuners." + name for name in ("joint", "lotr", "milora", "registration")),
     *("craft.models." + name for name in ("projections", "loading", "heads")),
 )
 
