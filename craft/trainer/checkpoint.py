@@ -4,7 +4,7 @@
       trainable.safetensors     every trained parameter: adapter and head, never the frozen base
       best.safetensors          the same at the best evaluation so far, where that is not this one
       optimizer.pt scheduler.pt rng_state.pth trainer_state.json      Trainer's own; all loaded with weights_only
-      run.json                  the run's spec, its step, the best evaluation, the times measured so far
+      state.json                the run's spec, its step, the best evaluation, the times measured so far
       manifest.json             size and SHA-256 of every other file: the seal
 
 A copy cut short by a crash or a full disk, or a flipped bit, breaks the seal; the caller falls back to an older folder.

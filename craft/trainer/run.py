@@ -34,7 +34,8 @@ from craft.trainer.meter import Meter
 from craft.trainer.team import Team
 
 BEST_FILE = "best.safetensors"
-RUN_FILE = "run.json"
+STATE_FILE = "state.json"
+_OLD_STATE_FILE = "run.json"  # older checkpoints use this name
 _KEPT_CHECKPOINTS = 2
 
 
@@ -135,7 +136,7 @@ class Run:
             "seconds": self.seconds_before + time.perf_counter(),
             "resumed_at": self.resumed_at,
         }
-        (aside / RUN_FILE).write_text(json.dumps(content, indent=1))
+        (aside / STATE_FILE).write_text(json.dumps(content, indent=1))
 
     def restore(self, checkpoint: Path, content: dict[str, Any]) -> None:
         """Takes over what a checkpoint knows; Trainer restores its own part when it starts."""
@@ -203,13 +204,19 @@ class Run:
 
 
 def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:
-    """What a checkpoint says of its run. Raises CheckpointCorrupt, or RunFailed if it is another run's."""
+    """The state of the run that a checkpoint holds, in this version's file or under the file's older name.
+
+    Raises:
+        CheckpointCorrupt: the folder is not what was written.
+        RunFailed: the checkpoint belongs to another run.
+    """
     verify(folder)
+    file = folder / (STATE_FILE if (folder / STATE_FILE).is_file() else _OLD_STATE_FILE)
     try:
-        content = json.loads((folder / RUN_FILE).read_text())
+        content = json.loads(file.read_text())
         theirs = RunSpec.model_validate(content["spec"])
     except (OSError, ValueError, KeyError) as error:
-        raise CheckpointCorrupt(f"checkpoint {folder} has no readable {RUN_FILE}") from error
+        raise CheckpointCorrupt(f"checkpoint {folder} has no readable {STATE_FILE}") from error
     if _without_micro_batch(theirs) != _without_micro_batch(spec):
         raise RunFailed(f"checkpoint {folder} belongs to another run (key {theirs.key}, not {spec.key})")
     return content
