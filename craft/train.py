@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import AliasChoices, ValidationError
 
 from craft.methods import METHODS, find_method
 from craft.methods.method import refuse_elsewhere
+from craft.plain_yaml import YamlProblem, read_plain
 from craft.settings import DataSettings, TrainingSettings, WarmStart
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -173,9 +173,9 @@ def _assignment(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise CallError(f"--set {text}: expected KEY=VALUE, such as --set batch_size=32")
     try:
-        return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise CallError(f"--set {text}: the value cannot be read as YAML") from None
+        return key.strip(), read_plain(value, "--set", lines=False)[0]
+    except YamlProblem as problem:
+        raise CallError(f"--set {text}: the value cannot be read as YAML ({problem.message})") from None
 
 
 def _put(data: dict[str, Any], path: list[str], value: Any) -> None:

@@ -164,10 +164,10 @@ def _gpu_findings(host: str, gpus: list[tuple[str, int, int]], known: float) -> 
 
 def _agreement(answers: Sequence[Answer]) -> Iterator[Finding]:
     """Whether machines that answered have the same libraries and read the same data; and the same as this one."""
-    from orchestrator.worker.examination import versions
+    from orchestrator.worker.examination import own_versions
 
     contents: dict[str, Any] = {answer.host: answer.content for answer in answers if answer.error is None}
-    own = versions()
+    own = own_versions()
     different = [
         f"{host} has {package} {found}, the driver {own[package]}"
         for host, content in contents.items()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from craft.plain_yaml import YamlPath
 from craft.results import Counts
-from orchestrator.sweepfile.mistakes import YamlPath
 from orchestrator.sweepfile.space import Point
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS
+from craft.plain_yaml import YamlPath
 from craft.results import Counts, RunFailed
 from craft.settings import WarmStart, content_hash
 from craft.spec import RunSpec
@@ -15,7 +16,7 @@ from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.sweepfile.mistakes import SweepError, YamlPath, dotted, from_pydantic
+from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.space import Point
 from orchestrator.sweepfile.sweep import Sweep
 

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import craft
 from craft.words import redacted
+from orchestrator.tools.inventory import gpus, versions
 
 TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
@@ -50,17 +50,6 @@ def make_manifest(
     return dict(redacted(content))
 
 
-def versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions; packages that are not there are left out."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def source_state(folder: Path) -> dict[str, Any]:
     """The git commit `folder` is at and whether files differ from it; empty where it is no git checkout."""
     commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
@@ -75,8 +64,10 @@ def hardware() -> dict[str, Any]:
     facts: dict[str, Any] = {"machine": platform.machine(), "processor": _processor(), "cpus": _cpus()}
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    listed = _output(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
-    facts["gpus"] = listed.splitlines() if listed else []
+    try:
+        facts["gpus"] = [f"{name}, {memory} MiB, {driver}" for name, memory, driver in gpus("memory.total", "driver_version")]
+    except (OSError, subprocess.SubprocessError):  # no sweep is refused because `nvidia-smi` fails
+        facts["gpus"] = []
     return facts
 
 

@@ -11,13 +11,13 @@ import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.words import redact
 from orchestrator.record.mlflow_client import quiet_mlflow
 from orchestrator.record.mlflow_reader import StoreReader
+from orchestrator.tools.inventory import versions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -120,8 +120,8 @@ def _ensure_model(client: MlflowClient, name: str) -> None:
 
 def _same(client: MlflowClient, name: str, digest: str) -> str | None:
     quoted = name.replace("'", "''")
-    versions = client.search_model_versions(f"name = '{quoted}'")
-    return next((str(one.version) for one in versions if one.tags.get(DIGEST_TAG) == digest), None)
+    made = client.search_model_versions(f"name = '{quoted}'")
+    return next((str(one.version) for one in made if one.tags.get(DIGEST_TAG) == digest), None)
 
 
 def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
@@ -162,14 +162,9 @@ def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
 
 
 def requirements() -> list[str]:
-    """What a machine that serves needs, at the versions that are installed here."""
-    found = []
-    for package in REQUIRED:
-        try:
-            found.append(f"{package}=={version(package).partition('+')[0]}")
-        except PackageNotFoundError:
-            found.append(package)
-    return found
+    """The packages that a machine which serves needs, at the versions that are installed here."""
+    found = versions(REQUIRED)
+    return [f"{package}=={found[package].partition('+')[0]}" if package in found else package for package in REQUIRED]
 
 
 def folder_digest(folder: Path) -> str:

@@ -13,12 +13,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from craft.plain_yaml import YamlProblem
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, shown
 from orchestrator.sweepfile.search_checks import check_search
 from orchestrator.sweepfile.space import Block, parse_block
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.sweepfile.task_checks import check_names, check_prerequisites, check_tasks
-from orchestrator.sweepfile.yaml_source import YamlProblem, read_yaml
+from orchestrator.sweepfile.yaml_source import read_yaml
 
 
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:

@@ -16,9 +16,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from craft.plain_yaml import YamlPath
 from craft.words import nearest, redact
-
-YamlPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)

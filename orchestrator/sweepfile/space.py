@@ -19,9 +19,10 @@ from pydantic import AliasChoices, ValidationError
 
 from craft.methods import METHODS
 from craft.methods.method import Method
+from craft.plain_yaml import YamlPath
 from craft.settings import Settings, TrainingSettings
 from craft.words import nearest
-from orchestrator.sweepfile.mistakes import Mistake, YamlPath, from_pydantic, shown, unknown
+from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 
 DISTRIBUTIONS: dict[str, str] = {

@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 from pydantic import Field, PrivateAttr, field_validator
 
+from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings, Protocol, Settings, TrainingSettings
 from craft.tasks import expand_tasks
-from orchestrator.sweepfile.mistakes import YamlPath, shown
+from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import (

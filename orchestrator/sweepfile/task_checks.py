@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS
+from craft.plain_yaml import YamlPath
 from craft.results import Counts
 from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
-from orchestrator.sweepfile.mistakes import Mistake, YamlPath, from_pydantic, shown, unknown
+from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS
 

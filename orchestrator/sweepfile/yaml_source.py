@@ -1,65 +1,24 @@
-"""YAML from a stranger: read within limits, into plain data, with the place every value came from.
+"""The text of a sweep file as plain data, with the place every value came from.
 
-PyYAML's safe loader still builds dates, sexagesimal numbers and merged mappings, lets a later key win over an equal earlier
-one, reads `1e-4` as text and expands aliases without end. A sweep file needs none of that, so the nodes are turned into
-plain data here: words, numbers, true/false, null, lists and mappings with words as keys. `Source` remembers for every path
-(`space.0.ranks`) the line, or the `--set`, that gave it, so that a later check can say where a mistake is.
+`Source` remembers for every path (`space.0.ranks`) the line, or the `--set`, that gave it, so that a later check can say where
+a mistake is. `craft.plain_yaml` reads the text, of a file and of a `--set` alike.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-Path_ = tuple[str | int, ...]
+from craft.plain_yaml import YamlPath, YamlProblem, brief, read_plain
 
 MAX_BYTES = 256 * 1024
-MAX_DEPTH = 24
-MAX_NODES = 20_000  # counted after aliases are expanded: nine levels of nine aliases are 387 million
-MAX_DIGITS = 18
-
-_INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_WORDS: dict[str, Any] = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_WORDS |= dict.fromkeys(("", "~", "null", "Null", "NULL"))
-_PLAIN_TAGS = {None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map"))}
-
-
-class YamlProblem(ValueError):
-    """One thing wrong with a YAML text. `where` is `file:line`, or the `--set` it came in."""
-
-    def __init__(self, where: str, message: str) -> None:
-        super().__init__(f"{where}: {message}")
-        self.where, self.message = where, message
-
-
-class _Loader(yaml.SafeLoader):
-    """Composes nodes with a depth limit; scalars stay text, `_plain` decides what they are."""
-
-    origin = ""
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.depth >= MAX_DEPTH:
-            line = self.peek_event().start_mark.line + 1
-            raise YamlProblem(f"{self.origin}:{line}", f"nested deeper than {MAX_DEPTH} levels; a sweep file needs about six")
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
 
 
 class Source:
     """A YAML text as plain data (`content`), with the origin of every path."""
 
-    def __init__(self, content: Any, origins: dict[Path_, str], name: str) -> None:
+    def __init__(self, content: Any, origins: dict[YamlPath, str], name: str) -> None:
         self.content = content
         self.name = name
         self._origins = origins
@@ -90,9 +49,9 @@ class Source:
             raise YamlProblem(where, "not of the form key.path=value, as in training.epochs=1 or space.0.rank=8")
         if len(text) > MAX_BYTES:
             raise YamlProblem(where, f"the value is longer than {MAX_BYTES} bytes")
-        value, origins = _read(text, where, lines=False)
+        value, origins = read_plain(text, where, lines=False)
 
-        path: Path_ = ()
+        path: YamlPath = ()
         here = self.content
         for part, last in zip(parts, [False] * (len(parts) - 1) + [True], strict=True):
             key: str | int = part
@@ -105,7 +64,7 @@ class Source:
                     )
                 key = int(part)
             elif not isinstance(here, dict):
-                raise YamlProblem(where, f"{shown} is {_shown(here)}, which has nothing inside that {part!r} could name")
+                raise YamlProblem(where, f"{shown} is {brief(here)}, which has nothing inside that {part!r} could name")
             path = (*path, key)
             if last:
                 here[key] = value
@@ -143,100 +102,5 @@ def read_yaml(path: Path) -> Source:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise YamlProblem(f"{name}:{line}", "not UTF-8 text") from None
-    content, origins = _read(text, name, lines=True)
+    content, origins = read_plain(text, name, lines=True)
     return Source(content, origins, name)
-
-
-def _read(text: str, origin: str, *, lines: bool) -> tuple[Any, dict[Path_, str]]:
-    try:
-        loader = _Loader(text)
-        loader.origin = origin
-        node = loader.get_single_node()
-    except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1 if isinstance(error.position, int) else 1
-        raise YamlProblem(
-            f"{origin}:{line}" if lines else origin, "holds a control character; YAML is printable text"
-        ) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{origin}:{mark.line + 1}" if lines and mark else origin
-        detail = ", ".join(part for part in (error.context, error.problem) if part)
-        raise YamlProblem(where, f"not YAML: {detail}") from None
-    except yaml.YAMLError as error:
-        raise YamlProblem(origin, f"not YAML: {error}") from None
-    origins: dict[Path_, str] = {}
-    if node is None:
-        return None, {(): f"{origin}:1" if lines else origin}
-    return _Plain(origin, lines, origins).convert(node, (), None), origins
-
-
-class _Plain:
-    """Turns composed nodes into plain data and fills `origins`."""
-
-    def __init__(self, origin: str, lines: bool, origins: dict[Path_, str]) -> None:
-        self.origin, self.lines, self.origins = origin, lines, origins
-        self.nodes = 0
-
-    def where(self, node: yaml.Node) -> str:
-        return f"{self.origin}:{node.start_mark.line + 1}" if self.lines else self.origin
-
-    def convert(self, node: yaml.Node, path: Path_, key: yaml.Node | None) -> Any:
-        self.nodes += 1
-        where = self.where(key or node)
-        if self.nodes > MAX_NODES:
-            raise YamlProblem(where, f"more than {MAX_NODES} values once its aliases are written out")
-        if len(path) > MAX_DEPTH:  # an alias to a mapping around itself never ends
-            raise YamlProblem(where, f"nested deeper than {MAX_DEPTH} levels once its aliases are written out")
-        self.origins[path] = where
-        if isinstance(node, yaml.ScalarNode):
-            return self.scalar(node, where)
-        self.check_tag(node.tag, where)
-        if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, path)
-        return [self.convert(item, (*path, index), None) for index, item in enumerate(node.value)]
-
-    def mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
-        content: dict[str, Any] = {}
-        first: dict[str, str] = {}
-        for key_node, value_node in node.value:
-            where = self.where(key_node)
-            key = self.scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str):
-                raise YamlProblem(where, f"keys are words; got {_shown(getattr(key_node, 'value', key))}")
-            if key in content:
-                raise YamlProblem(where, f"{'.'.join(map(str, (*path, key)))}: given twice, first at {first[key]}")
-            first[key] = where
-            content[key] = self.convert(value_node, (*path, key), key_node)
-        return content
-
-    def scalar(self, node: yaml.ScalarNode, where: str) -> Any:
-        text = node.value
-        if node.style is not None:  # quoted or a block: text, whatever it looks like
-            self.check_tag(node.tag, where)
-            return text
-        if node.tag.startswith("!") or "python" in node.tag:
-            self.check_tag(node.tag, where)
-        if text in _WORDS:
-            return _WORDS[text]
-        if _INTEGER.fullmatch(text):
-            if len(text) > MAX_DIGITS:
-                raise YamlProblem(where, f"a number of {len(text)} digits; {MAX_DIGITS} are allowed")
-            return int(text)
-        if _NOT_FINITE.fullmatch(text):
-            raise YamlProblem(where, f"{text} is not a finite number")
-        if len(text) <= 64 and _FLOAT.fullmatch(text):
-            number = float(text)
-            if not math.isfinite(number):
-                raise YamlProblem(where, f"{text} is not a finite number")
-            return number
-        return text
-
-    def check_tag(self, tag: str | None, where: str) -> None:
-        if tag not in _PLAIN_TAGS:
-            shown = (tag or "").replace("tag:yaml.org,2002:", "!!")
-            raise YamlProblem(where, f"the tag {shown} is refused; a sweep file holds plain values only")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -11,10 +11,8 @@ import platform
 import posixpath
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from pyarrow import fs
 
 from craft.spec import RunSpec
 from orchestrator.record.checkpoints import open_storage
+from orchestrator.tools.inventory import gpus, versions
 
 PACKAGES = ("craft-sweeps", "torch", "transformers", "peft", "ray", "numpy")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -54,7 +53,7 @@ def examine(storage: str, token: str, runs: Sequence[dict[str, Any]], gpus: bool
     tried("model", lambda: _see_model(specs[0]))
     return {
         "host": socket.gethostname(),
-        "versions": versions(),
+        "versions": own_versions(),
         "free_bytes": tried("disk", lambda: _free(storage)),
         "data": {run.task: tried(f"data {run.task}", partial(_fingerprint, run)) for run in specs},
         "gpus": (tried("gpus", _gpus) or []) if gpus else [],
@@ -130,22 +129,11 @@ def _fingerprint(run: RunSpec) -> str:
     return load_splits(find_task(run.task, run.data), run.data, protocol=run.protocol).fingerprint
 
 
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+def own_versions() -> dict[str, str]:
+    """Versions of this machine's Python and of PACKAGES; `absent` for a package that is not installed."""
+    found = versions(PACKAGES)
+    return {"python": platform.python_version(), **{package: found.get(package, "absent") for package in PACKAGES}}
 
 
 def _gpus() -> list[tuple[str, int, int]]:
-    # Not by torch: a process that Ray gives no GPU sees none there.
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
-    try:
-        lines = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.strip().splitlines()
-    except FileNotFoundError:
-        return []
-    rows = [[part.strip() for part in line.rsplit(",", 2)] for line in lines]
-    return [(name, int(total), int(used)) for name, total, used in rows]
+    return [(name, int(total), int(used)) for name, total, used in gpus("memory.total", "memory.used")]

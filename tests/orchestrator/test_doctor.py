@@ -15,7 +15,7 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.cluster import Answer
-from orchestrator.worker.examination import examine, put_token, versions
+from orchestrator.worker.examination import examine, own_versions, put_token
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -109,13 +109,13 @@ def test_a_store_that_is_there_takes_a_run_which_is_deleted_again(tmp_path: Path
 
 
 def answer(host: str, **content: object) -> Answer:
-    whole = {"host": host, "versions": versions(), "free_bytes": None, "data": {"t": "a"}, "gpus": [], "faults": {}}
+    whole = {"host": host, "versions": own_versions(), "free_bytes": None, "data": {"t": "a"}, "gpus": [], "faults": {}}
     return Answer(host, {"CPU": 2.0}, {**whole, **content})
 
 
 def test_machines_that_disagree_are_found() -> None:
     assert [one.level for one in doctor._agreement([answer("a"), answer("b")])] == ["good"]
-    other = answer("b", versions=versions() | {"torch": "1.0"})
+    other = answer("b", versions=own_versions() | {"torch": "1.0"})
     (one,) = doctor._agreement([answer("a"), other])
     assert one.level == "bad"
     assert "b has torch 1.0" in one.found

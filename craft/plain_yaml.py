@@ -1,0 +1,157 @@
+"""YAML from a stranger, read within limits into plain data. Sweep files and every `--set` are read by these rules.
+
+PyYAML's safe loader still builds dates, sexagesimal numbers and merged mappings, reads `yes` as true and `1e-4` as text, lets a
+later key win over an equal earlier one, and expands aliases without end. This reader turns the nodes into words, numbers,
+true/false, null, lists and mappings with words as keys; it refuses everything else and says where it stands.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import yaml
+
+YamlPath = tuple[str | int, ...]
+
+MAX_DEPTH = 24
+MAX_NODES = 20_000  # counted after aliases are expanded: nine levels of nine aliases are 387 million
+MAX_DIGITS = 18
+
+_INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_WORDS: dict[str, Any] = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_WORDS |= dict.fromkeys(("", "~", "null", "Null", "NULL"))
+_PLAIN_TAGS = {None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map"))}
+
+
+class YamlProblem(ValueError):
+    """One thing wrong with a YAML text. `where` is `file:line`, or the `--set` it came in."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(f"{where}: {message}")
+        self.where, self.message = where, message
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes with a depth limit; scalars stay text, `_plain` decides what they are."""
+
+    origin = ""
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.depth >= MAX_DEPTH:
+            line = self.peek_event().start_mark.line + 1
+            raise YamlProblem(f"{self.origin}:{line}", f"nested deeper than {MAX_DEPTH} levels")
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def read_plain(text: str, origin: str, *, lines: bool) -> tuple[Any, dict[YamlPath, str]]:
+    """The content of a YAML text, and for every path in it where it stands.
+
+    Args:
+        origin: the name of the text for people, a file or a `--set`.
+        lines: whether places carry the line, as in `origin:3`.
+
+    Raises:
+        YamlProblem: it is not YAML, or YAML that plain settings have no use for.
+    """
+    try:
+        loader = _Loader(text)
+        loader.origin = origin
+        node = loader.get_single_node()
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1 if isinstance(error.position, int) else 1
+        raise YamlProblem(
+            f"{origin}:{line}" if lines else origin, "holds a control character; YAML is printable text"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{origin}:{mark.line + 1}" if lines and mark else origin
+        detail = ", ".join(part for part in (error.context, error.problem) if part)
+        raise YamlProblem(where, f"not YAML: {detail}") from None
+    except yaml.YAMLError as error:
+        raise YamlProblem(origin, f"not YAML: {error}") from None
+    origins: dict[YamlPath, str] = {}
+    if node is None:
+        return None, {(): f"{origin}:1" if lines else origin}
+    return _Plain(origin, lines, origins).convert(node, (), None), origins
+
+
+class _Plain:
+    """Turns composed nodes into plain data and fills `origins`."""
+
+    def __init__(self, origin: str, lines: bool, origins: dict[YamlPath, str]) -> None:
+        self.origin, self.lines, self.origins = origin, lines, origins
+        self.nodes = 0
+
+    def where(self, node: yaml.Node) -> str:
+        return f"{self.origin}:{node.start_mark.line + 1}" if self.lines else self.origin
+
+    def convert(self, node: yaml.Node, path: YamlPath, key: yaml.Node | None) -> Any:
+        self.nodes += 1
+        where = self.where(key or node)
+        if self.nodes > MAX_NODES:
+            raise YamlProblem(where, f"more than {MAX_NODES} values once its aliases are written out")
+        if len(path) > MAX_DEPTH:  # an alias to a mapping around itself never ends
+            raise YamlProblem(where, f"nested deeper than {MAX_DEPTH} levels once its aliases are written out")
+        self.origins[path] = where
+        if isinstance(node, yaml.ScalarNode):
+            return self.scalar(node, where)
+        self.check_tag(node.tag, where)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        return [self.convert(item, (*path, index), None) for index, item in enumerate(node.value)]
+
+    def mapping(self, node: yaml.MappingNode, path: YamlPath) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        first: dict[str, str] = {}
+        for key_node, value_node in node.value:
+            where = self.where(key_node)
+            key = self.scalar(key_node, where) if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, str):
+                raise YamlProblem(where, f"keys are words; got {brief(getattr(key_node, 'value', key))}")
+            if key in content:
+                raise YamlProblem(where, f"{'.'.join(map(str, (*path, key)))}: given twice, first at {first[key]}")
+            first[key] = where
+            content[key] = self.convert(value_node, (*path, key), key_node)
+        return content
+
+    def scalar(self, node: yaml.ScalarNode, where: str) -> Any:
+        text = node.value
+        if node.style is not None:  # quoted or a block: text, whatever it looks like
+            self.check_tag(node.tag, where)
+            return text
+        if node.tag.startswith("!") or "python" in node.tag:
+            self.check_tag(node.tag, where)
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.fullmatch(text):
+            if len(text) > MAX_DIGITS:
+                raise YamlProblem(where, f"a number of {len(text)} digits; {MAX_DIGITS} are allowed")
+            return int(text)
+        if _NOT_FINITE.fullmatch(text):
+            raise YamlProblem(where, f"{text} is not a finite number")
+        if len(text) <= 64 and _FLOAT.fullmatch(text):
+            number = float(text)
+            if not math.isfinite(number):
+                raise YamlProblem(where, f"{text} is not a finite number")
+            return number
+        return text
+
+    def check_tag(self, tag: str | None, where: str) -> None:
+        if tag not in _PLAIN_TAGS:
+            shown = (tag or "").replace("tag:yaml.org,2002:", "!!")
+            raise YamlProblem(where, f"the tag {shown} is refused; only plain values are allowed")
+
+
+def brief(value: Any) -> str:
+    """A value for people, cut to 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,49 @@
+"""A sweep file, the `--set` of a sweep and the `--set` of one training run read a value by the same rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from craft.plain_yaml import YamlProblem
+from craft.train import CallError, _assignment
+from orchestrator.sweepfile.yaml_source import Source, read_yaml
+
+MEANT: dict[str, Any] = {
+    "yes": "yes",
+    "off": "off",
+    "true": True,
+    "1e-4": 1e-4,
+    "010": 10,
+    "0x10": "0x10",
+    "12:30": "12:30",
+    "2026-11-21": "2026-11-21",
+    "'3'": "3",
+    "~": None,
+    "": None,
+    "[no, 1e3, {a: on}]": ["no", 1000.0, {"a": "on"}],
+}
+
+
+@pytest.mark.parametrize("written", MEANT)
+def test_three_ways_to_write_a_value_mean_the_same(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f"key: {written}\n")
+    overridden = Source({}, {}, "none")
+    overridden.override(f"key={written}")
+    given = (read_yaml(file).content["key"], overridden.content["key"], _assignment(f"key={written}")[1])
+    assert given == (MEANT[written],) * 3
+
+
+@pytest.mark.parametrize("written", [".inf", "!!python/name:os.system", "{a: 1, a: 2}", "[1"])
+def test_three_ways_refuse_the_same(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f"key: {written}\n")
+    with pytest.raises(YamlProblem):
+        read_yaml(file)
+    with pytest.raises(YamlProblem):
+        Source({}, {}, "none").override(f"key={written}")
+    with pytest.raises(CallError, match="cannot be read as YAML"):
+        _assignment(f"key={written}")
