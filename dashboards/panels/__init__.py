@@ -5,28 +5,30 @@ from __future__ import annotations
 from dashboards.panels import curves, energy, front, importance, parallel, progress, slices, spending, table
 from dashboards.panels.base import Panel, Plain, View, make_view
 
-ROWS: tuple[Panel, ...] = (
-    front.PANEL,
-    table.PANEL,
-    importance.PANEL,
-    slices.HEAT,
-    slices.SLICES,
-    energy.PANEL,
-    parallel.PANEL,
-    spending.TIME,
-    spending.VOLUME,
-    curves.PANEL,
-    progress.PROGRESS,
-    progress.FAILURES,
-    progress.TIMELINE,
-)
-PANELS: dict[str, Panel] = {row.name: row for row in ROWS}
+PANELS: dict[str, Panel] = {
+    row.name: row
+    for row in (
+        front.PANEL,
+        table.PANEL,
+        importance.PANEL,
+        slices.HEAT,
+        slices.SLICES,
+        energy.PANEL,
+        parallel.PANEL,
+        spending.TIME,
+        spending.VOLUME,
+        curves.PANEL,
+        progress.PROGRESS,
+        progress.FAILURES,
+        progress.TIMELINE,
+    )
+}
 SECTIONS = {"front": "The front", "mattered": "What mattered", "curves": "Learning curves", "progress": "Progress"}
 
 __all__ = ["PANELS", "SECTIONS", "Panel", "Plain", "View", "make_view", "spec_of"]
 
 
 def spec_of(panel: Panel, view: View) -> Plain:
-    """What the page draws for a panel: its spec, or the reason why it has nothing to show."""
+    """What the page shows for a panel: its spec, or the reason why there is nothing to show."""
     plain = panel.data(view)
     return plain if "empty" in plain else panel.draw(plain)

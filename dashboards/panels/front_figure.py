@@ -166,9 +166,7 @@ def _note(plain: Plain) -> str:
         sentence += " Intervals (95 %, over seeds) are drawn on the front only."
     elif plain["intervals"].get("score"):
         sentence += " Bars are 95 % intervals over seeds."
-    sentence += (
-        f" The sweep's objectives are {plain['objectives']}: the knee, the first axes and the table's stars follow them."
-    )
+    sentence += f" The knee, the first axes and the table's stars follow the sweep's objectives: {plain['objectives']}."
     sentence += " Over other axes the line is the front of those two metrics."
     if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
         sentence += f" The paper has no rows for {plain['published']['of'][0]}; choose some to compare at your own risk."

@@ -15,6 +15,7 @@ from selenium.webdriver.common.keys import Keys
 
 from dashboards.__main__ import main
 from dashboards.app import make_app
+from dashboards.panels import PANELS, Panel, Plain, View
 from dashboards.store import Store
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.dashboards.synthetic import FakeRun, configuration, experiment_of, grid, sweep_run, write_many, write_sweep
@@ -201,6 +202,34 @@ def test_hostile_names_are_text_everywhere(browser: Browser, store_at: Callable[
         assert "<script>alert(1)</script>" in browser.run("document.getElementById('title').textContent")
         assert browser.hosts() == {url}
         assert browser.complaints() == []
+
+
+def test_a_row_of_panels_is_all_that_a_new_panel_takes(
+    browser: Browser, tmp_path: Path, store_at: Callable[[str, Iterable[FakeRun]], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(plain: Plain) -> Plain:
+        bars = {"type": "bar", "x": list(plain["methods"]), "y": list(plain["methods"].values())}
+        return {"choices": [], "values": {}, "figure": {"data": [bars], "layout": {}}, "note": "one bar a method"}
+
+    def data(view: View) -> Plain:
+        return {"methods": view.configurations["method"].value_counts().sort_index().to_dict()}
+
+    monkeypatch.setitem(PANELS, "methods", Panel("methods", "Methods", "mattered", "How many of each.", data, draw))
+    store = store_at("ranks", [sweep_run("ranks", status="finished"), *grid("ranks", seeds=1)])
+    path = tmp_path / "front.html"
+    assert main(["export", "ranks", "--to", str(path), "--tracking-uri", store.uri]) == 0
+    box = "document.querySelector('#mattered [data-panel=methods]')"
+    with served(store) as url:
+        for address in (url, path.as_uri()):
+            browser.open(address)
+            browser.run(f"{box}.scrollIntoView()")
+            browser.wait(f"{box}.querySelectorAll('.bars .point').length === 2")
+            assert browser.run(f"{box}.querySelector('.plot').data[0].y") == [16, 6]
+            assert browser.run(f"[{box}.querySelector('h3').innerText, {box}.querySelector('.note').innerText]") == [
+                "Methods",
+                "one bar a method",
+            ]
+    assert browser.complaints() == []
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (360, True)], ids=["wide light", "narrow dark"])

@@ -1,0 +1,186 @@
+"""Everything that shows a sweep's front shows the same one, whatever the objectives are.
+
+The sweep aims at score and peak memory. Its configurations are chosen so that the front of score and trainable parameters,
+which the default objectives ask for, has other members and another knee. Training is left out; session, record and page are
+real.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from rich.console import Console
+
+from craft.results import Counts
+from dashboards.content import view_of
+from dashboards.panels.front import data as front_data
+from dashboards.panels.front_figure import draw
+from dashboards.panels.table import data as table_data
+from dashboards.store import Store
+from orchestrator import session
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.ledger import Ledger
+from orchestrator.results.summary import summarize
+from orchestrator.review import front_picture
+from orchestrator.review.past_sweep import find_sweep
+from orchestrator.review.pick import pick
+from orchestrator.sweepfile.load import load_sweep
+from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
+
+SWEEP = """\
+name: memory
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+seeds: [0, 1, 2]
+objectives: {score: maximize, peak_memory_bytes: minimize}
+space:
+  - {method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}}
+"""
+# rank -> mean score, peak memory in MB; a rank has a thousand parameters. Intervals reach 1.24 to either side.
+MEASURED = {1: (81.0, 3000), 2: (60.0, 100), 4: (80.0, 200), 8: (79.8, 210), 16: (84.0, 1000), 32: (50.0, 2000)}
+ON_FRONT, MAY_BE, KNEE = {2, 4, 16}, {8}, 4
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The sweep when it is over: what it printed, where it is, and what was handed to the drawing of the picture."""
+
+    screen: str
+    folder: Path
+    uri: str
+    drawn: tuple[Any, ...]
+    ranks: dict[str, int]
+
+
+def stand_in(plan: Plan, options: RunOptions, *, tracker: Any, last_words: object) -> SweepOutcome:
+    """Takes the place of `run_sweep`: every trial ends at once with what MEASURED says."""
+    ledger, results = Ledger(options.folder), {}
+    for trial in plan.trials:
+        score, memory = MEASURED[trial.run.parameters["rank"]]
+        score += (trial.run.seed - 1) / 2
+        counts = {"trainable_parameters": 1000.0 * trial.run.parameters["rank"], "peak_memory_bytes": 1e6 * memory}
+        result = TrialResult(trial.key, "finished", {"search_score": score, "score": score}, counts, 3, 1.0)
+        tracker.trial_started(trial)
+        ledger.add(result)
+        tracker.trial_ended(result, None)
+        results[trial.key] = result
+    ledger.close()
+    for one in summarize(plan.trials, results, plan.counts):
+        tracker.configuration_ended(one.configuration, one.label, one.parameters, one.tracked())
+    return SweepOutcome(results, [*results], [], [], [], [], 1.0)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    root = tmp_path_factory.mktemp("memory")
+    (root / "memory.yaml").write_text(SWEEP)
+    sweep = load_sweep(root / "memory.yaml", [f"storage={root / 'runs'}"])
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1000 * run.parameters["rank"], 2, 10**6, 4000)))
+    drawn: list[tuple[Any, ...]] = []
+    draw_front = front_picture._draw_front
+
+    def spy(axes: Any, front: Any, x: str, y: str, objectives: Any, chosen: Any) -> None:
+        drawn.append((front, x, y, chosen))
+        draw_front(axes, front, x, y, objectives, chosen)
+
+    console = Console(file=io.StringIO(), width=200)
+    uri = f"sqlite:///{root / 'mlflow.db'}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "run_sweep", stand_in)
+        patch.setattr(session, "_prepare", lambda *given: {})
+        patch.setattr(front_picture, "_draw_front", spy)
+        session.run_session(plan, RunOptions(sweep.folder), uri, console, "again")
+    ranks = {one.id: one.parameters["rank"] for one in plan.configurations}
+    return Finished(console.file.getvalue(), sweep.folder, uri, drawn[0], ranks)  # type: ignore[attr-defined]
+
+
+def test_the_terminal_and_the_files(finished: Finished) -> None:
+    marks = {int(rank): mark for mark, rank in re.findall(r"^\W?([●○ ]) .*?LoRA r(\d+)", finished.screen, re.MULTILINE)}
+    assert {rank for rank, mark in marks.items() if mark == "●"} == ON_FRONT
+    assert {rank for rank, mark in marks.items() if mark == "○"} == MAY_BE
+    assert re.search(rf"● 3 of 6 .* ○ 1 more may be; knee: LoRA r{KNEE} ", finished.screen)
+    rows = list(csv.DictReader((finished.folder / "front.csv").open()))
+    assert {int(row["rank"]) for row in rows if row["on_front"] == "True"} == ON_FRONT
+    assert {int(row["rank"]) for row in rows if row["may_be_on_front"] == "True"} == ON_FRONT | MAY_BE
+    shaded = re.findall(r"^\\cellcolor.*?LoRA r(\d+)", (finished.folder / "front.tex").read_text(), re.MULTILINE)
+    assert {int(rank) for rank in shaded} == ON_FRONT
+
+
+def test_the_picture(finished: Finished) -> None:
+    front, x, y, chosen = finished.drawn
+    assert (x, y) == ("peak_memory_bytes", "score")
+    assert {one.parameters["rank"] for one in front} == ON_FRONT
+    assert chosen.parameters["rank"] == KNEE
+
+
+def test_the_tags_in_the_tracking_store(finished: Finished) -> None:
+    client = MlflowClient(finished.uri)
+    runs = client.search_runs([client.get_experiment_by_name("memory").experiment_id], "tags.`craft.kind` = 'configuration'")
+    tagged = {
+        name: {int(run.data.params["rank"]) for run in runs if run.data.tags.get(f"craft.{name}") == "true"}
+        for name in ("on_front", "may_be_on_front", "knee")
+    }
+    assert tagged == {"on_front": ON_FRONT, "may_be_on_front": ON_FRONT | MAY_BE, "knee": {KNEE}}
+
+
+@pytest.mark.parametrize("place", ["folder", "store"])
+def test_the_pick(finished: Finished, place: str) -> None:
+    found = find_sweep(str(finished.folder)) if place == "folder" else find_sweep("memory", finished.uri)
+    assert {finished.ranks[one.configuration] for one in found.summaries if one.on_front} == ON_FRONT
+    assert finished.ranks[pick("knee", found.summaries, found.sweep.objectives).summary.configuration] == KNEE
+
+
+def test_the_data_of_the_page(finished: Finished) -> None:
+    store = Store(finished.uri)
+    feed = store.feed("memory")
+    feed.refresh()
+    _, view = view_of(store, [feed])
+    table, plain = table_data(view), front_data(view)
+    assert {finished.ranks[one] for one in table["front"]} == ON_FRONT
+    assert {finished.ranks[one] for one in table["possible"]} == MAY_BE
+    assert table["objectives"] == "score (more is better), peak memory (bytes) (less is better)"
+    (line,) = plain["fronts"]["peak_memory_bytes"]["score"]
+    assert [finished.ranks[plain["id"][index]] for index in line] == [2, 4, 16], "in ascending order of memory"
+    assert finished.ranks[plain["knee"][0]] == KNEE
+    assert [choice["value"] for choice in draw(plain)["choices"]][:2] == ["score", "peak_memory_bytes"]
+    (other,) = plain["fronts"]["trainable_parameters"]["score"]
+    assert {finished.ranks[plain["id"][index]] for index in other} == {1, 16}, "over other axes: of these two metrics"
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> None:
+    browser = Browser(tmp_path / "profile")
+    try:
+        browser.open((finished.folder / "front.html").as_uri())
+        stars = browser.run(
+            "[...document.querySelectorAll('[data-panel=table] tbody tr')].map(line => "
+            "[line.craftId, line.querySelector('.star') && line.querySelector('.star').textContent])"
+        )
+        assert {finished.ranks[one] for one, star in stars if star == "★"} == ON_FRONT
+        assert {finished.ranks[one] for one, star in stars if star == "☆"} == MAY_BE
+        traces = "document.querySelector('[data-panel=front] .plot').data"
+        marked = browser.run(f"{traces}.find(trace => trace.name === 'on the front').customdata")
+        assert {finished.ranks[one] for one in marked} == ON_FRONT
+        open_ = browser.run(f"{traces}.find(trace => trace.name === 'may be on the front').customdata")
+        assert {finished.ranks[one] for one in open_} == MAY_BE
+        assert browser.run(f"{traces}.find(trace => trace.name === 'front').x") == [1e8, 2e8, 1e9]
+        assert "knee" in browser.run("document.querySelector('.card .hint').innerText")
+        assert browser.run("document.querySelector('.card h4').innerText").startswith(f"LoRA r{KNEE} ")
+        axis = "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text"
+        assert browser.run(axis) == "peak memory (bytes)"
+        assert browser.complaints() == []
+    finally:
+        browser.quit()
