@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from orchestrator.driver.standing import Standing
 from orchestrator.plan.trial import TrialResult
 
 
@@ -38,3 +40,24 @@ class SweepOutcome:
     def complete(self) -> bool:
         """Every trial of the plan has a result that counts, and no more were to come."""
         return not (self.failed or self.interrupted or self.missing or self.open)
+
+
+def outcome_of(standing: Standing, **how: Any) -> SweepOutcome:
+    """The outcome of a session whose trials stand as given.
+
+    Args:
+        how: the other fields of `SweepOutcome`: `seconds`, and what ended the session.
+    """
+
+    def keys(status: str) -> list[str]:
+        return [key for key in standing.keys if key in standing.results and standing.results[key].status == status]
+
+    return SweepOutcome(
+        results=dict(standing.results),
+        finished=keys("finished"),
+        stopped=keys("stopped"),
+        failed=keys("failed"),
+        interrupted=keys("interrupted"),
+        missing=[key for key in standing.keys if key not in standing.results],
+        **how,
+    )

@@ -75,7 +75,7 @@ class Population:
 
     def advance(self) -> None:
         """Makes the next generation, and the next, as far as all trials of the one before have ended."""
-        while self._left and not self._recorder.remaining:
+        while self._left and not self._recorder.standing.remaining:
             self._left -= 1
             self._number += 1
             self._members = self._descend(self._members)
@@ -88,7 +88,7 @@ class Population:
         """The next generation, one member for each, in the same order."""
         names = {one.id for one in members}
         trials = [trial for trial in self._plan.trials if trial.configuration in names]
-        summaries = {one.configuration: one for one in summarize(trials, self._recorder.results, self._plan.counts)}
+        summaries = {one.configuration: one for one in summarize(trials, self._recorder.standing.results, self._plan.counts)}
         order = ranking([summaries[one.id] for one in members], self._plan.sweep.objectives)
         if not summaries[members[order[0]].id].complete:
             return []  # none has come through: there is nothing to go on from

@@ -88,10 +88,11 @@ class Replicating:
 
     def advance(self) -> None:
         """Goes on to the next round, and the next, as far as all that came before is on record."""
-        while self._rounds and self._first_over and not self._waiting and not self._recorder.remaining:
+        while self._rounds and self._first_over and not self._waiting and not self._recorder.standing.remaining:
             seeds = self._rounds.pop(0)
             summaries = {
-                one.configuration: one for one in summarize(self._plan.trials, self._recorder.results, self._plan.counts)
+                one.configuration: one
+                for one in summarize(self._plan.trials, self._recorder.standing.results, self._plan.counts)
             }
             new: list[TrialSpec] = []
             for configuration in chosen(self._plan, summaries, self._rule):
@@ -101,7 +102,7 @@ class Replicating:
                 new += self._plan.replicate(configuration, seeds)
                 self._waiting.append(configuration)
             self._recorder.grow(new)
-            settled = self._recorder.is_settled
+            settled = self._recorder.standing.is_settled
             self._waiting = [
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))
             ]

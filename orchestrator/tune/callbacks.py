@@ -71,13 +71,13 @@ class Recording(tune.Callback):
         key = trial.config["key"]
         if "result" in result:
             self._end(TrialResult.from_json(result["result"]), result.get("checkpoint_dir_name"))
-        elif "progress" in result and not self._recorder.is_settled(key):
+        elif "progress" in result and not self._recorder.standing.is_settled(key):
             self._recorder.progressed(key, result["progress"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         # One with a result is on record already; one without was stopped by the scheduler, or waits.
         key = trial.config["key"]
-        if self._run.stop.asked or self._recorder.is_settled(key):
+        if self._run.stop.asked or self._recorder.standing.is_settled(key):
             return
         if self._run.pauses:
             self._recorder.paused(key)
@@ -130,7 +130,7 @@ class Recording(tune.Callback):
         One that never gets on may be what ends its machines. Ray itself excuses only what its autoscaler announced.
         """
         key, error = trial.config["key"], _error_of(trial)
-        step = self._recorder.step_of(key)
+        step = self._recorder.underway.step_of(key)
         if crash.machine_lost(error) and step > self._lost_at.get(key, -1):
             self._lost_at[key] = step
             if not getattr(error, "preempted", False):

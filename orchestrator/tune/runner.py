@@ -18,7 +18,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from ray import tune
 
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
-from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.outcome import SweepOutcome, outcome_of
 from orchestrator.driver.recorder import Recorder, Tracker
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import attempts, check_writable
@@ -134,7 +133,8 @@ class Session:
         self.watch = Watch(plan.sweep.budget, plan.sweep.objectives)
         # First the proposer: one that learns adds to the plan what it proposed before.
         self.proposer: Proposer = propose(plan, folder)
-        self.recorder = Recorder(plan, ledger, display, tracker, self._tell)
+        self.recorder = Recorder(plan, ledger, display, tracker)
+        self.recorder.listeners.append(self._tell)
         self._scheduler = scheduler_of(plan, folder)
         if isinstance(self._scheduler, Pausing):
             self._scheduler.on_wait = self._hear
@@ -159,7 +159,7 @@ class Session:
     def _more_to_run(self) -> bool:
         """Lets the proposer take up what has ended; whether there are trials to run then, or may be."""
         self.proposer.advance()
-        return bool(self.recorder.remaining) or (self.plan.grows and not self.proposer.exhausted)
+        return bool(self.recorder.standing.remaining) or (self.plan.grows and not self.proposer.exhausted)
 
     @property
     def ending(self) -> bool:
@@ -175,16 +175,16 @@ class Session:
         """Compares what has been used with the budget."""
 
         def gpus(key: str) -> float:
-            return self.recorder.spec(key).resources.gpus
+            return self.recorder.standing.spec(key).resources.gpus
 
-        before = sum(seconds * gpus(key) for key, seconds in self.recorder.seconds.items())
-        self.watch.check({key: gpus(key) for key in self.recorder.running}, before)
+        before = sum(seconds * gpus(key) for key, seconds in self.recorder.underway.seconds.items())
+        self.watch.check({key: gpus(key) for key in self.recorder.underway.running}, before)
 
     def to_the_end(self) -> str | None:
         """Returns why it ended before its plan did, or None."""
         if not self._more_to_run():
             return None
-        for summary in self.recorder.summaries():
+        for summary in self.recorder.standing.summaries():
             if summary.complete:
                 self._tell(summary)
         self.check()
@@ -210,8 +210,16 @@ class Session:
     def outcome(self, trouble: str | None) -> SweepOutcome:
         seconds, spent = time.monotonic() - self._started, self.watch.spent
         more = self.plan.grows and not self.proposer.exhausted
-        outcome = replace(self.recorder.outcome(seconds, trouble, self.stop.signal, spent), open=more)
-        return replace(outcome, notes=[*outcome.notes, f"ended by {spent}"]) if spent else outcome
+        notes = [f"ended by {spent}"] if spent else []
+        return outcome_of(
+            self.recorder.standing,
+            seconds=seconds,
+            trouble=trouble,
+            signal=self.stop.signal,
+            spent=spent,
+            notes=notes,
+            open=more,
+        )
 
     def _closed(self) -> str | None:
         """Marks what was running as interrupted; returns what is wrong if the disk does not take it."""
@@ -224,7 +232,7 @@ class Session:
         suspects: list[str] = []
         fruitless = 0
         while self._more_to_run() and not self.ending:
-            before = len(self.recorder.results)
+            before = len(self.recorder.standing.results)
             error = self._attempt(suspects)
             self.proposer.advance()
             if self.ending:
@@ -243,10 +251,10 @@ class Session:
                 if suspects and running:
                     for key in running:
                         self.recorder.ended(TrialResult(key, "failed", error=f"{what} (it ran alone)", retryable=True))
-                    suspects = [key for key in suspects if not self.recorder.is_settled(key)]
+                    suspects = [key for key in suspects if not self.recorder.standing.is_settled(key)]
                 else:
                     suspects = running
-            fruitless = 0 if len(self.recorder.results) > before else fruitless + 1
+            fruitless = 0 if len(self.recorder.standing.results) > before else fruitless + 1
             self.display.trouble(f"Ray broke off ({what}); starting again with what remains")
             if fruitless >= FRUITLESS_ATTEMPTS:
                 return f"Ray broke off {fruitless} times without one trial ending: {what}"
@@ -296,14 +304,14 @@ class Session:
 
     def _source(self, only: Sequence[str]) -> TrialSource:
         if only:
-            waiting = [self.recorder.spec(key) for key in only]
-            return TrialSource(Listed(()), self._trials, self.recorder.is_settled, waiting, max_concurrent=1)
+            waiting = [self.recorder.standing.spec(key) for key in only]
+            return TrialSource(Listed(()), self._trials, self.recorder.standing.is_settled, waiting, max_concurrent=1)
         waiting = [trial for configuration in dict.fromkeys(self._suggested) for trial in self._trials_of[configuration]]
         # Tune asks for trials before it can run them; what a proposer learns meanwhile would come too late for those.
         early = (self.plan.adaptive or self.pauses) and not self.options.address
         slots = self._at_once if early else self.options.max_concurrent
         turns = self._scheduler if isinstance(self._scheduler, Pausing) else None
-        return TrialSource(self.proposer, self._trials, self.recorder.is_settled, waiting, slots, turns)
+        return TrialSource(self.proposer, self._trials, self.recorder.standing.is_settled, waiting, slots, turns)
 
     def _trials(self, configuration: Configuration) -> list[TrialSpec]:
         """A proposed configuration's trials. One whose trials are all on record is answered at once."""
@@ -314,12 +322,12 @@ class Session:
         elif self.plan.sweep.replication is not None:
             self._trials_of[configuration.id] = self.plan.trials_of(configuration.id)
         trials = self._trials_of[configuration.id]
-        if all(self.recorder.is_settled(trial.key) for trial in trials):
-            self._tell(*self.recorder.summaries([configuration.id]))
+        if all(self.recorder.standing.is_settled(trial.key) for trial in trials):
+            self._tell(*self.recorder.standing.summaries([configuration.id]))
         return trials
 
     def _tell(self, summary: Summary) -> None:
-        values = self._values.of(summary, self.recorder.results, self.recorder.spec)
+        values = self._values.of(summary, self.recorder.standing.results, self.recorder.standing.spec)
         self.proposer.tell(summary.configuration, values, "complete" if summary.complete else "incomplete")
         if summary.complete:
             self.watch.finished(summary.label, values)

@@ -31,16 +31,17 @@ def test_a_stopped_trial_spares_what_waits_and_not_what_runs(tmp_path: Path) -> 
     first, second, third, *other = (trial.key for trial in plan.trials)
     ended: list[Summary] = []
     with Display(6, io.StringIO(), "quiet") as display:
-        recorder = Recorder(plan, Ledger(tmp_path), display, on_configuration=ended.append)
+        recorder = Recorder(plan, Ledger(tmp_path), display)
+        recorder.listeners.append(ended.append)
         recorder.started(first)
         recorder.started(second)
         recorder.progressed(first, {"step": 2, "total_steps": 6, "metrics": {"search_score": 12.0}})
         recorder.stopped(first)
-        assert recorder.is_settled(third)
-        assert recorder.remaining == [second, *other]
+        assert recorder.standing.is_settled(third)
+        assert recorder.standing.remaining == [second, *other]
         assert not ended
         recorder.started(third)  # the scheduler had asked for it before
-        assert recorder.running == [second]
+        assert recorder.underway.running == [second]
         recorder.stopped(second)
     (summary,) = ended
     assert (summary.stopped, summary.finished, summary.complete) == (3, 0, False)
@@ -59,16 +60,16 @@ def test_a_resumed_sweep_spares_what_it_had_not_come_to_spare(tmp_path: Path) ->
     ledger.close()
     with Display(6, io.StringIO(), "quiet") as display:
         recorder = Recorder(plan, Ledger(tmp_path), display)
-        assert recorder.remaining == other
-        assert recorder.results[second].metrics == {"search_score": 30.0}
-        assert recorder.results[third].status == "stopped"
+        assert recorder.standing.remaining == other
+        assert recorder.standing.results[second].metrics == {"search_score": 30.0}
+        assert recorder.standing.results[third].status == "stopped"
 
 
 def test_time_counts_also_where_it_led_to_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(tmp_path)
     stopped, cut, waiting, *_ = (trial.key for trial in plan.trials)
     now = 100.0
-    monkeypatch.setattr("orchestrator.driver.recorder.time.monotonic", lambda: now)
+    monkeypatch.setattr("orchestrator.driver.underway.time.monotonic", lambda: now)
     with Display(6, io.StringIO(), "quiet") as display:
         recorder = Recorder(plan, Ledger(tmp_path), display)
         for key in (waiting, cut):
@@ -79,7 +80,7 @@ def test_time_counts_also_where_it_led_to_no_result(tmp_path: Path, monkeypatch:
         recorder.started(waiting)
         now += 2
         recorder.paused(waiting)
-        assert recorder.seconds[waiting] == 7
+        assert recorder.underway.seconds[waiting] == 7
         recorder.interrupted()
         recorder.started(stopped)
         now += 3
@@ -89,4 +90,4 @@ def test_time_counts_also_where_it_led_to_no_result(tmp_path: Path, monkeypatch:
     # A resumed sweep adds to what its trials took before.
     with Display(6, io.StringIO(), "quiet") as display:
         again = Recorder(plan_of(tmp_path), Ledger(tmp_path), display)
-        assert {key: again.seconds[key] for key in (stopped, cut)} == {stopped: 3, cut: 107}
+        assert {key: again.underway.seconds[key] for key in (stopped, cut)} == {stopped: 3, cut: 107}

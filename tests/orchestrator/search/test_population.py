@@ -50,11 +50,11 @@ def run(plan: Plan, folder: Path, at_most: int = 1000, fails: str = "") -> list[
     ran: list[TrialSpec] = []
     with Display(0, io.StringIO(), "quiet") as display:
         recorder = Recorder(plan, ledger, display)
-        source = TrialSource(Population(plan, recorder), lambda one: plan.trials_of(one.id), recorder.is_settled)
+        source = TrialSource(Population(plan, recorder), lambda one: plan.trials_of(one.id), recorder.standing.is_settled)
         while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
             trial = TrialSpec.from_json(json.loads(config["trial"]))
             begin = trial.run.warm_start
-            assert begin is None or recorder.is_settled(begin.run)
+            assert begin is None or recorder.standing.is_settled(begin.run)
             recorder.started(trial.key)
             score = 1000 * trial.run.training.learning_rate + trial.run.seed
             counts = {"trainable_parameters": float(counted(trial.run).trainable_parameters)}

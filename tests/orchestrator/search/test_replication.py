@@ -64,7 +64,7 @@ def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int 
             recorder.add(found)
             return found
 
-        source = TrialSource(proposer, trials, recorder.is_settled)
+        source = TrialSource(proposer, trials, recorder.standing.is_settled)
         ran: list[TrialSpec] = []
         while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
             trial = TrialSpec.from_json(json.loads(config["trial"]))
@@ -75,7 +75,7 @@ def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int 
             recorder.started(trial.key)
             recorder.ended(TrialResult(trial.key, "finished", metrics, counts))
             ran.append(trial)
-            (summary,) = recorder.summaries([trial.configuration])
+            (summary,) = recorder.standing.summaries([trial.configuration])
             if summary.finished == summary.planned:
                 values = {"score": summary.value("search_score"), "trainable_parameters": counts["trainable_parameters"]}
                 proposer.tell(trial.configuration, values, "complete")

@@ -1,0 +1,84 @@
+"""How the trials of a plan stand: what came of each, which of them are settled and which are still to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.results.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    from orchestrator.plan.plan import Plan
+
+
+class Standing:
+    """The trials that the driver knows of, with their results. Only `Recorder` changes it.
+
+    Attributes:
+        results: by key, of every trial that has ended or was interrupted, in this session or an earlier one.
+    """
+
+    def __init__(self, plan: Plan, recorded: Mapping[str, TrialResult]) -> None:
+        """
+        Args:
+            recorded: what earlier sessions recorded, by key; also of trials that are no longer planned.
+        """
+        self.results: dict[str, TrialResult] = {}
+        self._plan, self._recorded = plan, recorded
+        self._specs: dict[str, TrialSpec] = {}
+        self._trials_of: dict[str, list[TrialSpec]] = {}
+        self._settled: set[str] = set()
+
+    def take_in(self, trials: Iterable[TrialSpec]) -> list[TrialSpec]:
+        """Adds trials, with the results that are on record for them; returns those that were not known."""
+        new = []
+        for trial in trials:
+            if trial.key in self._specs:
+                continue
+            new.append(trial)
+            self._specs[trial.key] = trial
+            self._trials_of.setdefault(trial.configuration, []).append(trial)
+            result = self._recorded.get(trial.key)
+            if result is not None:
+                self.note(result, settled=result.settled)
+        return new
+
+    def note(self, result: TrialResult, settled: bool) -> None:
+        """Keeps a result; a `settled` trial does not run again in this session, not even after a failure."""
+        self.results[result.key] = result
+        if settled:
+            self._settled.add(result.key)
+
+    def is_settled(self, key: str) -> bool:
+        """Whether the trial needs no run: a result that holds is on record, or it ended in this session."""
+        return key in self._settled
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of all trials, in the plan's order."""
+        return list(self._specs)
+
+    @property
+    def remaining(self) -> list[str]:
+        """Keys of trials that are not settled, in the plan's order."""
+        return [key for key in self._specs if key not in self._settled]
+
+    @property
+    def settled_results(self) -> dict[str, TrialResult]:
+        """Results of the settled trials, by key."""
+        return {key: self.results[key] for key in self._settled}
+
+    def spec(self, key: str) -> TrialSpec:
+        """The trial of a key."""
+        return self._specs[key]
+
+    def trials_of(self, configuration: str) -> Sequence[TrialSpec]:
+        """The trials of a configuration, by its id; none if the driver does not know it."""
+        return self._trials_of.get(configuration, ())
+
+    def summaries(self, configurations: Sequence[str] | None = None) -> list[Summary]:
+        """The configurations as their trials stand now: all of them, or those of the given ids."""
+        chosen = list(self._trials_of) if configurations is None else configurations
+        trials = [trial for name in chosen for trial in self._trials_of[name]]
+        return summarize(trials, self.results, {name: self._plan.configuration(name).known for name in chosen})
