@@ -1,6 +1,6 @@
 """How many trial-epochs each searcher x scheduler needs for the front of a recorded grid, over many seeds.
 
-    python -m tests.benchmarks.search                      every combination over the whole space: the table of docs/search.md
+    python -m tests.benchmarks.search                      all combinations, the whole space: docs/measurements/search.md
     python -m tests.benchmarks.search --block 0            over the first method block alone, for searchers that want one block
     python -m tests.benchmarks.search --grid recorded_cola_mrpc      another grid: sweeps/NAME.yaml, tests/benchmarks/NAME.csv
 

@@ -1,4 +1,4 @@
-"""What dies, hangs, fills up or eats memory under a sweep, on real processes; docs/faults.md is the table of it.
+"""What dies, hangs, fills up or eats memory under a sweep, on real processes; docs/measurements/faults.md is the table of it.
 
 Training is the stand-in of `tests.orchestrator.stand_in`. `python -m tests.faults` is the longer part: more moments of death.
 """
