@@ -19,7 +19,7 @@ canonical; `sketch` tells factors that came out differently (a flipped sign, a r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -86,26 +86,6 @@ class TuckerFactors:
     def error_bound(self) -> float:
         """Theorem 1's upper bound on ||W - R||^2: the squared tails of the three spectra, summed."""
         return sum(float(s[r:].square().sum()) for s, r in zip(self.singular_values, self.ranks, strict=True))
-
-    def cut_gaps(self) -> tuple[float, float, float]:
-        """(lambda_r - lambda_r+1) / lambda_1 of each mode's Gram matrix at the cut; inf where nothing is cut.
-
-        Rounding turns the kept subspace by about 1e-15 over this gap: near 0, another machine may keep another subspace.
-        """
-        return self._gaps(lambda differences, rank: differences[rank - 1 : rank])
-
-    def smallest_gaps(self) -> tuple[float, float, float]:
-        """As `cut_gaps`, the smallest among all kept columns: near 0, columns may be rotated among themselves elsewhere."""
-        return self._gaps(lambda differences, rank: differences[:rank])
-
-    def _gaps(self, pick: Callable[[Tensor, int], Tensor]) -> tuple[float, float, float]:
-        gaps = []
-        for values, rank in zip(self.singular_values, self.ranks, strict=True):
-            eigenvalues = values.square()
-            picked = pick(eigenvalues[:-1] - eigenvalues[1:], rank)
-            top = float(eigenvalues[0])
-            gaps.append(float(picked.min()) / top if len(picked) and top > 0 else math.inf if top > 0 else 0.0)
-        return gaps[0], gaps[1], gaps[2]
 
     def sketch(self) -> Tensor:
         """A few numbers a column that change when a column's sign, place or direction does, or when the core does.

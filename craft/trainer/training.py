@@ -47,10 +47,6 @@ from craft.trainer.sharding import shard_base
 from craft.trainer.team import Team
 
 
-class StopRun(Exception):
-    """Raised by `report` to end a run early; it passes through `train_run`, and the last checkpoint stays."""
-
-
 def train_run(
     spec: RunSpec,
     directory: Path,
@@ -85,7 +81,7 @@ def train_run(
         OutOfMemory: host or GPU memory ran out.
         CheckpointCorrupt: `resume_from` is not what was written.
         MemberLost: another process of the team is gone.
-        StopRun: whatever `report` raised.
+        Exception: whatever `report` raised, to end the run early; the last checkpoint stays.
     """
     with _guarded(spec):
         return _trained(spec, directory, Listener(report, on_step, on_score), resume_from, team).finish()

@@ -1,4 +1,4 @@
-"""The arithmetic of CRAFT: the change of every layer's core, and three equal ways to put it into a layer's forward pass.
+"""The arithmetic of CRAFT: the change of every layer's core, and two equal ways to put it into a layer's forward pass.
 
 With C_l = sum_k (U1 J1)[l, k] G[k] the core of layer l, and C0_l the same at J = I, the paper's weight is
 
@@ -11,12 +11,11 @@ that is zero at J = I, so that there M is exactly zero and the adapted model is 
 
 The layers are mixed last, so that the products with J2 and J3 run over r1 slices and not over L.
 
-Three ways to use it::
+Two ways to use it::
 
     bypass   y = W x + s U2 (M (U3ᵀ x))                 x ─┬─ W ───────────────┬─ y
                                                            └─ U3ᵀ ─ M ─ s U2 ──┘
     hybrid   y = (W + s U2 M U3ᵀ) x, dM through the factors or through dŴ (`HybridLinear`)
-    weight   y = Ŵ x by plain autograd, as the paper writes it: the reference of the tests
 
 The bypass never builds a d x d matrix and leaves W alone, so W may be quantized or half precision. The hybrid rounds Ŵ to W's
 dtype, which only float32 and wider can hold; there `cheapest` picks what costs the fewest floating-point operations.
@@ -97,11 +96,6 @@ def bypass(x: Tensor, y: Tensor, inner: Sequence[Tensor], u2s: Tensor) -> Tensor
 def weight_delta(core: Tensor, u2: Tensor, u3: Tensor, scaling: float) -> Tensor:
     """s U2 M U3ᵀ, (d_out, d_in): what merging adds to W."""
     return (scaling * u2) @ core @ u3.T
-
-
-def weight_form(x: Tensor, weight: Tensor, bias: Tensor | None, delta: Tensor) -> Tensor:
-    """The paper's form: x through W + delta, the weight rebuilt whole and differentiated by autograd."""
-    return F.linear(x, weight + delta, bias)
 
 
 def cheapest(tokens: int, d_out: int, d_in: int, r2: int, r3: int, *, training: bool) -> Form:

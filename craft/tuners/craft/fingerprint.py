@@ -87,10 +87,6 @@ def verify(stacks: Mapping[str, Stack], tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def carries_factors(tensors: Mapping[str, Tensor]) -> bool:
-    return any(key.startswith(FACTORS) for key in tensors)
-
-
 def _check_base(name: str, stack: Stack, weights: str, shape: tuple[int, ...]) -> None:
     if shape != (*stack.shape, *stack.ranks):
         raise ValueError(

@@ -203,16 +203,6 @@ def test_sketch_of_a_slice_is_a_selection_of_columns():
     torch.testing.assert_close(factors.slice((2, 5, 6)).sketch(), factors.sketch()[:, columns])
 
 
-def test_gaps_show_a_degenerate_cut():
-    generator = np.random.default_rng(0)
-    left, _ = np.linalg.qr(generator.standard_normal((20, 20)))
-    right, _ = np.linalg.qr(generator.standard_normal((20, 20)))
-    values = np.array([5.0, 4.0, 3.0, 3.0, 2.0] + [0.5] * 15)
-    weight = torch.from_numpy(left @ np.diag(values) @ right)[None]
-    assert hosvd(weight, (1, 3, 4)).cut_gaps() == pytest.approx((float("inf"), 0.0, 5 / 25), abs=1e-12)
-    assert hosvd(weight, (1, 2, 4)).smallest_gaps() == pytest.approx((float("inf"), 7 / 25, 0.0), abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("ranks", "message"),
     [

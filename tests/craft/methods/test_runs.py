@@ -13,7 +13,7 @@ from craft.results import Progress
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import newest_valid
-from craft.trainer.training import StopRun, train_run
+from craft.trainer.training import train_run
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_does(
     whole = train_run(spec, tmp_path / "whole")
 
     def stop(progress: Progress) -> None:
-        raise StopRun
+        raise InterruptedError
 
-    with pytest.raises(StopRun):
+    with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "cut", report=stop)
     checkpoint = newest_valid(tmp_path / "cut")
     assert checkpoint is not None

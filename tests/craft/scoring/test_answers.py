@@ -22,7 +22,7 @@ from craft.tasks.prompts import IGNORED
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.hf_trainer import LengthGrouped
-from craft.trainer.training import StopRun, train_run
+from craft.trainer.training import train_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
 TESTS |= {"winogrande": ("winogrande", ("option1", "option2"))}
@@ -138,9 +138,9 @@ def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callab
 
     def stop(progress: Progress) -> None:
         if "accuracy_piqa" in progress.metrics:
-            raise StopRun
+            raise InterruptedError
 
-    with pytest.raises(StopRun):
+    with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "cut", report=stop)
     checkpoint = newest_valid(tmp_path / "cut")
     assert checkpoint is not None
@@ -169,9 +169,9 @@ def test_resumed_in_mid_epoch_with_lengths_grouped(
     def stop(progress: Progress) -> None:
         kept.append(progress.checkpoint or tmp_path)
         if len(kept) == 1:
-            raise StopRun
+            raise InterruptedError
 
-    with pytest.raises(StopRun):
+    with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "cut", report=stop)
     again = train_run(spec, tmp_path / "again", resume_from=kept[0])
     whole = train_run(spec, tmp_path / "whole")

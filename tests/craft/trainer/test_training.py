@@ -22,7 +22,7 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify, write_folder
 from craft.trainer.hf_trainer import evaluation_steps, total_steps
 from craft.trainer.process import OutOfMemory
-from craft.trainer.training import StopRun, smaller_micro_batch, train_run
+from craft.trainer.training import smaller_micro_batch, train_run
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -158,10 +158,10 @@ def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_s
 
     def stop(progress: Progress) -> None:
         if progress.step == 4:
-            raise StopRun
+            raise InterruptedError
 
     whole = train_run(spec, tmp_path / "whole")
-    with pytest.raises(StopRun):
+    with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "broken", report=stop)
     checkpoint = newest_valid(tmp_path / "broken")
     assert checkpoint is not None

@@ -20,7 +20,7 @@ from craft.spec import RunSpec
 from craft.train import _parser, main, run_spec
 from craft.trainer.adapter_folder import load_adapter, start_from
 from craft.trainer.checkpoint import newest_valid
-from craft.trainer.training import StopRun, train_run
+from craft.trainer.training import train_run
 
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
 METHODS_HERE: dict[str, dict[str, Any]] = {
@@ -84,9 +84,9 @@ def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_bert: str
     assert not torch.equal(first_of(whole.adapter), first_of(cold.adapter))
 
     def stop(progress: Progress) -> None:
-        raise StopRun
+        raise InterruptedError
 
-    with pytest.raises(StopRun):
+    with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "cut", report=stop)
     checkpoint = newest_valid(tmp_path / "cut")
     shutil.rmtree(tmp_path / "source")
