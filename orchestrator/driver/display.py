@@ -84,7 +84,6 @@ class Display:
             self.say(f"waits: {trial_name(spec)}")
 
     def retried(self, spec: TrialSpec, why: str) -> None:
-        self.tally.retries += 1
         self.tally.running.pop(spec.key, None)
         self.say(f"again: {trial_name(spec)}: {why}", style="yellow")
 

@@ -31,7 +31,6 @@ class Tally:
     done: int = 0
     failed: int = 0
     earlier: int = 0
-    retries: int = 0
     running: dict[str, Running] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     best: tuple[float, str] | None = None

@@ -34,12 +34,11 @@ TRIES = 5
 class Shipper(threading.Thread):
     """Ships the journal of the sweep in `folder` to the store at `uri`.
 
-    `waiting` counts the events that the store has not taken yet; `trouble` says why, if that is known.
+    `waiting` counts the events that the store has not taken yet.
     """
 
     def __init__(self, folder: Path, uri: str, opened: Event, artifact_root: Path | None) -> None:
         super().__init__(name="tracking-shipper", daemon=True)
-        self.trouble: str | None = None
         self._folder, self._path, self._uri = SweepFolder(folder), SweepFolder(folder).journal, uri
         self._opened, self._artifact_root = opened, artifact_root
         self._change = threading.Condition()
@@ -87,7 +86,7 @@ class Shipper(threading.Thread):
                 return
             try:
                 self._step()
-                failures, self.trouble = 0, None
+                failures = 0
             except Exception as error:  # whatever a store, its driver or the network raises must not end the record
                 failures += 1
                 self._failed(error, failures)
@@ -104,9 +103,8 @@ class Shipper(threading.Thread):
 
     def _failed(self, error: Exception, failures: int) -> None:
         text = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
-        if failures == 1 or self.trouble is None:
+        if failures == 1:
             log.warning("tracking store %s: %s; training goes on, the record waits in %s", redact(self._uri), text, self._path)
-        self.trouble = text
         if is_missing(error) and failures < TRIES:
             self._writer = None
         if self._writer is not None and self._writer.reconnect():

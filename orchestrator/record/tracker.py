@@ -64,16 +64,6 @@ class Tracker:
         self._shipper = Shipper(self.folder, self.uri, opened, root)
         self._shipper.start()
 
-    @property
-    def unsent(self) -> int:
-        """Events that wait for the store."""
-        return self._shipper.waiting + len(self._unwritten)
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the store takes nothing at the moment, in one redacted line; None while it does."""
-        return self._shipper.trouble
-
     def sweep_started(self, info: Mapping[str, Any]) -> None:
         """Open (or reopen) the sweep's run. `info` becomes its parameters, flat; `manifest` (a dict) and `sweep_yaml` (text)
         in it become artifacts."""

@@ -59,7 +59,7 @@ def sweep_with_an_outage(server: Server, folder: Path, outage: list[list[str]]) 
             for command in outage:
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if step == 28:
-            assert tracker.unsent > 0
+            assert tracker.flush(0) > 0
             server.start()
     for trial in trials():
         adapter = folder / "adapters" / trial.key
