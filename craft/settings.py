@@ -80,7 +80,7 @@ class WarmStart(Settings):
 
 
 class CustomTask(Settings):
-    """A task made of the user's own files, with the columns to read."""
+    """A task from the user's own files, with the columns to read."""
 
     train: str = Field(description="Training file: CSV, JSONL or parquet.")
     validation: str | None = Field(
@@ -142,9 +142,7 @@ class DataSettings(Settings):
         None, description="Folder that holds `glue/` and `commonsense/`; the Hugging Face hub is asked if absent."
     )
     custom: dict[str, CustomTask] = Field({}, description="Tasks from your own files: `custom/NAME` by NAME.")
-    generation: GenerationSettings = Field(
-        default_factory=GenerationSettings, description="How tasks that are answered in words are put and scored."
-    )
+    generation: GenerationSettings = Field(default_factory=GenerationSettings)
     search_fraction: float = Field(
         0.1, gt=0, lt=0.5, description="Share of the training split that the honest protocol sets apart as the search split."
     )

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import letters
@@ -17,11 +17,11 @@ from craft.settings import Settings
 if TYPE_CHECKING:
     from torch import nn
 
-Rank = int | Literal["all"]
+Rank = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})] | Literal["all"]
 
 
 class CraftParameters(Settings):
-    """Parameters of CRAFT; see `craft.CraftConfig` for what each does."""
+    """What CRAFT takes."""
 
     ranks: tuple[Rank, Rank, Rank] = Field(
         ("all", 64, 64), description="Ranks (r1, r2, r3) of layers, outputs and inputs; `all` is the full dimension."

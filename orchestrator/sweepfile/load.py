@@ -1,7 +1,9 @@
-"""Reads a sweep file, checks it whole and makes its paths absolute.
+"""The one door to a sweep file: `load_sweep` reads it, checks all of it and makes its paths absolute.
 
-`load_sweep(path, overrides)` gives a `Sweep`, or a `SweepError` with every mistake at once: file, line, path, what was given,
-what is allowed, the nearest valid name.
+    yaml_source -> sweep (sections, one by one) -> space (blocks) -> search_checks, task_checks (sections together) -> Sweep
+
+Other packages get a `Sweep` only from here. A wrong file raises a `SweepError` with every mistake at once: file and line, path,
+what was given, what is allowed, the nearest valid name.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     """The sweep file at `path` with `overrides` (`key.path=value`) applied.
 
     Raises:
-        SweepError: with every mistake found, one line each.
+        SweepError: the file or an override is wrong; one line for each mistake.
     """
     try:
         source = read_yaml(Path(path))
@@ -50,7 +52,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
 
 
 def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
-    """The sweep that plain data say, and everything wrong with it."""
+    """The sweep that a file's plain data describe, None if a section is wrong; and every mistake."""
     mistakes: list[Mistake] = []
     sweep = None
     try:
@@ -63,15 +65,16 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
         block, wrong = parse_block(written, index)
         mistakes += wrong
         blocks += [block] if block else []
-    mistakes += check_search(content, blocks, sweep)
-    mistakes += check_names(content)
-    mistakes += check_tasks(content)
+    wrong_tasks = check_tasks(content)
+    # The rules for stopping depend on the list of tasks, which only known tasks have.
+    mistakes += check_search(content, blocks, None if wrong_tasks else sweep)
+    mistakes += [*check_names(content), *wrong_tasks]
     mistakes += check_prerequisites(sweep) if sweep and not mistakes else []
     return sweep, mistakes
 
 
 def _absolute(sweep: Sweep) -> Sweep:
-    """The sweep with its local paths absolute, taken from the current folder: trials run in folders of their own."""
+    """The sweep with absolute local paths, since trials run in folders of their own. The current folder is the base."""
     data = sweep.data
     custom = {
         name: task.model_copy(
@@ -91,4 +94,4 @@ def _absolute(sweep: Sweep) -> Sweep:
 
 
 def _absolute_path(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  (keeps links as they are; Path would not tidy)
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  (removes `..` and keeps links; Path cannot)

@@ -1,12 +1,12 @@
-"""A trial's share of a machine, as the sweep file asks for it: what it is scheduled by, and what it is held to.
+"""`Resources`: the share of a machine that the sweep file asks for each trial.
 
     resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}, accelerator_type: A100}
     resources: {workers: 2, cpu: 4, gpu: 1, fsdp: true}
 
-With several `workers` a trial is trained by as many processes (`orchestrator.tune.team`), and all the other amounts are each
-one's. `memory` does two things: Ray places no more trials on a machine than its memory holds, and a trial that allocates more
-than its share runs out of memory alone, where without it the system would end whatever process it likes (`RLIMIT_DATA`; the
-GPU's own memory is not within it).
+With several `workers`, as many processes train one trial (`orchestrator.tune.team`), and each of them gets all the other
+amounts. `memory` does two things. Ray places no more trials on a machine than its memory holds. And a trial that allocates
+more than its share fails alone (`RLIMIT_DATA`); without a limit the operating system chooses which process to end. The limit
+does not count the GPU's own memory.
 """
 
 from __future__ import annotations
@@ -27,29 +27,40 @@ OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 
 
 class Resources(Settings):
-    """What one trial gets.
+    """What one trial gets of a machine. With several `workers`, each worker gets all the other amounts."""
 
-    Attributes:
-        workers: processes that train it together, each on its share of every micro-batch, with all of the following for itself.
-        fsdp: whether the base model's frozen weights are split over the workers (FSDP2), for models that one cannot hold.
-        cpu: cores; also the threads of a trial.
-        gpu: a share of one GPU (0.5), or a whole one. Several GPUs are several workers.
-        memory: bytes of the host's memory, or text such as `12 GiB`; no limit if not given. The limit is on what a trial
-            allocates beyond its idle worker, which has about 300 MB resident itself.
-        heartbeat_minutes: a trial that does no step for so long is ended and counts as died. Loading the model and decomposing
-            its weights are within it. 0 waits for ever.
-        custom: Ray's custom resources, which the machines of a cluster declare, as `{fast_disk: 1}`.
-        accelerator_type: the GPU model Ray knows the machine by, as `A100` or `H100`.
-    """
-
-    workers: int = Field(1, ge=1, le=64)
-    fsdp: bool = False
-    cpu: float = Field(1, gt=0, le=1024)
-    gpu: float = Field(0, ge=0)
-    memory: int | None = None
-    heartbeat_minutes: float = Field(30, ge=0, le=7 * 24 * 60)
-    custom: dict[str, float] = Field(default_factory=dict, max_length=32)
-    accelerator_type: str | None = Field(None, max_length=60)
+    workers: int = Field(1, ge=1, le=64, description="Processes that train a trial together, each on its share of every batch.")
+    fsdp: bool = Field(
+        False, description="Split the frozen weights of the base model over the workers (FSDP2), where one cannot hold them."
+    )
+    cpu: float = Field(1, gt=0, le=1024, description="Cores, and threads, of a worker.")
+    gpu: float = Field(
+        0,
+        ge=0,
+        json_schema_extra={"maximum": 1},
+        description="One GPU, or a share of one such as 0.5. Several GPUs are several workers.",
+    )
+    memory: int | None = Field(
+        None,
+        description="Host memory in bytes, or text such as `12 GiB`; no limit if absent. It limits what a worker allocates "
+        "beyond the roughly 300 MB of an idle process; 256 MiB is the least.",
+        json_schema_extra={
+            "anyOf": [
+                {"type": "integer", "minimum": SMALLEST_MEMORY},
+                {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[A-Za-z]*\s*$"},
+                {"type": "null"},
+            ]
+        },
+    )
+    heartbeat_minutes: float = Field(
+        30,
+        ge=0,
+        le=7 * 24 * 60,
+        description="A trial without a step for this many minutes is ended and counts as dead; loading and decomposing the "
+        "model must fit into this time. 0 waits for ever.",
+    )
+    custom: dict[str, float] = Field({}, max_length=32, description="Ray's custom resources, by name: `{fast_disk: 1}`.")
+    accelerator_type: str | None = Field(None, max_length=60, description="GPU model, as Ray names it: `A100`, `H100`.")
 
     @field_validator("gpu")
     @classmethod
@@ -80,7 +91,7 @@ class Resources(Settings):
             if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,63}", name):
                 raise ValueError(f"got {shown(name)}; a resource's name: letters, digits, - _ . and :")
             if name.lower() in OWN_NAMES or name.startswith("accelerator_type:"):
-                raise ValueError(f"{name} has a place of its own: resources.{name.split(':')[0].lower()}")
+                raise ValueError(f"{name} has a key of its own: resources.{name.split(':')[0].lower()}")
             if not 0 < amount <= 1e6:
                 raise ValueError(f"got {shown(amount)} of {name}; an amount above 0")
         return custom
@@ -106,7 +117,7 @@ class Resources(Settings):
 
     @property
     def asked(self) -> dict[str, float]:
-        """What one worker gets, by Ray's names, without what is not asked for."""
+        """The amounts that one worker gets, by Ray's names; amounts of 0 are left out."""
         named = {"CPU": self.cpu, "GPU": self.gpu, "memory": float(self.memory or 0), **self.custom}
         if self.accelerator_type:
             # Ray gives each such machine one unit, which only marks the kind: a sliver of it places a trial there.
@@ -119,18 +130,18 @@ class Resources(Settings):
         return self.workers * self.gpu
 
     def slots(self, has: Mapping[str, float]) -> int:
-        """How many trials fit at once where there is so much by Ray's names, pieces of it left over on no machine."""
+        """How many trials fit at once into the amounts `has`, which are given by Ray's names."""
         return min(int(has.get(name, 0) / amount + 1e-9) for name, amount in self.asked.items()) // self.workers
 
     def told(self) -> str:
-        """For people: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
+        """The amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
         each = ", ".join(told(name, amount) for name, amount in self.asked.items())
         split = ", the model split over them" if self.fsdp else ""
         return each if self.workers == 1 else f"{self.workers} workers of {each}{split}"
 
 
 def told(name: str, amount: float) -> str:
-    """One of Ray's resources for people."""
+    """One of Ray's resources as text: `memory 12.0 GiB`."""
     if name == "memory":
         return f"memory {format_bytes(amount)}"
     if name.startswith("accelerator_type:"):

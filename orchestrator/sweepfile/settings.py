@@ -1,12 +1,14 @@
-"""The sections `search`, `scheduler`, `replication`, `budget`, `tracking` and the bounds of a sweep file, as checked
-classes."""
+"""Checked classes of the file's sections `search`, `scheduler`, `replication`, `budget`, `constraints` and `tracking`.
+
+Each class checks its own section. `search_checks` checks that the sections fit together.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, field_validator, model_serializer, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from craft.settings import Settings
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
@@ -14,16 +16,25 @@ from orchestrator.sweepfile.mistakes import unknown
 
 
 class SearchSettings(Settings):
-    """How configurations are chosen. `trials` counts configurations, each of which runs on every task with every seed."""
+    """How the sweep chooses its configurations."""
 
-    algorithm: str = "grid"
-    trials: int | None = Field(None, gt=0, le=100_000)
-    seed: int = Field(0, ge=0, lt=2**32)
+    algorithm: str = Field(
+        "grid",
+        description="The searcher that chooses configurations.",
+        json_schema_extra={"enum": list(SEARCHERS)},
+    )
+    trials: int | None = Field(
+        None,
+        gt=0,
+        le=100_000,
+        description="How many configurations to draw, each of which has a trial for every task and seed; not with grid.",
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
     learn_from: tuple[str, ...] = Field(
         (),
         # Files and stored sweeps from before the rename say `warm_start`.
         validation_alias=AliasChoices("learn_from", "warm_start"),
-        description="earlier sweeps (folders or names) whose results the searcher starts with",
+        description="Earlier sweeps (folders or names) whose results the searcher starts with. `warm_start` is the old name.",
     )
 
     @model_validator(mode="before")
@@ -47,19 +58,15 @@ class SearchSettings(Settings):
 
 
 class SchedulerSettings(Settings):
-    """Which trials are stopped early or wait, and by what rule (`orchestrator.search.stopping`).
+    """Which trials stop early or wait, and by what rule. Each rule takes some of these keys."""
 
-    `grace` is in epochs: none is judged before. Of `factor` rivals one goes on. `rivals` are how many the median needs.
-    `interval` is a generation in epochs, `share` how much of a population is replaced after each.
-    """
-
-    name: str = "none"
-    grace: float = Field(1.0, gt=0)
-    factor: float = Field(3.0, ge=2, le=16)
-    brackets: int = Field(3, ge=1, le=8)
-    rivals: int = Field(3, ge=1)
-    interval: float = Field(1.0, gt=0)
-    share: float = Field(0.25, gt=0, le=0.5)
+    name: str = Field("none", description="The rule.", json_schema_extra={"enum": list(SCHEDULERS)})
+    grace: float = Field(1.0, gt=0, description="Epochs before a trial is judged for the first time.")
+    factor: float = Field(3.0, ge=2, le=16, description="At each rung, one trial of this many rivals goes on.")
+    brackets: int = Field(3, ge=1, le=8, description="Brackets, each of which begins to stop a `factor` later.")
+    rivals: int = Field(3, ge=1, description="Rivals that the median needs.")
+    interval: float = Field(1.0, gt=0, description="Epochs of one generation.")
+    share: float = Field(0.25, gt=0, le=0.5, description="Share of the population that is replaced after a generation.")
 
     @property
     def row(self) -> SchedulerRow:
@@ -67,7 +74,7 @@ class SchedulerSettings(Settings):
         return SCHEDULERS[self.name]
 
     @model_validator(mode="after")
-    def _has_them(self) -> SchedulerSettings:
+    def _takes_its_settings(self) -> SchedulerSettings:
         settings = self.row.settings
         strange = sorted(self.model_fields_set - {"name", *settings})
         if strange:
@@ -88,12 +95,16 @@ class SchedulerSettings(Settings):
 
 
 class ReplicationSettings(Settings):
-    """Which configurations get more seeds than the sweep's, and which seeds (`orchestrator.search.replication`)."""
+    """Which configurations get further seeds, once all have run with the sweep's own."""
 
-    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000)
-    choose: Literal["front", "best"] = "front"
-    margin: float = Field(1.0, gt=0, description="points that the score of one seed may be off, with front")
-    tuned: tuple[str, ...] = Field((), description="dimensions that were tried out to choose the best value, with best")
+    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000, description="The further seeds.")
+    choose: Literal["front", "best"] = Field(
+        "front", description="Choose those that may be on the front, or the best of each group."
+    )
+    margin: float = Field(1.0, gt=0, description="With front: points by which the search score of one seed may be off.")
+    tuned: tuple[str, ...] = Field(
+        (), description="With best: dimensions that were tuned; configurations that differ in nothing else are a group."
+    )
 
     @field_validator("seeds")
     @classmethod
@@ -110,7 +121,7 @@ class ReplicationSettings(Settings):
 
     @property
     def deciding(self) -> tuple[int, ...]:
-        """The seeds without which a configuration is not on the front, where others have them."""
+        """Seeds that a configuration must have to be on the front when other configurations have them."""
         return self.seeds if self.choose == "best" else ()
 
 
@@ -120,12 +131,18 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)\s*")
 
 
 class Budget(Settings):
-    """When the sweep ends before its plan does."""
+    """Limits that end the sweep before its plan does."""
 
-    trials: int | None = Field(None, gt=0)
-    gpu_hours: float | None = Field(None, gt=0)
-    wall_clock: str | None = Field(None, description="as in 90min, 8h, 2d")
-    target: dict[str, float] = Field(default_factory=dict, description="objectives with the values that are enough")
+    trials: int | None = Field(None, gt=0, description="Number of trials, at most.")
+    gpu_hours: float | None = Field(None, gt=0, description="Hours on GPUs of all sessions together, at most.")
+    wall_clock: str | None = Field(
+        None,
+        description="Time of one session, at most: a number and a unit (s, min, h, d), as in `90min`, `8h`, `2d`.",
+        json_schema_extra={"anyOf": [{"type": "string", "pattern": f"^{_DURATION.pattern}$"}, {"type": "null"}]},
+    )
+    target: dict[str, float] = Field(
+        {}, description="Values of objectives that are enough: the sweep ends when one configuration reaches all of them."
+    )
 
     @field_validator("wall_clock", mode="before")
     @classmethod
@@ -140,7 +157,7 @@ class Budget(Settings):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds that `90min`, `8h` or `2d` stand for. Raises ValueError where it is none."""
+    """Seconds of a duration such as `90min`, `8h` or `2d`. Raises ValueError if `text` is not a duration."""
     found = _DURATION.fullmatch(text)
     if not found:
         raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d)")
@@ -148,10 +165,12 @@ def parse_duration(text: str) -> float:
 
 
 class Bounds(Settings):
-    """What a metric known before training must keep to."""
+    """Bounds of a metric that is known before training. A configuration outside them is not trained."""
 
-    max: float | None = None
-    min: float | None = None
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    max: float | None = Field(None, description="Largest value that is allowed.")
+    min: float | None = Field(None, description="Smallest value that is allowed.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Bounds:
@@ -163,9 +182,12 @@ class Bounds(Settings):
 
 
 class TrackingSettings(Settings):
-    """Where runs are recorded: an MLflow tracking URI. SQLite in the current folder unless given."""
+    """Where runs are recorded."""
 
-    uri: str = "sqlite:///mlflow.db"
+    uri: str = Field(
+        "sqlite:///mlflow.db",
+        description="MLflow tracking URI, without a password; the default is a SQLite file in the current folder.",
+    )
 
     @field_validator("uri")
     @classmethod

@@ -33,8 +33,12 @@ DISTRIBUTIONS: dict[str, str] = {
 }
 _RANGE_KEYS = ("values", "min", "max", "distribution")
 MAX_VALUES = 1000
-OWN_KEYS = ("task_training", "warm_start", "resources")
-"""What a block may say of its runs beside dimensions."""
+OWN_KEYS = {
+    "task_training": "Training settings of single tasks or suites for this block alone; they win over the file's.",
+    "warm_start": "`false` makes the block's trials start afresh, whatever the file's `warm_start` says.",
+    "resources": "Amounts that the block's trials get in place of the file's `resources`.",
+}
+"""Keys of a block that are no dimensions, and their meanings."""
 
 
 @dataclass(frozen=True)

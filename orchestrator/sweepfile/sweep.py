@@ -1,7 +1,7 @@
-"""`Sweep`: everything a sweep file says, as one checked class. No torch, Ray or MLflow.
+"""`Sweep`: everything that a sweep file says, as one checked class. No torch, Ray or MLflow.
 
-`load_sweep` (`orchestrator.sweepfile.load`) makes it from a file. What only the model or the data can tell (a rank above a
-dimension, a projection the model lacks) is left to `orchestrator.plan.plan`, which still comes before any training.
+`load_sweep` (`orchestrator.sweepfile.load`) makes a `Sweep` from a file. Some mistakes show only against the model or the data
+(a rank above a dimension, a projection that the model lacks); `orchestrator.plan.plan` finds those, before any training.
 """
 
 from __future__ import annotations
@@ -33,32 +33,58 @@ from orchestrator.sweepfile.yaml_source import Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "estimated_memory_bytes")
-"""What is known of a configuration before it trains: what `constraints` may bound."""
+"""Metrics that are known before a configuration trains; `constraints` may bound these."""
 
 
 class Sweep(Settings):
-    """A whole sweep file, checked. `space` is kept as it was written; `blocks` is what it means."""
+    """A whole sweep file, checked. `space` holds the method blocks as they were written; `blocks` holds them parsed."""
 
-    name: str
-    model: str = Field(min_length=1, max_length=400, description="hub id or local folder")
-    revision: str | None = Field(None, max_length=100, description="of a hub model")
-    tasks: tuple[str, ...] = Field(min_length=1)
-    seeds: tuple[int, ...] = Field((0,), min_length=1, max_length=1000)
-    objectives: dict[str, Direction] = Field(default_factory=lambda: dict(DEFAULT_OBJECTIVES), min_length=1)
+    name: str = Field(
+        description="Name of the sweep and of its folder: up to 64 letters, digits, `-`, `_` and `.`, a letter or digit first.",
+        json_schema_extra={"pattern": f"^{NAME.pattern}$"},
+    )
+    model: str = Field(min_length=1, max_length=400, description="Base model: a hub id or a local folder.")
+    revision: str | None = Field(None, max_length=100, description="Revision of a hub model.")
+    tasks: tuple[str, ...] = Field(
+        min_length=1, description="Tasks and suites; each configuration has a trial for every task and seed."
+    )
+    seeds: tuple[int, ...] = Field(
+        (0,),
+        min_length=1,
+        max_length=1000,
+        description="Seeds of the trials.",
+        json_schema_extra={"items": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}, "uniqueItems": True},
+    )
+    objectives: dict[str, Direction] = Field(
+        DEFAULT_OBJECTIVES,
+        min_length=1,
+        description="Metrics that the front and the searcher go by, each with its direction.",
+    )
+    # A section without a description here has that of its class.
     training: TrainingSettings = Field(default_factory=TrainingSettings)
-    task_training: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    space: tuple[Any, ...] = Field(min_length=1)
+    task_training: dict[str, dict[str, Any]] = Field(
+        {}, description="Training settings of single tasks or suites; they win over `training`."
+    )
+    space: tuple[Any, ...] = Field(min_length=1, description="Method blocks, each a search space of its own.")
     search: SearchSettings = Field(default_factory=SearchSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
-    constraints: dict[str, Bounds] = Field(default_factory=dict)
-    replication: ReplicationSettings | None = None
+    constraints: dict[str, Bounds] = Field(
+        {}, description="Bounds of metrics that are known before training; a configuration outside them is not trained."
+    )
+    replication: ReplicationSettings | None = Field(None, description="Which configurations get further seeds.")
     budget: Budget = Field(default_factory=Budget)
     resources: Resources = Field(default_factory=Resources)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     data: DataSettings = Field(default_factory=DataSettings)
-    protocol: Protocol = "honest"
-    warm_start: dict[str, str] = Field(default_factory=dict, description="task -> the task from whose adapter its runs start")
-    storage: str = Field("runs", min_length=1, description="the folder that gets a folder for each sweep")
+    protocol: Protocol = Field(
+        "honest",
+        description="What selection sees: a split set apart from the training data (`honest`), or the reported split itself "
+        "(`customary`), as in many published results.",
+    )
+    warm_start: dict[str, str] = Field(
+        {}, description="Task by task, the other task of this sweep from whose trained adapter its trials start."
+    )
+    storage: str = Field("runs", min_length=1, description="Folder that gets a folder for each sweep.")
 
     _source: Source | None = PrivateAttr(None)
 
@@ -102,23 +128,23 @@ class Sweep(Settings):
 
     @cached_property
     def task_names(self) -> tuple[str, ...]:
-        """The tasks, suites written out."""
+        """The sweep's tasks, with every suite replaced by its tasks."""
         return tuple(expand_tasks(self.tasks, self.data))
 
     @property
     def folder(self) -> Path:
-        """Where the sweep keeps everything: `storage/name`."""
+        """The folder in which the sweep keeps everything: `storage/name`."""
         return Path(self.storage) / self.name
 
     def block_at(self, path: YamlPath) -> Block | None:
-        """The method block at `("space", index)`, from which a configuration came."""
+        """The method block at the path `("space", index)`; None if there is none."""
         return next((block for block in self.blocks if block.path == path), None)
 
     def training_for(self, task: str, chosen: dict[str, Any], block: Block | None = None) -> TrainingSettings:
-        """The settings for `task` where a configuration of `block` has `chosen` some itself.
+        """The training settings of a trial on `task`, whose configuration has `chosen` some settings itself.
 
-        The block's settings for the task win over a configuration's choice, that over the task's own settings, those over its
-        suite's, those over `training`.
+        From the strongest to the weakest: the block's settings for the task, its settings for the suite, the configuration's
+        choice, the file's settings for the task, its settings for the suite, and `training`.
         """
         suite = task.split("/", 1)[0]
         own = block.task_training if block else {}
@@ -133,14 +159,14 @@ class Sweep(Settings):
         return TrainingSettings.model_validate(merged)
 
     def resources_for(self, block: Block | None) -> Resources:
-        """What each trial of a block's configurations gets: what the block says, and the file's `resources` for the rest."""
+        """The resources of a trial from `block`: the block's own amounts, and the file's `resources` for the rest."""
         if block is None or not block.resources:
             return self.resources
         return Resources.model_validate(self.resources.model_dump(exclude_unset=True) | block.resources)
 
     @property
     def shares(self) -> list[Resources]:
-        """What trials of this sweep get, each that differs from the others once."""
+        """The distinct resources that trials of this sweep get."""
         found: list[Resources] = []
         for block in self.blocks:
             resources = self.resources_for(block)
@@ -148,9 +174,9 @@ class Sweep(Settings):
         return found
 
     def where(self, path: YamlPath) -> str:
-        """`file:line` of a path of the file, for later messages."""
+        """`file:line` of a path of the file, for messages of later checks."""
         return self._source.where(path) if self._source else self.name
 
     def to_yaml(self) -> str:
-        """The effective file: loads to an equal sweep."""
+        """The effective file as YAML; it loads to an equal sweep."""
         return yaml.safe_dump(self.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)

@@ -237,6 +237,10 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "block is a word": (changed("- method: lora", "- lora\n  - method: lora"), "a method block is a mapping"),
     # Values that are wrong.
     "no tasks": (changed("tasks: [toy/sentiment]", "tasks: []"), "tasks: is empty"),
+    "task that is unknown, and asha": (
+        changed("toy/sentiment", "toy/sentimant") + "scheduler: {name: asha}\n",
+        "tasks.0: unknown task 'toy/sentimant'. Did you mean 'toy/sentiment'?",
+    ),
     "task twice": (changed("tasks: [toy/sentiment]", "tasks: [toy/sentiment, toy/sentiment]"), "is given twice"),
     "tasks is a word": (changed("tasks: [toy/sentiment]", "tasks: toy"), "must be a list, as in [toy]"),
     "negative seed": (changed("seeds: [0, 1]", "seeds: [-1]"), "seeds are whole numbers from 0"),

@@ -1,0 +1,146 @@
+"""The JSON Schema of a sweep file, built from the models that check it.
+
+Pydantic describes the sections. This module adds what the models leave to later checks: the method blocks of `space` with
+their values and ranges, the names of tasks and metrics, the keys of each scheduler, and second names of keys. What depends on
+several keys together (`trials` with a searcher, a GPU for a method) stays with the checks of `load_sweep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel
+
+from craft.methods import METHODS
+from craft.settings import TrainingSettings
+from craft.tasks import SUITES, TASKS
+from orchestrator.sweepfile.algorithms import SCHEDULERS
+from orchestrator.sweepfile.settings import SearchSettings
+from orchestrator.sweepfile.space import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS
+from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS, Sweep
+from orchestrator.sweepfile.task_checks import metric_names
+
+Schema = dict[str, Any]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+REF = "#/$defs/"
+CUSTOM_TASK = {"type": "string", "pattern": f"^custom/{NAME.pattern}$"}
+ANY_TASK = {"anyOf": [{"enum": [*TASKS]}, CUSTOM_TASK]}
+ANY_TASK_OR_SUITE = {"anyOf": [{"enum": [*SUITES, "custom", *TASKS]}, CUSTOM_TASK]}
+
+
+def sweep_schema() -> Schema:
+    """The schema of a whole sweep file (draft 2020-12)."""
+    whole = _without_titles(Sweep.model_json_schema())
+    definitions, keys = whole.pop("$defs"), whole["properties"]
+    definitions |= {"Task": ANY_TASK, "TaskOrSuite": ANY_TASK_OR_SUITE, **_block_definitions()}
+    for section in (*keys.values(), *definitions["DataSettings"]["properties"].values()):
+        if "$ref" in section:  # pydantic leaves the description with the class
+            section.setdefault("description", definitions[section["$ref"].removeprefix(REF)]["description"])
+    keys["tasks"]["items"] = _ref("TaskOrSuite")
+    keys["task_training"] |= {"propertyNames": _ref("TaskOrSuite"), "additionalProperties": _ref("TrainingSettings")}
+    keys["warm_start"] |= {"propertyNames": _ref("Task"), "additionalProperties": _ref("Task")}
+    keys["objectives"]["propertyNames"] = {"enum": metric_names()}
+    keys["constraints"]["propertyNames"] = {"enum": list(PLANNED_METRICS)}
+    keys["space"]["items"] = _ref("Block")
+    definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
+    definitions["SchedulerSettings"]["allOf"] = _scheduler_keys()
+    definitions["SearchSettings"]["properties"] |= second_names(SearchSettings, "SearchSettings")
+    return {"$schema": DIALECT, "title": "A sweep file"} | whole | {"$defs": definitions}
+
+
+def parameter_blocks() -> dict[type[BaseModel], list[str]]:
+    """Methods by the model of their parameters, in the order of METHODS."""
+    found: dict[type[BaseModel], list[str]] = {}
+    for name, row in METHODS.items():
+        found.setdefault(row.parameters, []).append(name)
+    return found
+
+
+def own_parameters(model: type[BaseModel]) -> dict[str, Schema]:
+    """The schema of each parameter of a method, by its canonical name."""
+    properties: dict[str, Schema] = _without_titles(model.model_json_schema())["properties"]
+    return properties
+
+
+def _block_definitions() -> dict[str, Schema]:
+    """`Block`, which looks at `method`, the block of each parameter model, and the training settings as dimensions."""
+    training = _without_titles(TrainingSettings.model_json_schema())["properties"]
+    definitions: dict[str, Schema] = {
+        "SearchedTraining": {"properties": {key: _searched(one) for key, one in training.items()}}
+    }
+    cases = []
+    for model, names in parameter_blocks().items():
+        title = f"{model.__name__.removesuffix('Parameters')}Block"
+        properties = {"method": {"enum": names}}
+        properties |= {key: _ref(f"SearchedTraining/properties/{key}") for key in training}
+        properties |= {key: _searched(one) for key, one in own_parameters(model).items()} | second_names(model, title)
+        properties |= _block_keys()
+        definitions[title] = {"type": "object", "properties": properties, "additionalProperties": False}
+        chosen = {"properties": {"method": {"enum": names}}, "required": ["method"]}
+        cases.append({"if": chosen, "then": _ref(title)})
+    method = {"description": "The method; it decides which keys the block has.", "enum": list(METHODS)}
+    block = {"type": "object", "required": ["method"], "properties": {"method": method}, "allOf": cases}
+    return {"Block": block} | definitions
+
+
+def _block_keys() -> dict[str, Schema]:
+    """The keys that every block may have beside its dimensions."""
+    settings = {"type": "object", "propertyNames": _ref("TaskOrSuite"), "additionalProperties": _ref("TrainingSettings")}
+    forms: dict[str, Schema] = {
+        "task_training": settings,
+        "warm_start": {"type": "boolean", "default": True},
+        "resources": _ref("Resources"),
+    }
+    return {key: forms[key] | {"description": meaning} for key, meaning in OWN_KEYS.items()}
+
+
+def _searched(value: Schema) -> Schema:
+    """The schema of a dimension: a fixed value, `values`, or a range if the value can be a number."""
+    about = {key: value[key] for key in ("description", "default") if key in value}
+    forms = value.get("anyOf") or [{key: one for key, one in value.items() if key not in about}]
+    item = forms[0] if len(forms) == 1 else {"anyOf": forms}
+    values = {"type": "array", "items": item, "minItems": 1, "maxItems": MAX_VALUES}
+    searched = [*forms, _mapping({"values": values}, ["values"])]
+    number = next((form for form in forms if form.get("type") in ("integer", "number")), None)
+    if number:
+        allowed = [name for name in DISTRIBUTIONS if number["type"] == "number" or name.startswith("int_")]
+        searched.append(_mapping({"min": number, "max": number, "distribution": {"enum": allowed}}, ["min", "max"]))
+    return about | {"anyOf": searched}
+
+
+def _mapping(properties: Mapping[str, Schema], required: list[str]) -> Schema:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _scheduler_keys() -> list[Schema]:
+    """Which keys may stand beside the `name` of each scheduler; `none` is meant where no name is given."""
+    return [
+        {
+            "if": {"properties": {"name": {"const": name}}} | ({} if name == "none" else {"required": ["name"]}),
+            "then": {"propertyNames": {"enum": ["name", *row.settings]}},
+        }
+        for name, row in SCHEDULERS.items()
+    ]
+
+
+def second_names(model: type[BaseModel], place: str) -> dict[str, Schema]:
+    """The further names of the model's fields (`r` for `rank`), each with the schema that its field has at `place`."""
+    found: dict[str, Schema] = {}
+    for name, info in model.model_fields.items():
+        if isinstance(info.validation_alias, AliasChoices):
+            field = _ref(f"{place}/properties/{name}") | {"description": f"Another name of `{name}`."}
+            found |= {str(other): field for other in info.validation_alias.choices if other != name}
+    return found
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": REF + name}
+
+
+def _without_titles(schema: Any) -> Any:
+    """Pydantic's schema without the titles, which only repeat names."""
+    if isinstance(schema, dict):
+        return {key: _without_titles(one) for key, one in schema.items() if not (key == "title" and isinstance(one, str))}
+    return [_without_titles(one) for one in schema] if isinstance(schema, list) else schema
