@@ -139,6 +139,9 @@ def test_every_command_is_run_or_listed_with_its_reason() -> None:
         assigned = re.sub(r"^([A-Z_]+=\S+ )+", "", command)
         listed = listed or any(assigned.startswith(f"{name} ") for name in NOT_RUN)
         assert own_command(command) is not None or listed, f"{document.relative_to(ROOT)}: {command}"
+        if listed:
+            files = [word for word in shlex.split(command) if re.fullmatch(r"[\w/.-]+\.(txt|py|toml|sbatch)", word)]
+            assert [one for one in files if not (ROOT / one).exists()] == [], command
     assert len(given_arguments()) > 20
 
 

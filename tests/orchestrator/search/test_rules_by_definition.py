@@ -1,5 +1,7 @@
-"""The stopping rules against their definitions in docs/search.md, written out over all reports so far: on random curves with
-uneven evaluations."""
+"""The stopping rules against their definitions in docs/search.md and docs/search-rules.md, written out over all reports so far.
+
+The curves are random, with uneven evaluations.
+"""
 
 from __future__ import annotations
 
