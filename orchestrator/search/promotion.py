@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from orchestrator.search.judge import Decision
 from orchestrator.search.rivals import END, Entrant, levels_at
+
+if TYPE_CHECKING:
+    from orchestrator.sweepfile.settings import SchedulerSettings
 
 
 class _Rung:
-    """The configurations that came to one rung: of each, how many rivals it has there, how many of them are better, and how
-    many are its equals and went on. Every arrival brings all of them up to date, so that a long sweep need not count anew."""
+    """The configurations that came to one rung.
+
+    For each: how many rivals it has there, how many of those are better, and how many have the same score and went on. Every
+    arrival updates these counts, so that a long sweep does not count anew.
+    """
 
     def __init__(self, costs: int) -> None:
         self._places: dict[str, int] = {}
@@ -47,7 +55,7 @@ class _Rung:
         return bool(self._may(factor)[self._places[configuration]])
 
     def ready(self, factor: float) -> list[str]:
-        """Those that wait and need not."""
+        """Configurations that wait here and may go on, in the order of their arrival."""
         return [self._names[place] for place in np.flatnonzero(self._may(factor) & ~self._went_on)]
 
     def _may(self, factor: float) -> np.ndarray:
@@ -59,14 +67,14 @@ class _Rung:
 @dataclass
 class Promotion:
     """Successive halving that pauses: a trial goes on from a rung as soon as it is among the best of every `factor` rivals
-    there, and waits until then. Nothing is stopped: rungs fill up, and who waited may be promoted.
+    there, and waits until then. Nothing is stopped: rungs fill up, and a trial that waits may be promoted later.
 
     Rungs lie where `Halving` has them, and one more at the end of every trial: a configuration's trials run one after another,
-    so whether its next one starts is decided in the same way. Of equals only as many go on as of others, the first of them;
-    where all trials at a rung are equal it has told nothing apart, and all go on.
+    so whether its next one starts is decided in the same way. Trials of equal score do not all go on: the first to arrive do,
+    as many as of trials that differ. If all trials at a rung score the same, the rung tells nothing apart, and all go on.
 
-    Which trial of a configuration is next: one on the task whose latest scores differ most from trial to trial, for it says
-    most about the configuration's mean; in the file's order until every task has two scores.
+    The next trial of a configuration is one on the task whose latest scores differ most from trial to trial, because it says
+    most about the configuration's mean; until every task has two scores, it is the first in the file's order.
 
     Sources: Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning (ASHA promotes); Birattari et al. 2002, A
     Racing Algorithm for Configuring Metaheuristics (more tasks and seeds for the promising only).
@@ -80,47 +88,47 @@ class Promotion:
     _level: dict[str, int] = field(default_factory=dict)
     _latest: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
 
-    def report(self, entrant: Entrant, epoch: float, score: float, last: bool = False) -> bool:
-        """Takes in a search score; whether the trial should pause there.
-
-        Args:
-            last: whether it is the trial's last evaluation: nothing to pause then, but its configuration's next trial waits.
-        """
+    def report(self, entrant: Entrant, epoch: float, score: float, last: bool = False) -> Decision:
+        """See `orchestrator.search.judge.Rule`. The last evaluation always pauses: its configuration's next trial waits."""
         epochs = self._epochs.setdefault(entrant.configuration, {})
         if epoch <= epochs.get(entrant.key, -math.inf):
-            return False
+            return Decision.GO_ON
         epochs[entrant.key] = epoch
         self.go_on(entrant.configuration)  # it came further, so it went on
         self._latest.setdefault(entrant.group, {})[entrant.key] = score
         level = END if last else max(levels_at(epoch, self.grace, self.factor), default=None)
         if level is None or level <= self._level.get(entrant.key, -1):
-            return False
+            return Decision.GO_ON
         self._level[entrant.key] = level
         rung = self._rungs.setdefault((entrant.group, level), _Rung(len(entrant.costs)))
         rung.arrive(entrant, score)
         self._standing[entrant.configuration] = rung
         if last or not self.may_go_on(entrant.configuration):
-            return True
+            return Decision.PAUSE
         self.go_on(entrant.configuration)
-        return False
+        return Decision.GO_ON
 
     def may_go_on(self, configuration: str) -> bool:
         """Whether a configuration need not wait: it stands at no rung, or is among the best there."""
         rung = self._standing.get(configuration)
         return rung is None or rung.may_go_on(configuration, self.factor)
 
-    def ready(self) -> list[str]:
-        """Configurations that stand at a rung and may go on."""
-        return [one for rung in self._rungs.values() for one in rung.ready(self.factor)]
-
     def go_on(self, configuration: str) -> None:
         """The configuration goes on from where it stands."""
         if configuration in self._standing:
             self._standing.pop(configuration).go_on(configuration)
 
-    def epochs_of(self, configuration: str) -> dict[str, float]:
-        """How far each of its trials has come that has reported."""
-        return dict(self._epochs.get(configuration, {}))
+    def next_turn(self, waiting: Mapping[str, Sequence[Entrant]]) -> Entrant | None:
+        """See `orchestrator.search.judge.PausingRule`. Of the configurations that may go on, the one that has come furthest;
+        ties go to the one that came to its rung first. A trial that has begun goes before those that have not."""
+        promoted = [one for rung in self._rungs.values() for one in rung.ready(self.factor) if one in waiting]
+        free = [one for one in waiting if one not in self._standing]
+        if not promoted and not free:
+            return None
+        chosen = max([*promoted, *free], key=lambda one: sum(self._epochs.get(one, {}).values()))
+        self.go_on(chosen)
+        begun = self._epochs.get(chosen, {})
+        return next((trial for trial in waiting[chosen] if trial.key in begun), None) or self.next_of(waiting[chosen])
 
     def next_of(self, trials: Sequence[Entrant]) -> Entrant:
         """Of a configuration's trials that have not begun, the one to begin with."""
@@ -139,3 +147,7 @@ class Promotion:
         if not all(known):
             return None
         return fmean(scores.get(one.key, fmean(scores.values())) for one, scores in zip(trials, known, strict=True))
+
+
+def promotion(settings: SchedulerSettings) -> Promotion:
+    return Promotion(settings.grace, settings.factor)

@@ -1,12 +1,11 @@
-"""Trials at a rung compared with their rivals: what every stopping rule is told."""
+"""A trial as stopping rules see it, and its rivals: the trials that it may be compared with."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from orchestrator.plan.trial import TrialSpec
 
@@ -21,7 +20,10 @@ END = 1_000_000
 
 @dataclass(frozen=True)
 class Entrant:
-    """A trial as the rules see it. `group` holds what is comparable at all; every one of `costs` is better when smaller."""
+    """A trial as the rules see it.
+
+    `group` is its task and seed: only trials of equal groups are compared. Every one of `costs` is better when smaller.
+    """
 
     key: str
     configuration: str
@@ -29,13 +31,12 @@ class Entrant:
     costs: tuple[float, ...] = ()
 
     def competes_with(self, costs: tuple[float, ...]) -> bool:
-        """Whether one of such costs may be held against it: none of them is larger than its own."""
+        """Whether a trial of these costs may be held against it: none of them is larger than its own."""
         return all(other <= own for other, own in zip(costs, self.costs, strict=True))
 
 
 class Ranked:
-    """One number of each trial, in order, kept apart by what the trials cost: what a trial is held against, without going
-    through all of them."""
+    """One number of each trial, sorted, one list for each cost: finds the rivals' numbers without going through all trials."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, float] = {}
@@ -50,24 +51,13 @@ class Ranked:
         return True
 
     def rivals(self, entrant: Entrant, others: bool = False) -> list[list[float]]:
-        """The numbers of all that may be held against `entrant`, itself among them or the `others` only, each list in order."""
+        """The numbers of all trials that may be held against `entrant`, as sorted lists; its own is left out with `others`."""
         found = [numbers for costs, numbers in self._by_costs.items() if entrant.competes_with(costs)]
         if not others or entrant.key not in self._numbers:
             return found
         own, mine = self._numbers[entrant.key], self._by_costs[entrant.costs]
         place = bisect_left(mine, own)
         return [mine[:place] + mine[place + 1 :] if numbers is mine else numbers for numbers in found]
-
-
-class Rule(Protocol):
-    """What judges trials by their reports."""
-
-    def report(self, entrant: Entrant, epoch: float, score: float) -> bool:
-        """Takes in a search score (higher is better) at an epoch; whether the trial should stop there.
-
-        A report that is already known changes nothing, so a record may be told again.
-        """
-        ...
 
 
 def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
@@ -86,8 +76,3 @@ def entrant(sweep: Sweep, trial: TrialSpec, configuration: Configuration) -> Ent
         if name in configuration.known
     ]
     return Entrant(trial.key, trial.configuration, (trial.run.task, trial.run.seed), tuple(costs))
-
-
-def judged(score: object) -> bool:
-    """Whether a reported value can be judged by."""
-    return isinstance(score, int | float) and math.isfinite(score)

@@ -1,4 +1,4 @@
-"""Rules that stop or pause a trial, from the search scores reported so far. No Ray: a record can be replayed by them.
+"""Rules that stop a trial, from the search scores reported so far. No Ray: a record can be replayed by them.
 
 One rule for whom a trial is held against, everywhere: only *rivals*, the trials of other configurations on the same task with
 the same seed that cost no more. Cost is whatever of the sweep's objectives is known before training (trainable parameters,
@@ -19,9 +19,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from craft.settings import content_hash
-from orchestrator.search.promotion import Promotion
-from orchestrator.search.rivals import Entrant, Ranked, Rule, levels_at
-from orchestrator.sweepfile.algorithms import imported
+from orchestrator.search.judge import Decision
+from orchestrator.search.rivals import Entrant, Ranked, levels_at
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.settings import SchedulerSettings
@@ -46,7 +45,7 @@ class Halving:
     brackets: int = 1
     _rungs: dict[tuple[tuple[str, int], int, int], tuple[Ranked, Ranked]] = field(default_factory=dict)
 
-    def report(self, entrant: Entrant, epoch: float, score: float) -> bool:
+    def report(self, entrant: Entrant, epoch: float, score: float, last: bool = False) -> Decision:
         bracket = self.bracket(entrant.configuration)
         new = []
         for level in self._levels(bracket, epoch):
@@ -54,7 +53,7 @@ class Halving:
             if reached.add(entrant, score):
                 new.append((reached, went_on))
         if not new:
-            return False
+            return Decision.GO_ON
         for _, went_on in new[:-1]:
             went_on.add(entrant, score)
         reached, went_on = new[-1]
@@ -63,9 +62,9 @@ class Halving:
         better = sum(len(scores) - bisect_right(scores, score) for scores in rivals)
         equals = sum(bisect_right(scores, score) - bisect_left(scores, score) for scores in went_on.rivals(entrant))
         if better and better + equals >= stay:
-            return True
+            return Decision.STOP
         went_on.add(entrant, score)
-        return False
+        return Decision.GO_ON
 
     def bracket(self, configuration: str) -> int:
         """The bracket a configuration belongs to; 0 stops earliest and gets the most."""
@@ -95,13 +94,14 @@ class Median:
     rivals: int = 3
     _fields: dict[tuple[str, int], _Means] = field(default_factory=dict)
 
-    def report(self, entrant: Entrant, epoch: float, score: float) -> bool:
+    def report(self, entrant: Entrant, epoch: float, score: float, last: bool = False) -> Decision:
         means = self._fields.setdefault(entrant.group, _Means())
         best = means.add(entrant, epoch, score)
         if best is None or epoch < self.grace - 1e-9:
-            return False
+            return Decision.GO_ON
         rivals = [numbers for numbers in means.at(epoch).rivals(entrant, others=True) if numbers]
-        return sum(map(len, rivals)) >= self.rivals and _below_median(best, rivals)
+        enough = sum(map(len, rivals)) >= self.rivals
+        return Decision.STOP if enough and _below_median(best, rivals) else Decision.GO_ON
 
 
 @dataclass
@@ -161,13 +161,3 @@ def hyperband(settings: SchedulerSettings) -> Halving:
 
 def median(settings: SchedulerSettings) -> Median:
     return Median(settings.grace, settings.rivals)
-
-
-def promotion(settings: SchedulerSettings) -> Promotion:
-    return Promotion(settings.grace, settings.factor)
-
-
-def rule_of(settings: SchedulerSettings) -> Rule | None:
-    """A new rule of the scheduler that a sweep file names, with its settings; None if that scheduler judges no trial."""
-    place = settings.row.rule
-    return imported(place)(settings) if place else None

@@ -21,10 +21,9 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.search.budget import Watch
-from orchestrator.search.promotion import Promotion
+from orchestrator.search.judge import Decision, Judge
 from orchestrator.search.proposers import propose
 from orchestrator.search.rivals import Entrant, entrant
-from orchestrator.search.stopping import rule_of
 from orchestrator.search.warm_start import planned
 from orchestrator.simulator.curves import Curve, RecordedCurves
 from orchestrator.simulator.yardstick import Yardstick, of_finished, planner_of
@@ -115,11 +114,10 @@ class _Simulation:
         self._plan, self._record, self._free, self._yardstick = plan, record, workers, yardstick
         self._faults, self._chance = faults, chance
         self._proposer = propose(plan, folder)
-        rule = rule_of(plan.sweep.scheduler)
-        self._turns = rule if isinstance(rule, Promotion) else None
-        self._rule = None if isinstance(rule, Promotion) else rule
-        self._paused: dict[str, _Running | None] = {}
-        self._not_begun: dict[str, list[_Running]] = {}
+        self._judge = Judge(plan.sweep.scheduler)
+        # Only where trials pause: each configuration's trials that have not ended, by key; configurations of which one runs.
+        self._left: dict[str, dict[str, _Running]] = {}
+        self._out: set[str] = set()
         self._now, self._order = 0.0, 0
         self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda: self._now)
         self._queue: deque[_Running] = deque()
@@ -127,7 +125,6 @@ class _Simulation:
         self._open: dict[str, list[TrialSpec]] = {}
         self._results: dict[str, TrialResult] = {}
         self._values = SearchValues(plan.sweep.objectives)
-        self._given_up: set[str] = set()
         self._points: list[list[float]] = []
         self._used = 0.0
         self._outcome = Outcome(plan)
@@ -145,8 +142,8 @@ class _Simulation:
             if self._watch.spent is None:
                 self._fill()
         if not self._events and self._watch.spent is None:
-            # What still waits, waits for ever.
-            outcome.stopped += sum((trial is not None) + len(self._not_begun[one]) for one, trial in self._paused.items())
+            # Nothing runs any more, so a trial that waits is never promoted.
+            outcome.stopped += sum(map(len, self._left.values()))
         outcome.seconds, outcome.ended_by = self._now, self._watch.spent
         return outcome
 
@@ -160,48 +157,49 @@ class _Simulation:
         configuration = self._proposer.suggest()
         if configuration is None:
             return False
-        self._open[configuration.id] = self._plan.trials_of(configuration.id)
-        for spec in self._open[configuration.id]:
-            seen_as = entrant(self._plan.sweep, spec, configuration)
-            self._queue.append(_Running(spec, self._record.curve(spec.run), configuration, seen_as))
-        if self._turns is not None:
-            self._not_begun[configuration.id] = [self._queue.pop() for _ in self._open[configuration.id]][::-1]
-            self._begin_next(self._turns, configuration.id)
-        return True
+        specs = self._open[configuration.id] = self._plan.trials_of(configuration.id)
+        seen_as = [entrant(self._plan.sweep, spec, configuration) for spec in specs]
+        trials = [
+            _Running(spec, self._record.curve(spec.run), configuration, one) for spec, one in zip(specs, seen_as, strict=True)
+        ]
+        if self._judge.turns is None:
+            self._queue.extend(trials)
+            return True
+        self._left[configuration.id] = {trial.spec.key: trial for trial in trials}
+        return self._promote()
 
     def _promote(self) -> bool:
-        """Lets one that waits go on, the furthest first."""
-        if self._turns is None:
+        """Lets the waiting trial go on whose turn it is, if there is one."""
+        if self._judge.turns is None:
             return False
-        ready = [one for one in self._turns.ready() if one in self._paused]
-        if not ready:
+        waiting = {
+            one: [trial.entrant for trial in trials.values()] for one, trials in self._left.items() if one not in self._out
+        }
+        chosen = self._judge.turns.next_turn(waiting)
+        if chosen is None:
             return False
-        turns = self._turns
-        chosen = max(ready, key=lambda one: sum(turns.epochs_of(one).values()))
-        turns.go_on(chosen)
-        trial = self._paused.pop(chosen)
-        if trial is None:
-            self._begin_next(turns, chosen)
-        else:
-            self._queue.append(trial)
+        self._out.add(chosen.configuration)
+        self._queue.append(self._left[chosen.configuration][chosen.key])
         return True
 
-    def _begin_next(self, turns: Promotion, configuration: str) -> None:
-        waiting = self._not_begun[configuration]
-        chosen = turns.next_of([trial.entrant for trial in waiting])
-        (trial,) = [trial for trial in waiting if trial.entrant == chosen]
-        waiting.remove(trial)
-        self._queue.append(trial)
-
-    def _pause(self, configuration: Configuration, trial: _Running | None) -> None:
-        """A trial waits, or its configuration's next one does where none is given; the searcher hears what is known."""
-        turns = self._turns
-        if turns is None or not (trial or self._not_begun[configuration.id]):
+    def _pause(self, configuration: Configuration) -> None:
+        """A configuration waits; the searcher hears what is known of it."""
+        self._out.discard(configuration.id)
+        if self._judge.turns is None or configuration.id not in self._left:
             return
-        self._paused[configuration.id] = trial
-        score = turns.so_far([entrant(self._plan.sweep, spec, configuration) for spec in self._open[configuration.id]])
+        score = self._judge.turns.so_far(
+            [entrant(self._plan.sweep, spec, configuration) for spec in self._open[configuration.id]]
+        )
         if score is not None:
             self._proposer.tell_partial(configuration.id, {**configuration.known, "score": score})
+
+    def _release(self, trial: _Running) -> None:
+        """A trial has ended, so that the next one of its configuration may have its turn."""
+        self._out.discard(trial.configuration.id)
+        left = self._left.get(trial.configuration.id, {})
+        left.pop(trial.spec.key, None)
+        if not left:
+            self._left.pop(trial.configuration.id, None)
 
     def _go_on(self, trial: _Running) -> None:
         """A worker works towards the trial's next evaluation."""
@@ -224,34 +222,31 @@ class _Simulation:
             if trial.failures > MAX_FAILURES:
                 self._outcome.failed += 1
                 self._end(trial, TrialResult(trial.spec.key, "failed", error="simulated", retryable=True))
-                self._pause(trial.configuration, None)
             else:
                 self._queue.appendleft(trial)
             return
         epoch, score = trial.curve.evaluations[trial.done]
         trial.done += 1
-        stop = bool(self._rule and self._rule.report(trial.entrant, epoch, score))
-        stop = stop or trial.configuration.id in self._given_up
         last = trial.done == len(trial.curve.evaluations)
-        pause = self._turns is not None and self._turns.report(trial.entrant, epoch, score, last)
+        decision = self._judge.decide(trial.entrant, epoch, score, last)
         if last:
             self._outcome.finished += 1
             self._end(trial, of_finished(trial.spec.key, trial.curve))
-            self._pause(trial.configuration, None)
-        elif pause:
-            self._pause(trial.configuration, trial)
-        elif stop:
+        if decision is Decision.PAUSE:
+            self._pause(trial.configuration)
+        elif last:
+            return
+        elif decision is Decision.STOP:
             self._outcome.stopped += 1
             self._end(trial, TrialResult(trial.spec.key, "stopped", {"search_score": score}))
-            self._give_up(trial.configuration.id)
+            self._spare(trial.configuration.id)
         elif self._chance.random() < self._faults.preemptions:
             self._queue.appendleft(trial)
         else:
             self._go_on(trial)
 
-    def _give_up(self, configuration: str) -> None:
-        """The trials of a stopped configuration that wait are spared, as a real sweep spares them."""
-        self._given_up.add(configuration)
+    def _spare(self, configuration: str) -> None:
+        """Ends the trials of a stopped configuration that wait, as a real sweep does."""
         spared = [trial for trial in self._queue if trial.configuration.id == configuration]
         self._queue = deque(trial for trial in self._queue if trial.configuration.id != configuration)
         for trial in spared:
@@ -262,6 +257,7 @@ class _Simulation:
     def _end(self, trial: _Running, result: TrialResult) -> None:
         self._results[trial.spec.key] = result
         configuration = trial.configuration
+        self._release(trial)
         specs = self._open[configuration.id]
         if any(spec.key not in self._results for spec in specs):
             return

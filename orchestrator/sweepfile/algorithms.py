@@ -47,10 +47,10 @@ class SchedulerRow:
     Attributes:
         title: how people write it.
         rule: where the rule that judges trials is made, as `module:name`, from the file's `scheduler` section;
-            `orchestrator.search.stopping.rule_of` calls it. Empty if it judges none.
+            `orchestrator.search.judge.Judge` calls it. Empty if it judges none.
         settings: the keys that may stand beside `name` in the file's `scheduler` section.
         serves: the searchers that it can run beside; all of them if none is named.
-        pauses: whether its rule is a `orchestrator.search.rivals.PausingRule`: trials wait for their turn and may never get
+        pauses: whether its rule is a `orchestrator.search.judge.PausingRule`: trials wait for their turn and may never get
             one, so nothing that needs all of them to end goes with it.
         population: where the proposer is made, as `module:name`, that takes over from the searcher after the first
             generation; `settings` then has `interval`, the epochs of a generation. Empty if the searcher keeps the lead.
@@ -78,7 +78,7 @@ def imported(place: str) -> Callable[..., Any]:
 
 LISTED = "orchestrator.search.proposers:listed"
 SAMPLERS = "orchestrator.search.samplers"
-RULES = "orchestrator.search.stopping"
+STOPPING = "orchestrator.search.stopping"
 
 SEARCHERS: dict[str, SearcherRow] = {
     "grid": SearcherRow("every combination of the values", LISTED, samples=False),
@@ -122,19 +122,19 @@ SEARCHERS: dict[str, SearcherRow] = {
 SCHEDULERS: dict[str, SchedulerRow] = {
     "none": SchedulerRow("every trial runs to its end"),
     "asha": SchedulerRow(
-        "asynchronous successive halving: at each rung the best of every few go on", f"{RULES}:halving", ("grace", "factor")
+        "asynchronous successive halving: at each rung the best of every few go on", f"{STOPPING}:halving", ("grace", "factor")
     ),
     "hyperband": SchedulerRow(
-        "ASHA in brackets that begin to stop later and later", f"{RULES}:hyperband", ("grace", "factor", "brackets")
+        "ASHA in brackets that begin to stop later and later", f"{STOPPING}:hyperband", ("grace", "factor", "brackets")
     ),
     "promotion": SchedulerRow(
         "ASHA that pauses: at each rung, and between a configuration's trials, the best of every few go on and the others wait",
-        f"{RULES}:promotion",
+        "orchestrator.search.promotion:promotion",
         ("grace", "factor"),
         serves=("grid", "random", "sobol", "tpe", "gp"),
         pauses=True,
     ),
-    "median": SchedulerRow("stops what is below the median of its rivals", f"{RULES}:median", ("grace", "rivals")),
+    "median": SchedulerRow("stops what is below the median of its rivals", f"{STOPPING}:median", ("grace", "rivals")),
     "pbt": SchedulerRow(
         "population based training: the worst go on from the best, with other hyper-parameters",
         settings=("interval", "share"),

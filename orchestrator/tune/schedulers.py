@@ -1,11 +1,10 @@
-"""Where trials come from: proposers suggest configurations, `TrialSource` turns them into the trials that Ray Tune asks for.
+"""What Ray Tune asks after every evaluation of a trial: schedulers around the judge that the simulator asks too.
 
-    proposer  --configuration-->  TrialSource  --its trials on every task with every seed-->  Ray Tune
-        ^                                                                                        |
-        +------ tell(values of the configuration: means over tasks and seeds) <--- all ended ----+
+    Tune  --evaluation-->  Stopping or Pausing  --Judge-->  go on, pause or stop  -->  CONTINUE or STOP
+    TrialSource  --a worker is free-->  Pausing.choose  --rule's next_turn-->  the waiting trial that goes on
 
-A searcher thinks in configurations, Ray in trials; here the one becomes the other. What chooses configurations stands in
-`orchestrator.search.proposers`, the rules that judge trials in `orchestrator.search.stopping`, both without Ray.
+Rules and decisions are in `orchestrator.search`, without Ray. For Tune a trial that pauses has ended: its checkpoint stays, and
+`TrialSource` hands it out again when it is its turn. It then goes on from there, as after a crash.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ import math
 import re
 from collections.abc import Callable, Container, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
-from orchestrator.search.promotion import Promotion
-from orchestrator.search.rivals import Entrant, Rule, entrant, judged
-from orchestrator.search.stopping import rule_of
+from orchestrator.search.judge import Decision, Judge, PausingRule
+from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.tools.journal import read
 
 if TYPE_CHECKING:
@@ -31,24 +29,27 @@ if TYPE_CHECKING:
 
 
 def scheduler_of(plan: Plan, folder: Path | None = None) -> Stopping | None:
-    """What Ray Tune asks after every evaluation of a plan's trials; None lets every trial run to its end."""
-    rule = rule_of(plan.sweep.scheduler)
-    if rule is None:
+    """The scheduler of a plan's trials; None lets every trial run to its end.
+
+    Args:
+        folder: the sweep's; what earlier sessions recorded in its journal is told to the rule first.
+    """
+    if not plan.sweep.scheduler.row.rule:
         return None
-    return Pausing(cast(Promotion, rule), plan, folder) if plan.sweep.scheduler.row.pauses else Stopping(rule, plan, folder)
+    judge = Judge(plan.sweep.scheduler)
+    return Stopping(judge, plan, folder) if judge.turns is None else Pausing(judge, judge.turns, plan, folder)
 
 
 class Stopping(FIFOScheduler):
-    """Asks a rule of `orchestrator.search.stopping` after every evaluation. Trials start in the order in which they come.
+    """Asks a judge after every evaluation. Trials start in the order in which they come.
 
-    What earlier sessions of the sweep recorded in its journal is told to the rule first: a resumed sweep judges as if it had
+    What earlier sessions of the sweep recorded in its journal is told to the judge first: a resumed sweep judges as if it had
     never been stopped.
     """
 
-    def __init__(self, rule: Rule | Promotion, plan: Plan, folder: Path | None = None) -> None:
+    def __init__(self, judge: Judge, plan: Plan, folder: Path | None = None) -> None:
         super().__init__()
-        self._rule, self._plan = rule, plan
-        self._given_up: set[str] = set()
+        self._judge, self._plan = judge, plan
         self.recalled: dict[str, TrialResult] = {}
         """What trials of earlier sessions had last reported, as results of trials that were stopped there."""
         if folder is not None:
@@ -60,20 +61,14 @@ class Stopping(FIFOScheduler):
             return TrialScheduler.CONTINUE
         spec = TrialSpec.from_json(json.loads(trial.config["trial"]))
         last = result["step"] >= result["progress/total_steps"]
-        stop = self._told(spec, result["epoch"], result.get("search_score"), last)
-        if last or not (stop or spec.configuration in self._given_up):
-            return TrialScheduler.CONTINUE
-        self._given_up.add(spec.configuration)
-        return TrialScheduler.STOP
+        decision = self._decide(spec, result, last)
+        return TrialScheduler.CONTINUE if last or decision is Decision.GO_ON else TrialScheduler.STOP
+
+    def _decide(self, spec: TrialSpec, result: dict[str, Any], last: bool) -> Decision:
+        return self._judge.decide(self._entrant(spec), result["epoch"], result.get("search_score"), last)
 
     def _entrant(self, spec: TrialSpec) -> Entrant:
         return entrant(self._plan.sweep, spec, self._plan.configuration(spec.configuration))
-
-    def _told(self, spec: TrialSpec, epoch: float, score: Any, last: bool) -> bool:
-        return judged(score) and self._judge(self._entrant(spec), epoch, score, last)
-
-    def _judge(self, seen_as: Entrant, epoch: float, score: float, last: bool) -> bool:
-        return self._rule.report(seen_as, epoch, score)
 
     def _recall(self, journal: Path) -> None:
         specs = {trial.key: trial for trial in self._plan.trials}
@@ -83,7 +78,7 @@ class Stopping(FIFOScheduler):
                 for row in event.get("rows", ()):
                     if "epoch" in row and "search_score" in row:
                         last = row.get("step", 0) >= total
-                        self._told(specs[event["key"]], row["epoch"], row["search_score"], last)
+                        self._judge.remember(self._entrant(specs[event["key"]]), row["epoch"], row["search_score"], last)
                         metrics = {"search_score": row["search_score"]}
                         self.recalled[event["key"]] = TrialResult(event["key"], "stopped", metrics, steps=row.get("step", 0))
 
@@ -93,40 +88,22 @@ class Stopping(FIFOScheduler):
 
 
 class Pausing(Stopping):
-    """Asks a rule that pauses (`orchestrator.search.promotion.Promotion`).
+    """A scheduler whose judge may pause trials; it also says which waiting trial is next."""
 
-    A trial that pauses ends for Tune, its checkpoint stays, and `TrialSource` hands it out again when it is its turn: then it
-    goes on from there, as after a crash.
-    """
-
-    def __init__(self, rule: Promotion, plan: Plan, folder: Path | None = None) -> None:
-        self._turns = rule
+    def __init__(self, judge: Judge, turns: PausingRule, plan: Plan, folder: Path | None = None) -> None:
+        self._turns = turns
         self._checkpoints: dict[str, int] = {}
         self.on_wait: Callable[[str, float], None] = lambda configuration, score: None
-        """Hears of a configuration that waits now, and its mean search score as far as it is known."""
-        super().__init__(rule, plan, folder)
+        """Called with a configuration that waits from now on, and its mean search score as far as it is known."""
+        super().__init__(judge, plan, folder)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        # Tune would give the second of a name another folder, where nobody looks for its checkpoints, and count from 0 again.
+        # Tune would give the second trial of a name another folder, where nobody looks for its checkpoints, and would number
+        # them from 0 again.
         key = trial.config["key"]
         if key in self._checkpoints:
             trial.relative_logdir = trial.storage.trial_dir_name = trial.custom_dirname
             trial.storage.current_checkpoint_index = self._checkpoints[key]
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        if "progress/total_steps" not in result:
-            return TrialScheduler.CONTINUE
-        spec = TrialSpec.from_json(json.loads(trial.config["trial"]))
-        number = re.fullmatch(r"checkpoint_(\d+)", str(result.get("checkpoint_dir_name")))
-        if number:
-            self._checkpoints[spec.key] = int(number[1])
-        last = result["step"] >= result["progress/total_steps"]
-        pause = self._told(spec, result["epoch"], result.get("search_score"), last)
-        if pause:
-            score = self._turns.so_far([self._entrant(one) for one in self._plan.trials_of(spec.configuration)])
-            if score is not None:
-                self.on_wait(spec.configuration, score)
-        return TrialScheduler.STOP if pause and not last else TrialScheduler.CONTINUE
 
     def choose(self, waiting: Iterable[TrialSpec], busy: Container[str]) -> TrialSpec | None:
         """The trial whose turn it is, which then goes on; None if all must wait.
@@ -134,20 +111,20 @@ class Pausing(Stopping):
         Args:
             busy: configurations of which a trial is out.
         """
-        trials: dict[str, list[TrialSpec]] = {}
-        for spec in waiting:
-            if spec.configuration not in busy and self._turns.may_go_on(spec.configuration):
-                trials.setdefault(spec.configuration, []).append(spec)
-        if not trials:
-            return None
-        chosen = max(trials, key=lambda one: sum(self._turns.epochs_of(one).values()))
-        self._turns.go_on(chosen)
-        begun = self._turns.epochs_of(chosen)
-        halfway = [spec for spec in trials[chosen] if spec.key in begun]
-        if halfway:
-            return halfway[0]
-        seen_as = [self._entrant(one) for one in trials[chosen]]
-        return next(spec for spec in trials[chosen] if spec.key == self._turns.next_of(seen_as).key)
+        specs = {spec.key: spec for spec in waiting if spec.configuration not in busy}
+        entrants: dict[str, list[Entrant]] = {}
+        for spec in specs.values():
+            entrants.setdefault(spec.configuration, []).append(self._entrant(spec))
+        chosen = self._turns.next_turn(entrants)
+        return None if chosen is None else specs[chosen.key]
 
-    def _judge(self, seen_as: Entrant, epoch: float, score: float, last: bool) -> bool:
-        return self._turns.report(seen_as, epoch, score, last)
+    def _decide(self, spec: TrialSpec, result: dict[str, Any], last: bool) -> Decision:
+        number = re.fullmatch(r"checkpoint_(\d+)", str(result.get("checkpoint_dir_name")))
+        if number:
+            self._checkpoints[spec.key] = int(number[1])
+        decision = super()._decide(spec, result, last)
+        if decision is Decision.PAUSE:
+            score = self._turns.so_far([self._entrant(one) for one in self._plan.trials_of(spec.configuration)])
+            if score is not None:
+                self.on_wait(spec.configuration, score)
+        return decision

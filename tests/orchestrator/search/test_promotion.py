@@ -18,6 +18,7 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
 from orchestrator.record.ledger import Ledger
+from orchestrator.search.judge import Decision
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant
 from orchestrator.sweepfile.load import load_sweep
@@ -65,7 +66,7 @@ def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(see
         )
         reports.append(told)
         expected = may_go_on(reports, went, number, factor)
-        assert rule.report(*told) is not expected
+        assert rule.report(*told) is (Decision.GO_ON if expected else Decision.PAUSE)
         if expected:
             went.append(number)
         for place in range(number):
@@ -84,13 +85,17 @@ def test_a_report_that_is_known_changes_nothing() -> None:
     for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)):
         rule.report(one(name), 1.0, score)
     assert not rule.may_go_on("b")
-    assert rule.report(one("b"), 1.0, 9.0) is False  # a worker that goes on from a checkpoint says again what it had said
+    assert (
+        rule.report(one("b"), 1.0, 9.0) is Decision.GO_ON
+    )  # a worker that goes on from a checkpoint says again what it had said
     assert not rule.may_go_on("b")
 
 
 def test_the_end_of_a_trial_is_a_rung_too() -> None:
     rule = Promotion(100.0, 2.0)
-    assert [rule.report(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0))] == [True] * 3
+    assert [rule.report(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0))] == [
+        Decision.PAUSE
+    ] * 3
     assert [rule.may_go_on(name) for name in "abc"] == [True, False, False]
     rule.report(one("d"), 2.0, 0.0, last=True)
     assert [rule.may_go_on(name) for name in "abcd"] == [True, True, False, False]

@@ -12,7 +12,8 @@ from statistics import fmean, median
 
 import pytest
 
-from orchestrator.search.rivals import Entrant, Rule
+from orchestrator.search.judge import Decision, Rule
+from orchestrator.search.rivals import Entrant
 from orchestrator.search.stopping import Halving, Median
 
 Report = tuple[Entrant, float, float]
@@ -74,7 +75,7 @@ def judge(
         entrant = draw.choice(list(left))
         epoch, score = left[entrant].pop(0)
         reports.append((entrant, epoch, score))
-        stop = rule.report(entrant, epoch, score)
+        stop = rule.report(entrant, epoch, score) is Decision.STOP
         yield stop, reports
         if stop or not left[entrant]:
             del left[entrant]
