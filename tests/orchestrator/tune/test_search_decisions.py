@@ -4,7 +4,6 @@ would tell it, and both must answer as the simulator did."""
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,7 +164,7 @@ def test_a_score_that_is_no_number_is_passed_over(tmp_path: Path) -> None:
 
 def test_what_the_journal_recalls_stops_nothing_by_itself(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, SCHEDULERS[0])
-    side, resumed = TuneSide(plan), TuneSide(replace(plan))
+    side, resumed = TuneSide(plan), TuneSide(plan)
     keys = [key for _ in range(9) if (key := side.start())]
     entrants = [resumed.scheduler._entrant(side.specs[key]) for key in keys]
     for place, (key, one) in enumerate(zip(keys, entrants, strict=True)):
