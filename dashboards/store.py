@@ -1,16 +1,13 @@
 """Reads sweeps out of MLflow: the one place of this package that talks to it.
 
-A `Store` stands for a tracking URI, a `Feed` for one sweep in it. The first `Feed.refresh()` reads everything, page by page and
-configurations first, so that a page has something to draw while thousands of trials are still on their way. Later ones
-ask only for what can have changed (runs that are going, that started or ended since the last look) and now and then for
-everything, because a tracker that catches up after an outage writes runs with old times. What the store returns is reduced at
+A `Store` stands for a tracking URI and hands out a `Feed` for each sweep in it. Everything that the store returns is reduced at
 once to plain `RunRow`s; `frames.py` makes tables of them.
 
-An SQLite store is read from its file (`store_file.py`), which is thirty times faster than MLflow's API and tells for nothing
-that nobody has written since; every other store through MLflow's client. `Store.mlflow_seconds` adds up the time spent inside
+An SQLite store is read from its file (`store_file.py`): that is thirty times faster than MLflow's API, and an unchanged file
+needs no query at all. Every other store is read through MLflow's client. `Store.mlflow_seconds` adds up the time spent inside
 MLflow, so that a benchmark can tell it apart.
 
-Metric histories are heavy and asked for by one panel only: `Store.curves` keeps those of runs that have ended.
+Metric histories are heavy and one panel alone asks for them: `Store.curves` keeps those of runs that have ended.
 """
 
 from __future__ import annotations
@@ -19,13 +16,14 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from craft.words import nearest, redact
-from dashboards.frames import NAN, Frames, RunRow, build_frames
+from dashboards.feed import Feed
+from dashboards.frames import NAN, RunRow
 from dashboards.store_file import StoreFile, Wanted
 
 if TYPE_CHECKING:
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 PAGE = 500  # runs in one answer: MLflow takes about 3 ms a run, so a page shows its first points after some 1.5 s
-OVERLAP_MS = 10_000  # how far before the last seen start or end a look begins: writers' clocks differ a little
-FULL_EVERY_S = 60.0
 
 
 class DashboardError(ValueError):
@@ -51,94 +47,6 @@ class SweepEntry:
     run_id: str
     status: str
     started: int | None
-    ended: int | None
-
-
-@dataclass
-class Feed:
-    """One sweep's runs, kept up to date. `revision` grows whenever something that a page shows has changed.
-
-    Until the first look is over `complete` is False and the tables hold what has been read so far.
-    """
-
-    store: Store
-    name: str
-    experiment_id: str
-    revision: int = 0
-    complete: bool = False
-    _rows: dict[str, RunRow] = field(default_factory=dict)
-    _frames: Frames | None = None
-    _last_full: float = 0.0
-    _full_cost: float = 0.0
-    _version: int | None = None
-    _reading: threading.Lock = field(default_factory=threading.Lock)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def refresh(self, *, full: bool = False) -> bool:
-        """Looks for changes and returns whether there were any. The first look reads everything."""
-        with self._reading:
-            version = self.store.version()
-            if version is not None and version == self._version and not full:
-                return False
-            # a full look may never take more than a twentieth of the time
-            least = FULL_EVERY_S if version is None else 0.0
-            due = time.monotonic() - self._last_full > max(least, 20 * self._full_cost)
-            if not (full or due) and self.complete:
-                self._version = None  # a full look is still to come, even if nobody writes any more
-                return self._take(self.store.search(self.experiment_id, self._changeable()))
-            began = time.monotonic()
-            before = self.revision
-            seen: set[str] = set()
-            # the sweep's own run and its configurations first: the front needs no more, and they are few
-            for kind in ("sweep", "configuration", "trial"):
-                for page in self.store.pages(self.experiment_id, Wanted(kind=kind)):
-                    seen.update(row.run_id for row in page)
-                    self._take(page)
-            self._forget(seen)
-            self._last_full, self._full_cost, self._version = time.monotonic(), time.monotonic() - began, version
-            if not self.complete:
-                self.complete = True
-                self.revision += 1
-            return self.revision != before
-
-    def _take(self, rows: Iterable[RunRow]) -> bool:
-        with self._lock:
-            changed = {row.run_id: row for row in rows if self._rows.get(row.run_id) != row}
-            if changed:
-                self._rows.update(changed)
-                self._frames = None
-                self.revision += 1
-            return bool(changed)
-
-    def _forget(self, seen: set[str]) -> None:
-        """Drops runs that were deleted in MLflow."""
-        with self._lock:
-            gone = self._rows.keys() - seen
-            if gone:
-                self._rows = {run_id: row for run_id, row in self._rows.items() if run_id in seen}
-                self._frames = None
-                self.revision += 1
-
-    @property
-    def readable(self) -> bool:
-        """Whether there is something to show: configurations, or the whole sweep where it has none."""
-        return self.complete or any(row.tags.get("craft.kind") == "configuration" for row in list(self._rows.values()))
-
-    def _changeable(self) -> Wanted:
-        started = max((row.started or 0 for row in self._rows.values()), default=0) - OVERLAP_MS
-        ended = max((row.ended or 0 for row in self._rows.values()), default=0) - OVERLAP_MS
-        return Wanted(running=True, started_since=started, ended_since=ended)
-
-    def frames(self) -> Frames:
-        """The sweep's tables as of the last look; built once a revision."""
-        return self.snapshot()[1]
-
-    def snapshot(self) -> tuple[int, Frames]:
-        """The revision and the tables that belong to it."""
-        with self._lock:
-            if self._frames is None:
-                self._frames = build_frames(self.name, self.experiment_id, self._rows.values())
-            return self.revision, self._frames
 
 
 class Store:
@@ -238,7 +146,7 @@ class Store:
         for row in sorted(rows, key=lambda row: row.started or 0):
             name = experiments[row.experiment_id]
             status = row.tags.get("craft.status") or row.status.lower()
-            newest[name] = SweepEntry(name, row.experiment_id, row.run_id, status, row.started, row.ended)
+            newest[name] = SweepEntry(name, row.experiment_id, row.run_id, status, row.started)
         return sorted(newest.values(), key=lambda entry: -(entry.started or 0))
 
     def feed(self, name: str) -> Feed:

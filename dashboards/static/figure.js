@@ -105,14 +105,14 @@ Craft.Figure = class {
     const palette = Craft.palette();
     const figure = Craft.resolve(spec.figure, spec.values, this.chosen, palette);
     const width = this.holder.clientWidth;
-    const data = figure.data.filter(trace => trace.showlegend !== undefined || this.worthLegend(trace));
-    for (const trace of data) this.dress(trace, palette);
+    const data = figure.data;
+    for (const trace of data) this.dress(trace);
     this.data = data;
     const layout = Craft.layout(figure.layout || {}, palette, width, this.wide);
     // other axes mean another picture: a zoom of the old one would be nonsense there
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
     if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data), layout.uirevision);
-    layout.showlegend = figure.layout && "showlegend" in figure.layout ? figure.layout.showlegend : data.filter(trace => trace.showlegend !== false).length > 1;
+    layout.showlegend = data.filter(trace => trace.showlegend !== false).length > 1;
     const config = {
       displaylogo: false, responsive: true, scrollZoom: false, plotlyServerURL: "", doubleClickDelay: 350,
       modeBarButtons: [["zoom2d", "pan2d", "select2d", "lasso2d"], ["resetScale2d", "toImage"]],
@@ -136,13 +136,9 @@ Craft.Figure = class {
     return wanted;
   }
 
-  worthLegend(trace) {
+  dress(trace) {
     // a kind of mark that does not occur (no trial stopped) needs no entry in the legend
     if (trace.x && trace.x.length === 0) trace.showlegend = false;
-    return true;
-  }
-
-  dress(trace, palette) {
     if (trace.error_y && !(trace.error_y.array || []).some(value => value !== null)) delete trace.error_y;
     if (trace.customdata && trace.type !== "heatmap") trace.hoverinfo = "none";
     if (trace.mode && trace.mode.includes("text") && this.holder.clientWidth < 520) trace.mode = "markers";

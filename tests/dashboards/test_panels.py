@@ -309,7 +309,7 @@ def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(
     store = store_at("ranks", [sweep_run("ranks"), *runs, *broken])
     feed = store.feed("ranks")
     feed.refresh()
-    plain = curves_data(make_view([feed.frames()], published_rows(), curves=store.curves))
+    plain = curves_data(make_view([feed.snapshot()[1]], published_rows(), curves=store.curves))
     assert (plain["left_out"], plain["bare"]) == (0, 1)
     lines = plain["lines"]["search_score"]
     found = {line["seed"]: (line["state"], line["steps"], line["values"]) for line in lines}

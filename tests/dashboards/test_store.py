@@ -38,7 +38,7 @@ def frames(store_at: Callable[..., Store]) -> Frames:
     runs += configuration("dddddddddd", scores={"mrpc": [1.0]}, states={("mrpc", 0): "failed"}, summarize=False)
     feed = store_at("ranks", [sweep_run("ranks", planned=9), *runs]).feed("ranks")
     assert feed.refresh()
-    return feed.frames()
+    return feed.snapshot()[1]
 
 
 def test_a_summarized_configuration_is_what_the_tracker_wrote(frames: Frames) -> None:
@@ -95,23 +95,23 @@ def test_refresh_sees_new_changed_and_deleted_runs(store_at: Callable[..., Store
     client, feed = MlflowClient(store.uri), store.feed("ranks")
     feed.refresh()
     assert not feed.refresh(), "nothing has changed"
-    running = feed.frames().trials.query("state == 'running'")["run_id"].item()
+    running = feed.snapshot()[1].trials.query("state == 'running'")["run_id"].item()
 
     client.log_metric(running, "search_score", 99.0, step=3)
     assert feed.refresh()
-    assert feed.frames().trials.set_index("run_id").loc[running, "m.search_score"] == 99.0
+    assert feed.snapshot()[1].trials.set_index("run_id").loc[running, "m.search_score"] == 99.0
 
     client.set_tag(running, "craft.status", "finished")
     client.set_terminated(running)
     late = write_sweep(client, "ranks", configuration("bbbbbbbbbb", at=START - 10**7, scores={"toy": [70.0]}))
     assert feed.refresh()
-    assert feed.frames().trials.set_index("run_id").loc[running, "state"] == "finished"
+    assert feed.snapshot()[1].trials.set_index("run_id").loc[running, "state"] == "finished"
 
     # what an outage held back arrives with its old times: the next full look finds it, and what was deleted goes
     client.delete_run(late[0])
     feed.refresh(full=True)
-    assert len(feed.frames().configurations) == 2
-    assert late[0] not in set(feed.frames().trials["run_id"])
+    assert len(feed.snapshot()[1].configurations) == 2
+    assert late[0] not in set(feed.snapshot()[1].trials["run_id"])
 
 
 def test_both_ways_of_writing_read_the_same(store_at: Callable[..., Store], tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_both_ways_of_writing_read_the_same(store_at: Callable[..., Store], tmp_
     for name in ("one", "two"):
         feed = store.feed(name)
         feed.refresh()
-        frames = feed.frames()
+        frames = feed.snapshot()[1]
         drop = ["run_id", "experiment_id", "sweep"]
         tables.append((frames.configurations.drop(columns=drop), frames.trials.drop(columns=["run_id", "sweep"])))
     for ours, theirs in zip(*tables, strict=True):
@@ -136,7 +136,7 @@ def test_curves_come_by_step_and_are_asked_for_once(store_at: Callable[..., Stor
     store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
     feed = store.feed("ranks")
     feed.refresh()
-    run = feed.frames().trials["run_id"].item()
+    run = feed.snapshot()[1].trials["run_id"].item()
     assert store.curves([(run, 1)], "search_score") == {run: [(0, 74.0), (1, 78.0), (2, 80.0)]}
     MlflowClient(store.uri).log_metric(run, "search_score", 82.0, step=3)
     assert len(store.curves([(run, 1)], "search_score")[run]) == 3, "the marker says that nothing has changed"

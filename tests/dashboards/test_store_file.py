@@ -84,9 +84,9 @@ def test_nothing_is_asked_of_a_file_that_nobody_has_written_to(both: tuple[Store
     direct.search = lambda experiment, wanted: read.append(wanted) or search(experiment, wanted)  # type: ignore[method-assign, func-returns-value]
     assert not feed.refresh()
     assert read == []
-    MlflowClient(direct.uri).set_tag(feed.frames().trials["run_id"].iloc[0], "craft.label", "another")
+    MlflowClient(direct.uri).set_tag(feed.snapshot()[1].trials["run_id"].iloc[0], "craft.label", "another")
     assert feed.refresh(full=True)
-    assert "another" in set(feed.frames().trials["label"])
+    assert "another" in set(feed.snapshot()[1].trials["label"])
 
 
 def test_tables_that_are_not_mlflows_are_left_to_mlflow(tmp_path: Path) -> None:
