@@ -2,15 +2,15 @@
 
     driver  --Tracker-->  journal.jsonl (on disk, fsynced)  --Shipper thread-->  MlflowWriter  -->  MLflow
 
-Every call of `Tracker` returns at once: it appends to the sweep's journal. One thread ships the journal, in order, to the
-tracking store in batches, and moves a cursor when the store has taken them. While a server is slow, restarts or is gone, events
-wait in the journal; after a crash of the driver, the next start of the sweep goes on where the cursor stands, and
+Every call of `Tracker` appends to the sweep's journal and returns at once. One thread ships the journal in batches, in order,
+and moves a cursor when the store has taken a batch. While a server is slow, restarts or is gone, events wait in the journal.
+After a crash of the driver, the next session goes on where the cursor stands. This command ships the rest without running
+anything:
 
     python -m orchestrator.tracking replay runs/NAME [--tracking-uri URI]
 
-ships what is left without running anything. Everything shipped is idempotent (see `orchestrator.record.mlflow_writer`), so
-each run, metric and artifact is there once however often it was sent. The journal is also the identity of the sweep in the
-store: its first line names a `sweep_id`, and every run of the sweep carries it as a tag.
+Sending an event twice is harmless (`orchestrator.record.mlflow_writer`): each run, metric and artifact is in the store once.
+The first line of the journal names a `sweep_id`. Every run of the sweep carries it as a tag.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from orchestrator.tools.journal import JournalBusy, read
 
 
 def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
-    """Ship what a sweep's journal still holds, and mark runs that nothing is running any more as killed.
+    """Ships the rest of a sweep's journal, and marks runs that nothing is running any more as killed.
 
     Returns:
-        How many events could not be shipped in `timeout_s` seconds.
+        The number of events that could not be shipped in `timeout_s` seconds.
 
     Raises:
-        TrackingError: there is no journal there, or its store must be named because the journal keeps no passwords.
+        TrackingError: `folder` has no journal, or `uri` is needed because the journal keeps no passwords.
     """
     journal = SweepFolder(folder).journal
     opened = next((event for event, _ in read(journal)), None)
@@ -45,11 +45,7 @@ def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
     if "***@" in target:
         raise TrackingError(f"the journal keeps no passwords ({target}); give --tracking-uri with the whole address")
     tracker = Tracker(target, opened["sweep"], folder)
-    if tracker._open_trials:
-        tracker.sweep_ended("interrupted", {})
-    else:
-        # Something must be written for the shipper to look whether the store still has the record.
-        tracker._write({"kind": "replayed"})
+    tracker.replayed()
     return tracker.close(timeout_s)
 
 

@@ -1,7 +1,7 @@
-"""Files into a run's artifacts, checked after they arrived: same names, same sizes, same SHA-256.
+"""Uploads files to a run's artifacts, and checks that they arrived: same names, same sizes, same SHA-256.
 
-An upload that is already there is left alone, so repeating one is cheap. Text files that people write (the sweep file, the
-manifest) are stored without the passwords that a tracking URI in them may hold.
+Files that are in the store are not uploaded again, so repeating an upload is cheap. Passwords are removed from text files (the
+sweep file, the manifest) first, because a tracking URI may hold one.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 TEXT = (".yaml", ".yml", ".json", ".md", ".txt", ".log")
 DOWNLOAD_LIMIT = 256 * 1024 * 1024
-"""Above this many bytes an upload to a remote store is checked by names and sizes alone."""
+"""An upload of more bytes than this to a remote store is checked by names and sizes only."""
 
 
 class ArtifactDiffers(OSError):
-    """What the store holds after an upload is not what was sent."""
+    """The store holds something else than was sent."""
 
 
 def store_path(client: MlflowClient, run_id: str, artifact_uri: str, path: Path, to: str) -> str:
-    """Upload a file, or a folder's content, to the folder `to` ("" is the root) of a run's artifacts, and check it there.
+    """Uploads a file, or a folder's content, to the folder `to` ("" is the root) of a run's artifacts, and checks it there.
 
     Returns:
         SHA-256 over the names and contents.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        ArtifactDiffers: the store holds something else than what was sent.
+        ArtifactDiffers: the store holds something else than was sent.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} is gone, so it cannot be stored as an artifact")
@@ -50,7 +50,7 @@ def store_path(client: MlflowClient, run_id: str, artifact_uri: str, path: Path,
 
 
 def store_json(client: MlflowClient, run_id: str, content: Any, name: str) -> None:
-    """Store plain data (or ready text) as the artifact `name`, redacted."""
+    """Stores plain data, or text as it is, as the artifact `name`, without passwords."""
     text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False, default=str)
     client.log_text(
         run_id, redact(text) if isinstance(content, str) else json.dumps(redacted(json.loads(text)), indent=2), name
@@ -71,7 +71,7 @@ def _store(client: MlflowClient, run_id: str, artifact_uri: str, path: Path, to:
 
 
 def _holds(client: MlflowClient, run_id: str, artifact_uri: str, files: dict[str, Path], sums: dict[str, str], to: str) -> bool:
-    """Whether the store has every file with its size and, where that is affordable, its checksum."""
+    """Whether the store has every file with its size and, up to DOWNLOAD_LIMIT bytes, with its checksum."""
     local = _local_folder(artifact_uri)
     if local is not None:
         there = {name: local / to / name for name in files}
@@ -96,7 +96,7 @@ def _listed(client: MlflowClient, run_id: str, to: str) -> dict[str, int]:
     while folders:
         for entry in client.list_artifacts(run_id, folders.pop() or None):
             if entry.is_dir:
-                # At the root only the files themselves are of interest: folders there are other artifacts.
+                # Folders at the root are other artifacts.
                 folders += [entry.path] if to else []
             else:
                 sizes[entry.path] = int(entry.file_size or 0)

@@ -1,13 +1,12 @@
 """Checkpoints of trials on the sweep's storage: found by the trial's key, and checked before they are trusted.
 
-Every attempt of a sweep (a start of its driver) keeps its trials' checkpoints apart:
+Every attempt keeps the checkpoints of its trials in a folder of its own:
 
-    STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state, or at the end adapter/, predictions and result.json
-                                               and always evaluations.json, what the trial has reported so far
+    STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state; at the end adapter/, predictions and result.json;
+                                               always evaluations.json, with all reports of the trial so far
 
-Each is sealed by its manifest (`craft.trainer.checkpoint`). Storage is a folder or anything pyarrow opens by URI (`s3://`,
-`gs://`). A copy cut short by a crash, a full disk or a flipped bit breaks the seal, and the checkpoint before it is taken
-instead.
+Each is sealed by its manifest (`craft.trainer.checkpoint`). Storage is a folder, or a URI that pyarrow opens (`s3://`,
+`gs://`). A crash, a full disk or a flipped bit breaks the seal of a copy; then the checkpoint before it is taken.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Stored:
     number: int
 
     def fetch(self, directory: Path) -> Path:
-        """A local folder with its content: itself where storage is this machine's disk, a copy in `directory` elsewhere."""
+        """A local folder with its content: a copy in `directory`, unless storage is on this machine's disk."""
         if isinstance(self.filesystem, fs.LocalFileSystem):
             return Path(self.path)
         _copy(self.filesystem, self.path, directory)
@@ -61,10 +60,10 @@ def stored_checkpoints(storage: str, key: str) -> list[Stored]:
 
 
 def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, int]:
-    """The newest checkpoint of a trial that is whole, as a local folder, and how many newer ones had to be passed over.
+    """The newest whole checkpoint of a trial as a local folder, and the number of newer ones that are broken.
 
     Args:
-        directory: where copies go if storage is not on this machine's disk.
+        directory: gets copies if storage is not on this machine's disk.
     """
     broken = 0
     for stored in stored_checkpoints(storage, key):
@@ -80,14 +79,14 @@ def newest_whole(storage: str, key: str, directory: Path) -> tuple[Path | None, 
 
 
 def attempts(storage: str) -> list[int]:
-    """Numbers of the attempts that storage knows, ascending."""
+    """Numbers of the attempts that have a folder on storage, ascending."""
     filesystem, root = open_storage(storage)
     matches = (re.fullmatch(r"attempt-(\d+)", posixpath.basename(info.path)) for info in _folders(filesystem, root))
     return sorted(int(match[1]) for match in matches if match)
 
 
 def within(storage: str, *parts: str) -> str:
-    """A place inside a storage folder or URI; what a URI says of its server (`?endpoint_override=…`) stays at its end."""
+    """A place inside a storage folder or URI. The server part of a URI (`?endpoint_override=…`) stays at its end."""
     place, mark, server = _cut(storage)
     return posixpath.join(place, *parts) + mark + server
 
@@ -106,11 +105,11 @@ def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
     """The file system of a storage folder or URI, and the path there.
 
     Raises:
-        ValueError: no such kind of storage; or one with a password in it, which logs and results would show.
+        ValueError: the kind of storage is unknown, or the address holds a password, which logs and results would show.
     """
     if "@" in storage.partition("://")[2].partition("/")[0]:
         raise ValueError(
-            "storage: keys do not belong into its address; give them by the environment (AWS_ACCESS_KEY_ID, "
+            "storage: keys do not belong in its address; give them in the environment (AWS_ACCESS_KEY_ID, "
             "AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS) of every machine, and s3://bucket/path here"
         )
     try:
@@ -122,7 +121,7 @@ def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
 
 
 def check_writable(storage: str) -> None:
-    """Writes a small file to storage and takes it away again.
+    """Writes a small file to storage and removes it.
 
     Raises:
         ValueError: storage cannot be opened or written.
@@ -141,11 +140,11 @@ def check_writable(storage: str) -> None:
 
 
 def local_adapter(storage: str, stored: str, home: Path) -> Path:
-    """A finished trial's adapter as a local folder, its answers (if it has any) beside it.
+    """A finished trial's adapter as a local folder, with its predictions, if it has any, beside it.
 
     Args:
         stored: the adapter's path on `storage`.
-        home: gets copies, unless storage is this machine's disk.
+        home: gets copies if storage is not on this machine's disk.
     """
     filesystem, root = open_storage(storage)
     path = posixpath.join(root, stored)
@@ -159,13 +158,13 @@ def local_adapter(storage: str, stored: str, home: Path) -> Path:
 
 
 def stored_result(checkpoint: Path) -> dict[str, Any] | None:
-    """The result that a finished trial left in its last checkpoint, if this is one."""
+    """The result in a finished trial's last checkpoint; None in any other checkpoint."""
     path = checkpoint / RESULT_FILE
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:
-    """What the trial had reported when it stored this checkpoint, in order: a driver that died may never have heard of it."""
+    """The trial's reports up to this checkpoint, in order. A driver that died may not have heard of them."""
     path = checkpoint / EVALUATIONS_FILE
     return json.loads(path.read_text()) if path.exists() else []
 
@@ -173,15 +172,15 @@ def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:
 def _check_result(checkpoint: Path, key: str) -> None:
     """
     Raises:
-        CheckpointCorrupt: there is a result, and it is none, or another trial's.
+        CheckpointCorrupt: the result cannot be read, or belongs to another trial.
     """
     try:
         found = stored_result(checkpoint)
         wrong = found is not None and TrialResult.from_json(found).key != key
     except (ValueError, TypeError) as error:
-        raise CheckpointCorrupt(f"checkpoint {checkpoint}: {RESULT_FILE} is no trial's result") from error
+        raise CheckpointCorrupt(f"checkpoint {checkpoint}: {RESULT_FILE} holds no trial's result") from error
     if wrong:
-        raise CheckpointCorrupt(f"checkpoint {checkpoint}: {RESULT_FILE} is that of another trial")
+        raise CheckpointCorrupt(f"checkpoint {checkpoint}: {RESULT_FILE} belongs to another trial")
 
 
 def _copy(filesystem: fs.FileSystem, path: str, folder: Path) -> None:

@@ -1,9 +1,8 @@
-"""The ledger of a sweep: which trials have ended, and how. The one thing a resume trusts.
+"""The ledger of a sweep: which trials have ended, and how. A resume trusts nothing else.
 
-One line a result in `ledger.jsonl`, on the disk before anything else hears of it, so that whatever happens to the process, the
-machine or the tracking store, a trial in the ledger never runs again. It is a journal (`orchestrator.tools.journal`), with its
-manners: a line torn by a crash is as if never written. One sweep folder has one driver at a time: `one_driver` holds the lock
-and says who has it.
+Each result is one line in `ledger.jsonl`, on the disk before anything else hears of it: whatever happens to the process, the
+machine or the tracking store, a trial in the ledger never runs again. The file is a journal (`orchestrator.tools.journal`), so
+readers never see a line that a crash cut short. `orchestrator.record.lock` keeps a second writer away.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from orchestrator.tools.journal import Journal, read
 
 
 class Ledger:
-    """Results of trials in `folder/ledger.jsonl`; the last line of a key is the one that holds."""
+    """Results of trials in `folder/ledger.jsonl`; the last line of a key counts."""
 
     def __init__(self, folder: Path) -> None:
         self.path = SweepFolder(folder).ledger
         self._journal: Journal | None = None
 
     def results(self) -> dict[str, TrialResult]:
-        """The latest result of every trial that ever ended, by key.
+        """The latest result of every trial that has ended, by key.
 
         Raises:
-            ValueError: a line is whole but no trial's result: the file was edited, or written by another version.
+            ValueError: a whole line holds no trial's result: somebody edited the file, or another version wrote it.
         """
         results: dict[str, TrialResult] = {}
         for event, offset in read(self.path):
@@ -41,14 +40,14 @@ class Ledger:
         return results
 
     def finished(self) -> dict[str, TrialResult]:
-        """Those with nothing left to run: finished, stopped early, or failed by their own fault."""
+        """The results of trials with nothing left to run: finished, stopped early, or failed by their own fault."""
         return {key: result for key, result in self.results().items() if result.settled}
 
     def add(self, result: TrialResult) -> None:
         """Writes a result; returns when the disk has it.
 
         Raises:
-            OSError: the disk did not take it (full, read-only); the file is then as it was before.
+            OSError: the disk refuses (full, read-only); the file is then as it was before.
         """
         if self._journal is None:
             self._journal = Journal(self.path)

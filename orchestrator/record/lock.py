@@ -1,4 +1,4 @@
-"""One driver a sweep folder: a second one is refused, with the name of the first."""
+"""A sweep's folder has one driver at a time: a second one is refused, and the message names the first."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class FolderInUse(ValueError):
 
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:
-    """Holds the sweep's folder for this process; inside another one of the same folder it changes nothing.
+    """Holds the sweep's folder for this process. Nested calls for one folder hold it once.
 
     Raises:
         FolderInUse: another process holds it; the message names it.
     """
     folder = folder.absolute()
-    # By process: a forked child has this table too, but not the lock.
+    # The key names the process because a forked child inherits this table but not the lock.
     held = (os.getpid(), folder)
     if held in _held:
         yield

@@ -1,7 +1,7 @@
-"""What a sweep's numbers came from: versions, source state, hardware, seeds, data and the effective sweep, as plain data.
+"""The manifest of a sweep: versions, source state, hardware, seeds, data and the effective sweep, as plain data.
 
-Stored once as `manifest.json` with the sweep's run. It holds facts only, nothing secret (URIs go without their passwords) and
-nothing that costs time: no torch is imported to ask for a GPU.
+It is stored as `manifest.json` with the sweep's run. It holds no passwords. Making it is quick: it asks for GPUs without
+importing torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def make_manifest(
     Args:
         sweep: the effective sweep file, as plain data.
         seeds: the trials' seeds.
-        data: fingerprints of the data, by task, as far as they are known.
+        data: fingerprints of the data by task, as far as they are known.
     """
     content = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -51,7 +51,7 @@ def make_manifest(
 
 
 def source_state(folder: Path) -> dict[str, Any]:
-    """The git commit `folder` is at and whether files differ from it; empty where it is no git checkout."""
+    """The git commit of `folder` and the files that differ from it; empty if the folder is no git checkout."""
     commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
     if commit is None:
         return {}
@@ -60,7 +60,7 @@ def source_state(folder: Path) -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, memory and GPUs of the machine the sweep is started from."""
+    """Processor, memory and GPUs of the machine that the driver runs on."""
     facts: dict[str, Any] = {"machine": platform.machine(), "processor": _processor(), "cpus": _cpus()}
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

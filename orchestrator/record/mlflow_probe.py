@@ -1,4 +1,4 @@
-"""Whether a tracking store takes what a sweep will write: a throw-away run with a metric and an artifact, deleted again."""
+"""Tries whether a tracking store takes what a sweep writes: a run with a metric and an artifact, which is deleted again."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def probe(uri: str) -> str:
     """Writes to the store at `uri` and reads it back; returns where artifacts go, for people.
 
     Raises:
-        MlflowException, OSError: it does not answer, or refuses the write.
+        MlflowException, OSError: the store does not answer, or refuses the write.
     """
     quiet_mlflow()
     client = mlflow.MlflowClient(uri)
     if not uri.startswith("http"):
         return _write(client, "0", artifact=False)
-    # A server with users lets each of them write only into experiments of their own, as a sweep's is.
+    # A server with users may let each of them write only to their own experiments. A sweep makes its own too.
     experiment = client.create_experiment(f"doctor-{uuid.uuid4().hex}")
     try:
         return _write(client, experiment, artifact=True)

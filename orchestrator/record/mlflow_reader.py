@@ -1,7 +1,7 @@
-"""A recorded sweep out of MLflow: its file, its trials and their adapters, as `orchestrator.record.mlflow_writer` wrote them.
+"""Reads a recorded sweep from MLflow: its file, its trials and their adapters, as `record.mlflow_writer` wrote them.
 
-Read whole and once, for commands that look back; the dashboards have their own reader, which follows a running sweep. Where a
-sweep was run twice under one name (two folders, one store), the newest is meant.
+Commands that look back read a sweep whole and once; the dashboards have their own reader, which follows a running sweep. If a
+store has two sweeps of one name (two folders, one store), the newer one is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COUNTS = {field.name for field in fields(Counts)}
 FACT = "craft.fact."
 OF_TRAINING = {"seconds", "epoch", "train_loss", "learning_rate", "best_search_score"}
-"""Metrics of a run that are no result of it."""
+"""Metrics that describe a run's training and are not part of its result."""
 STATUSES = ("finished", "failed", "stopped", "interrupted")
 
 
@@ -51,7 +51,7 @@ class StoreReader:
     def __init__(self, uri: str) -> None:
         file = sqlite_file(uri)
         if file is not None and not file.is_file():
-            # MLflow would make an empty store there and say that all is well.
+            # MLflow would make an empty store there without a word.
             raise TrackingError(
                 f"there is no tracking store at {file}; say where it is by --tracking-uri sqlite:////PATH/mlflow.db"
             )
@@ -89,7 +89,7 @@ class StoreReader:
         """The sweep called `name`, or None.
 
         Raises:
-            TrackingError: its run has no sweep file, so it was cut off before anything ran.
+            TrackingError: its run has no sweep file: the sweep ended before anything ran.
         """
         sweep = self.sweep_run(name)
         if sweep is None:
@@ -143,7 +143,7 @@ class StoreReader:
         metrics = {name: value for name, value in metrics.items() if not name.startswith(SYSTEM)}
         best, last = facts.get("best_step"), run.data.params.get("total_steps")
         if best is not None and best != last and "search_score" in metrics:
-            # The run's last search score is not that of the weights that were taken.
+            # The run's last search score does not belong to the weights that were kept.
             metrics |= self._at_step(run.info.run_id, int(best))
         return TrialResult(
             key=tags["craft.key"],

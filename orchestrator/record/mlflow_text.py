@@ -10,8 +10,10 @@ PARAM_LIMIT, TAG_LIMIT, NAME_LIMIT = 6000, 8000, 250
 
 
 def with_pictures(text: str, run_id: str, pictures: Iterable[str]) -> str:
-    """A description with pictures under it. MLflow's page takes no data in a picture's address, but that of an artifact, which
-    it serves itself."""
+    """A description with pictures under it, by the addresses under which MLflow serves artifacts.
+
+    MLflow's page shows no picture whose data stand in its address.
+    """
     shown = [f"![{name}](get-artifact?path={quote(name)}&run_uuid={run_id})" for name in pictures]
     return "\n\n".join([cut(text, TAG_LIMIT - sum(len(one) + 2 for one in shown)), *shown])
 
@@ -21,7 +23,7 @@ def named(method: str, label: str) -> str:
 
 
 def stored_name(name: str) -> str:
-    """A name MLflow takes: other characters become `_`, and no part of a path is empty, `.` or `..`."""
+    """`name` as MLflow takes it: other characters become `_`, and no part of the path is empty, `.` or `..`."""
     parts = [part for part in re.sub(r"[^\w.\- :/]", "_", name).split("/") if part.strip(". ")]
     return "/".join(parts)[:NAME_LIMIT] or "_"
 

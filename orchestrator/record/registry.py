@@ -1,8 +1,8 @@
 """Adapters in MLflow's model registry, as models that `mlflow models serve` answers from.
 
-A version is made of the folder that was taken home and the name of the module that loads it (`orchestrator.serving`): no
-pickled object. It belongs to its trial's run, carries where it comes from as tags, and gets the aliases it has earned.
-Registering the same folder again finds the version that is there.
+A version consists of the adapter's folder and the name of the module that loads it (`orchestrator.serving`); no object is
+pickled. It belongs to its trial's run, its tags say where it comes from, and it gets the aliases it has earned.
+Registering the same folder again finds the existing version.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ DIGEST_TAG = "craft.folder_sha256"
 
 
 class RegistryError(ValueError):
-    """The registry refused, or does not have what is needed."""
+    """The registry refuses, or lacks what is needed."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A version in the registry. `moved` says of aliases that pointed elsewhere before which version that was."""
+    """A version in the registry. `moved` gives, for each alias that pointed to another version before, that version."""
 
     name: str
     version: str
@@ -63,15 +63,15 @@ def find_trial(uri: str, sweep: str, key: str) -> Run:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is to become a version.
+    """A folder that is to become a version.
 
     Attributes:
         folder: an adapter with its run.json, or a merged model.
-        name: of the registered model.
-        pair: whether it reads two texts.
+        name: the registered model's name.
+        pair: whether the model reads two texts.
         labels: names of its outputs.
-        aliases: names that shall point to this version.
-        tags: where it comes from.
+        aliases: names that will point to this version.
+        tags: say where the version comes from.
     """
 
     folder: Path
@@ -86,7 +86,7 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
     """Makes a folder a version of a registered model, which belongs to the run `trial`, in the registry of the store at `uri`.
 
     Raises:
-        RegistryError: the store refused; with its reason.
+        RegistryError: the store refuses; the message gives its reason.
     """
     quiet_mlflow()
     from mlflow import MlflowClient
@@ -153,7 +153,7 @@ def _new_version(client: MlflowClient, trial: Run, candidate: Candidate) -> str:
     except BaseException:
         client.finalize_logged_model(logged.model_id, "FAILED")
         raise
-    # A server resolves models:/ itself; a database does so through whatever store is MLflow's global one, so it gets the place.
+    # A server resolves models:/ itself. For a database MLflow would ask its global store, so a database gets the location.
     source = f"models:/{logged.model_id}" if client.tracking_uri.startswith("http") else logged.artifact_location
     made: Any = client.create_model_version(
         candidate.name, source, trial.info.run_id, tags=dict(candidate.tags), model_id=logged.model_id
@@ -168,7 +168,7 @@ def requirements() -> list[str]:
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 over names and contents of a folder's files but the model card, which tells of the sweep and not of the model."""
+    """SHA-256 over the names and contents of a folder's files, without the model card and the manifest."""
     whole = hashlib.sha256()
     for file in sorted(
         path for path in folder.rglob("*") if path.is_file() and path.name not in ("README.md", "manifest.json")

@@ -1,10 +1,12 @@
 """When two sweep files are one sweep: what may change between a start and a `--resume`, and what may not.
 
-A trial is named by its content, so work that is done is known again wherever it stands in the file. What a sweep *is*, then,
-is what gives all its numbers one meaning: model, data, protocol, training settings, objectives, and how configurations are
-drawn. Those may not change under a name. What it *covers* may: seeds, tasks, blocks, values, constraints;
-only what is new runs, and results that are no longer asked for stay in the ledger, out of the front. How it runs (resources,
-scheduler, budget, tracking store, storage) is free.
+A trial is named by its content, so finished work is recognised wherever it stands in the file. Three kinds of settings follow:
+
+- Model, data, protocol, training settings, objectives and how configurations are drawn give all numbers of a sweep one meaning.
+  They may not change under a name.
+- Seeds, tasks, blocks, values and constraints say what the sweep covers. They may change: only new trials run, and results that
+  the file no longer asks for stay in the ledger but not on the front.
+- Resources, scheduler, budget, tracking store and storage say how it runs. They are free.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ DRAWING = ("algorithm", "seed")
 
 
 def contradictions(before: Sweep, now: Sweep) -> list[str]:
-    """What `now` says against `before`, one `path: was X, is Y` for each difference that a resume cannot bridge."""
+    """The differences that a resume cannot bridge, each as `path: was X, is Y`."""
     lines = []
     for name in MEANING:
         old, new = _plain(before, name), _plain(now, name)
         if name == "data":
-            # Tasks of the user's own may join; those that are there must stay what they were.
+            # The user's own tasks may be added to, but none may change.
             new = {**new, "custom": {key: one for key, one in new["custom"].items() if key in old["custom"]}}
-            # The folder may have moved; that it holds the same rows is seen from their fingerprints (`check_data`).
+            # The folder may have moved; `check_data` compares the fingerprints of its rows.
             old, new = ({**data, "root": None} for data in (old, new))
         lines += _differences(old, new, (name,), now)
     for name in DRAWING:
@@ -42,10 +44,10 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
 
 
 def check_resume(folder: Path, sweep: Sweep) -> None:
-    """Holds `sweep` against the effective file that `folder` has.
+    """Compares `sweep` with the effective file in `folder`.
 
     Raises:
-        SweepError: it is another sweep; with the differences.
+        SweepError: they are two sweeps; the message lists the differences.
     """
     stored = SweepFolder(folder).effective
     if not stored.exists():
@@ -61,15 +63,15 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
 
 
 def check_data(results: Iterable[TrialResult], trials: Iterable[TrialSpec], fingerprints: Mapping[str, str]) -> None:
-    """Holds the data that are there now against those that finished trials were trained on.
+    """Compares the data that are there now with those that finished trials were trained on.
 
     Args:
-        results: what the ledger has.
-        trials: the plan's, by which a result's task is known.
-        fingerprints: of the data now, by task.
+        results: the ledger's.
+        trials: the plan's; they tell the task of a result.
+        fingerprints: of the present data, by task.
 
     Raises:
-        SweepError: a task's rows are others now.
+        SweepError: the rows of a task have changed.
     """
     tasks = {trial.key: trial.run.task for trial in trials}
     for result in results:

@@ -1,9 +1,9 @@
-"""The thread that carries a journal to the tracking store: in order, in batches, for as long as it takes.
+"""The thread that carries a journal to the tracking store, in order and in batches, until the store has everything.
 
 The cursor (`tracking.cursor.json`, one offset a store) moves only after the store has taken a batch, so a crash repeats at most
-one batch, and repeating is harmless. A store that does not answer is asked again, with growing pauses, for ever: the events are
-safe on disk. An event that a store which *does* answer refuses again and again is set aside in `tracking.refused.jsonl`, so
-that one bad value cannot hold up a night's record; the next start of the sweep offers it again.
+one batch, which is harmless. A store that does not answer is asked again without end, with growing pauses: the events are safe
+on disk. An event that a store answers with a refusal, or fails at again and again, is set aside in `tracking.refused.jsonl`, so
+that one bad value cannot hold up the record; the next session of the sweep offers it again.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Shipper(threading.Thread):
         return self._waiting + len(self._refused)
 
     def added(self, count: int) -> None:
-        """Tell the thread that the journal has grown by `count` events."""
+        """Tells the thread that the journal has grown by `count` events."""
         with self._change:
             self._waiting += count
             self._change.notify_all()
 
     def drain(self, timeout_s: float) -> int:
-        """Wait until nothing waits, or for `timeout_s`; returns what still does."""
+        """Waits until the store has everything, at most `timeout_s` seconds; returns how many events still wait."""
         with self._change:
             self._closing = True
             self._change.notify_all()
@@ -69,7 +69,7 @@ class Shipper(threading.Thread):
         return self.waiting
 
     def stop(self) -> None:
-        """End the thread as soon as the request it is in returns; it never outlives the process."""
+        """Ends the thread as soon as its present request returns; the thread never outlives the process."""
         with self._change:
             self._stopped = True
             self._change.notify_all()
@@ -87,7 +87,7 @@ class Shipper(threading.Thread):
             try:
                 self._step()
                 failures = 0
-            except Exception as error:  # whatever a store, its driver or the network raises must not end the record
+            except Exception as error:  # no error of a store, its driver or the network may end the record
                 failures += 1
                 self._failed(error, failures)
 
@@ -118,9 +118,9 @@ class Shipper(threading.Thread):
             self._change.wait_for(lambda: self._stopped, seconds)
 
     def _one_by_one(self) -> None:
-        """Ship the batch that failed event by event, so that a connection that loses requests still gets on.
+        """Ships the batch that failed event by event, so that a connection that loses requests still gets on.
 
-        What the store refuses, or fails at TRIES times while it answers otherwise, is set aside.
+        An event is set aside if the store refuses it, or fails at it TRIES times while it answers other requests.
         """
         for event, offset in itertools.islice(read(self._path, self._offset), BATCH):
             attempts = 0
@@ -129,10 +129,10 @@ class Shipper(threading.Thread):
                 try:
                     self._writer.write([event])
                     break
-                except Exception as error:  # judged by what it says and by whether the store answers at all
+                except Exception as error:  # the error's kind, and whether the store answers, decide below
                     if self._stopped or is_missing(error) or not self._writer.reconnect():
                         return
-                    # A request lost on the way says nothing about the event.
+                    # A request that was lost on the way says nothing about the event.
                     attempts += not is_lost(error)
                     if is_refusal(error) or attempts == TRIES:
                         self._set_aside(event, error)
@@ -148,7 +148,7 @@ class Shipper(threading.Thread):
             refused.append({**event, "reason": reason})
 
     def _offer_refused(self) -> None:
-        """Once a start: offer again what earlier was set aside; what is refused again stays."""
+        """Offers again, once a session, the events that were set aside; those that are refused again stay aside."""
         assert self._writer is not None
         left = []
         for event in self._refused:
@@ -167,7 +167,7 @@ class Shipper(threading.Thread):
     def _connect(self) -> MlflowWriter:
         writer = MlflowWriter(self._uri, self._opened, self._folder.path, self._artifact_root)
         if self._offset and not writer.knows_sweep:
-            # The store was emptied or replaced since: it gets the whole record.
+            # Somebody emptied or replaced the store: it gets the whole record.
             with self._change:
                 self._offset = 0
                 self._waiting = sum(1 for _ in read(self._path))
@@ -198,5 +198,5 @@ class Shipper(threading.Thread):
             with replacing(path) as aside:
                 aside.write_text(json.dumps({**known, redact(self._uri): self._offset, "saved": int(time.time())}))
         except OSError as error:
-            # Without a new cursor the next start repeats this batch, which is harmless.
+            # Without a new cursor the next session repeats this batch, which is harmless.
             log.warning("the tracking cursor cannot be saved: %s", error)

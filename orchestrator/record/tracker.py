@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 
 
 OF_A_ROW = frozenset({"step", "time"})
-"""What of a row of metrics is no metric: its step, and when it was measured (seconds since 1970) where that is known."""
+"""Keys of a metrics row that are not metrics: its step, and when it was measured (seconds since 1970) if that is known."""
 
 
 class Tracker:
-    """One sweep's writer. Use one at a time for a folder; `close` it.
+    """Writes the record of one sweep. A folder has one tracker at a time; `close` it.
 
     Args:
         uri: tracking URI; a relative SQLite path is taken from the current folder.
         sweep_name: the MLflow experiment.
-        folder: the sweep's own folder, where the journal lies.
-        artifact_root: where artifacts go when no server decides it; beside the SQLite file if absent.
+        folder: the sweep's own folder; the journal is written there.
+        artifact_root: the folder of artifacts if no server decides it; beside the SQLite file if absent.
 
     Raises:
         TrackingError: the URI cannot be used, or the folder's journal belongs to another sweep.
@@ -65,12 +65,15 @@ class Tracker:
         self._shipper.start()
 
     def sweep_started(self, info: Mapping[str, Any]) -> None:
-        """Open (or reopen) the sweep's run. `info` becomes its parameters, flat; `manifest` (a dict) and `sweep_yaml` (text)
-        in it become artifacts."""
+        """Opens or reopens the sweep's run.
+
+        Args:
+            info: becomes the run's parameters, flat, but `manifest` (a dict) and `sweep_yaml` (text) become artifacts.
+        """
         self._write({"kind": "sweep_started", "info": redacted(dict(info))})
 
     def trial_started(self, spec: TrialSpec, params: Mapping[str, Any] | None = None) -> None:
-        """Open the trial's run, or reopen it where it has one. `params` adds to, or overrides, what the spec says of itself."""
+        """Opens or reopens the trial's run. `params` adds to, or overrides, the parameters of the spec."""
         self._open_trials[spec.key] = None
         self._configurations.add(spec.configuration)
         self._write(
@@ -88,8 +91,10 @@ class Tracker:
         )
 
     def trial_progress(self, key: str, progress: Mapping[str, Any]) -> None:
-        """Metrics of one evaluation, and the training points before it. A step that is already recorded is left out, so a
-        trial that resumes behind its last report repeats nothing."""
+        """Records the metrics of one evaluation and of the training steps before it.
+
+        Steps that are on record are left out, so a trial that resumes behind its last report repeats nothing.
+        """
         at = progress.get("time")
         now = at if isinstance(at, int | float) and at > 1e8 else time.time()
         rows = [dict(point) for point in progress.get("points", ())]
@@ -101,18 +106,20 @@ class Tracker:
             self._write({"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}, now)
 
     def trial_paused(self, key: str) -> None:
-        """The trial waits for its turn: its run is closed as interrupted, and opened again when it goes on."""
+        """Closes the run of a trial that waits for its turn, as interrupted; `trial_started` opens it again."""
         if key in self._open_trials:
             del self._open_trials[key]
             self._write({"kind": "trial_interrupted", "key": key})
 
     def trial_ended(self, result: TrialResult, adapter: Path | None = None) -> None:
-        """Close the trial's run: final metrics, counts, status and reason; the adapter's folder becomes its artifact, and the
-        folder of answers beside it, where there is one."""
+        """Closes the trial's run with final metrics, counts, status and reason.
+
+        The adapter's folder becomes its artifact, and so does the folder of predictions beside it, if there is one.
+        """
         self._open_trials.pop(result.key, None)
         row = {**result.counts, "seconds": result.seconds, **result.metrics, "step": result.steps}
         if "search_score" in result.metrics:
-            # That of the weights that were taken: MLflow shows of a metric by step only the last.
+            # MLflow shows only the last value of a metric; this one belongs to the weights that were kept.
             row["best_search_score"] = result.metrics["search_score"]
         row = self._new(result.key, row)
         content = redacted(result.to_json()) | {"metrics": {}, "counts": {}}
@@ -129,10 +136,10 @@ class Tracker:
     def configuration_ended(
         self, configuration_id: str, label: str, params: Mapping[str, Any], summary: Mapping[str, Any]
     ) -> None:
-        """Close a configuration's run with what `Summary.tracked` says of it: numbers become metrics, text becomes tags.
+        """Closes a configuration's run with the content of `Summary.tracked`: numbers become metrics, text becomes tags.
 
-        A configuration ends again when trials were added or tried again. The metrics' step is the number of trials done and
-        planned together, which grows with either.
+        A configuration ends again after trials were added or tried again. The metrics' step is the sum of the trials done and
+        the trials planned, so it grows with either.
         """
         self._configurations.discard(configuration_id)
         step = int(summary.get("trials_done", 0) + summary.get("trials_planned", 0))
@@ -149,13 +156,13 @@ class Tracker:
         )
 
     def sweep_ended(self, status: str, summary: Mapping[str, Any], files: Sequence[Path] = ()) -> None:
-        """Close the sweep's run.
+        """Closes the sweep's run.
 
         Args:
             status: "finished", "failed" or "interrupted". Runs of trials and configurations still open are marked as killed.
             summary: numbers become metrics; `description` the run's description (Markdown); `on_front` and
                 `may_be_on_front` (lists of configuration ids) and `knee` (one id) tag those configurations and their trials.
-            files: what becomes the sweep run's artifacts.
+            files: become artifacts of the sweep's run.
         """
         events: list[Event] = [{"kind": "trial_interrupted", "key": key} for key in self._open_trials]
         events += [{"kind": "configuration_interrupted", "key": key} for key in sorted(self._configurations)]
@@ -164,20 +171,29 @@ class Tracker:
         events.append({"kind": "sweep_ended", "status": status, "summary": redacted(_plain(summary)), "row": _numbers(summary)})
         self._write_all(events)
 
+    def replayed(self) -> None:
+        """Closes the runs that nothing is running any more, and makes the shipper look whether the store has the record."""
+        if self._open_trials:
+            self.sweep_ended("interrupted", {})
+        else:
+            self._write({"kind": "replayed"})  # an event makes the shipper connect, and connecting is what looks
+
     def add_file(self, path: Path) -> None:
-        """One more artifact of the sweep's run, also after `sweep_ended` (the page, which is made from the finished record)."""
+        """Adds an artifact to the sweep's run, also after `sweep_ended`: the page is made from the finished record."""
         self._write({"kind": "artifact", "key": None, "path": self._relative(path), "to": ""})
 
     @property
     def open_configurations(self) -> frozenset[str]:
-        """Configurations with a run that nobody has closed with `configuration_ended`."""
+        """Configurations whose run is open: `configuration_ended` has not closed it."""
         return frozenset(self._configurations)
 
     def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path] | None = None) -> None:
-        """After a restart: close the runs of trials that are over by the ledger but were cut off before the tracker heard it.
+        """Closes the runs of trials that have ended according to the ledger, but not according to the journal.
+
+        That happens when a driver dies after it has written a result and before the tracker has heard of it.
 
         Args:
-            results: what the ledger holds, by trial key; results that are not settled are passed over.
+            results: the ledger's, by trial key; those that are not settled are ignored.
             adapters: adapter folders by trial key, as far as they are known.
         """
         for key in list(self._open_trials):
@@ -185,13 +201,13 @@ class Tracker:
                 self.trial_ended(results[key], (adapters or {}).get(key))
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until everything is shipped, at most `timeout_s` seconds; returns how many events still wait."""
+        """Waits until everything is shipped, at most `timeout_s` seconds; returns how many events still wait."""
         with self._lock:
             self._append([])
         return self._shipper.drain(timeout_s) + len(self._unwritten)
 
     def close(self, timeout_s: float = 30.0) -> int:
-        """Ship what can be shipped in `timeout_s` seconds and stop; returns how many events are left in the journal."""
+        """Ships for at most `timeout_s` seconds and stops; returns how many events are left in the journal."""
         left = self.flush(timeout_s)
         self._shipper.stop()
         self._journal.close()
@@ -206,7 +222,7 @@ class Tracker:
             self._append([{**event, "time": stamp} for event in events])
 
     def _append(self, events: list[Event]) -> None:
-        # A full disk must not stop training: what could not be written waits in memory and goes first the next time.
+        # A full disk must not stop training: events that could not be written wait in memory and go first next time.
         self._unwritten += events
         try:
             self._journal.extend(self._unwritten)
@@ -217,7 +233,7 @@ class Tracker:
         self._unwritten = []
 
     def _new(self, key: str, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of `row` that is not recorded yet: metrics whose last recorded step lies before this one."""
+        """The metrics of `row` that are not on record yet: their last recorded step lies before this one."""
         step = int(row["step"])
         fresh: dict[str, Any] = {"step": step} | ({"time": row["time"]} if "time" in row else {})
         for name, value in row.items():
@@ -227,7 +243,7 @@ class Tracker:
         return fresh
 
     def _recall(self, sweep_name: str) -> Event:
-        """Read the journal of earlier attempts: which steps are recorded, which runs are open. Returns its first event."""
+        """Reads from the journal which steps are recorded and which runs are open; returns its first event."""
         opened: Event | None = None
         for event, _ in read(self._journal.path):
             kind, key = event.get("kind"), event.get("key")
@@ -257,7 +273,7 @@ class Tracker:
 
 
 def _number(value: float) -> float | str:
-    """JSON has no infinities and no NaN: those travel as text, and the writer makes a tag of them."""
+    """JSON has no infinities and no NaN: they travel as text, and the writer makes tags of them."""
     return value if math.isfinite(value) else str(value)
 
 

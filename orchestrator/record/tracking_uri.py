@@ -1,7 +1,8 @@
-"""Where a sweep is tracked, as a URI: made absolute, checked before a night is lost, and shown without its password.
+"""The tracking URI of a sweep: made absolute, and checked before anything runs.
 
 Credentials come from the environment (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD`, `MLFLOW_TRACKING_TOKEN`,
-`PGPASSWORD`) or, for databases, from the URI itself; whatever is shown, logged or written to disk has gone through `redact`.
+`PGPASSWORD`) or, for databases, from the URI itself. `redact` removes them from everything that is
+shown, logged or written to disk.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ SCHEMES = ("sqlite", "http", "https", "postgresql", "postgres", "mysql", "mssql"
 
 
 class TrackingError(ValueError):
-    """A tracking store that cannot be used, said for a person."""
+    """A tracking store cannot be used; the message is for people."""
 
 
 def resolve_uri(uri: str, base: Path | None = None) -> str:
-    """An absolute tracking URI: a SQLite file is taken from `base` (the current folder) on.
+    """An absolute tracking URI. The path of a SQLite file starts at `base`, or at the current folder.
 
     Raises:
-        TrackingError: no scheme, one that is not supported, or no file name; the message says what to write instead.
+        TrackingError: the scheme or the file name is missing, or the scheme is not supported; the message says what to write.
     """
     scheme, separator, rest = uri.partition("://")
     kind = scheme.split("+", 1)[0].lower()

@@ -1,5 +1,7 @@
-"""Names and messages as text in Markdown: whatever a sweep file or an error holds, no page makes markup, a link or a picture of
-it. A description in MLflow and a model card are both shown as HTML, where a picture's address would even be fetched."""
+"""Names and messages as plain text in Markdown: no page makes markup, links or pictures of them.
+
+MLflow shows descriptions as HTML, and so do model hubs with model cards; a picture's address would even be fetched.
+"""
 
 from __future__ import annotations
 
@@ -15,5 +17,5 @@ def plain(words: object) -> str:
 
 
 def paragraphs(words: str) -> str:
-    """The same for a text of several lines, a paragraph each."""
+    """A text of several lines, each as a paragraph of plain text."""
     return "\n\n".join(plain(line) for line in words.splitlines() if line.strip())

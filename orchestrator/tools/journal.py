@@ -1,8 +1,8 @@
-"""An append-only record on disk: one JSON object a line, on the disk before `append` returns.
+"""An append-only file of events: one JSON object a line, on the disk before `append` returns.
 
-One process writes, any number read from a byte offset. A line counts once its newline is there: what a crash left half
-written is not seen by readers and is cut away when the next writer opens the file. The tracker's journal is one such file;
-it is what makes a record outlive a tracking server, a driver and a night.
+One process writes; any number of processes read, from a byte offset on. A line counts once its newline is there: readers ignore
+a half-written line, and the next writer cuts it away. The ledger and the tracker's journal are such files: they outlive a
+driver and a tracking server, whenever those end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Journal:
     """The writing end. `path` is made if absent; close it, or use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Raises JournalBusy where another process has it open for writing, OSError where the file cannot be made."""
+        """Raises JournalBusy if another process has the file open for writing, OSError if the file cannot be made."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -40,11 +40,11 @@ class Journal:
             raise
 
     def append(self, event: Event) -> int:
-        """Write one event; returns the offset behind it. It is on the disk when this returns."""
+        """Writes one event to the disk; returns the offset behind it."""
         return self.extend([event])
 
     def extend(self, events: Iterable[Event]) -> int:
-        """Write several events with one flush to disk: all of them or, after an OSError (a full disk), none."""
+        """Writes several events with one flush to the disk: all of them or, after an OSError (a full disk), none."""
         content = b"".join(_line(event) for event in events)
         if not content:
             return self._size
@@ -80,14 +80,14 @@ class Journal:
         except BlockingIOError as error:
             raise JournalBusy(f"{self.path} is being written by another process; stop that sweep first") from error
         except OSError:
-            # Some network file systems have no locks; there, one writer is the runner's promise alone.
+            # Some network file systems have no locks; there nothing but the folder's own lock keeps a second writer away.
             return
 
 
 def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """Whole events from byte `offset` on, each with the offset behind it. Nothing where the file does not exist.
+    """Whole events from byte `offset` on, each with the offset behind it; nothing if the file does not exist.
 
-    A line without its newline is not there yet. A whole line that is no JSON object (a damaged disk) is passed over.
+    A line without its newline is ignored. A whole line that is no JSON object (a damaged disk) is skipped.
     """
     try:
         stream = path.open("rb")
@@ -124,7 +124,7 @@ def _write_all(file: int, content: bytes, offset: int) -> None:
 
 
 def _repair(file: int) -> int:
-    """Cut what a crash left behind the last whole event; returns the size that stays."""
+    """Cuts away whatever follows the last whole event; returns the size that stays."""
     size = os.fstat(file).st_size
     end = size
     while end:

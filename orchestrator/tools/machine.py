@@ -1,13 +1,13 @@
-"""What a trial does to its machine while it trains, under the names by which MLflow shows system metrics.
+"""Load of the machine while a trial trains, under the names by which MLflow shows system metrics.
 
     system/cpu_utilization_percentage         of the whole machine's cores
     system/system_memory_usage_percentage     of the whole machine's memory
     system/process_cpu_percentage             the trial's own; 100 is one core
     system/process_memory_megabytes           the trial's own resident memory
-    system/gpu_N_utilization_percentage, system/gpu_N_memory_usage_megabytes     where NVIDIA's library is there
+    system/gpu_N_utilization_percentage, system/gpu_N_memory_usage_megabytes     if NVIDIA's library is installed
 
-MLflow's own monitor would open a connection to the store from every worker; these travel with the trial's evaluations instead,
-through the one journal. They are facts about the machine and not about the method: no result, front or comparison reads them.
+MLflow's own monitor would open a connection to the store from every worker. These samples travel with the trial's evaluations
+through the journal. They describe the machine and not the method: no result, front or comparison reads them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ MEGABYTE = 1e6
 
 
 class SystemMetrics:
-    """Samples at steps at least `every_s` seconds apart, and once whenever the samples are taken. Each has its `step` and its
-    `time` (seconds since 1970), by which MLflow draws it."""
+    """Samples at steps at least `every_s` seconds apart, and whenever `take` is called.
+
+    A sample has its `step` and its `time` (seconds since 1970), by which MLflow draws it.
+    """
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         self._every_s = every_s
         self._process = psutil.Process()
         self._gpus = _gpus()
         self._samples: list[dict[str, float]] = []
-        # processor shares are those since the last call: the first would be meaningless
+        # psutil measures from the last call on, so the first call only starts the clock.
         psutil.cpu_percent()
         self._process.cpu_percent()
         self._last = time.monotonic()
 
     def step(self, step: int) -> None:
-        """Called after every optimizer step: costs a look at the clock, and now and then a sample (under a millisecond)."""
+        """Call it after every optimizer step. It reads the clock and sometimes takes a sample (under a millisecond)."""
         if time.monotonic() - self._last >= self._every_s:
             self._sample(step)
 
     def take(self, step: int) -> list[dict[str, float]]:
-        """The samples since the last call, one of now included."""
+        """The samples since the last call, and one of this moment."""
         if not self._samples or self._samples[-1]["step"] != step:
             self._sample(step)
         taken, self._samples = self._samples, []
@@ -65,13 +67,13 @@ class SystemMetrics:
 
 
 def _gpus() -> list[Any]:
-    """Handles of this machine's NVIDIA GPUs; none where the library or the driver is not there."""
+    """Handles of this machine's NVIDIA GPUs; none if the library or the driver is missing."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except Exception:  # the library raises its own kinds, and a machine without GPUs is no fault
+    except Exception:  # the library has errors of its own, and a machine without GPUs is not an error
         return []
 
 
@@ -79,7 +81,7 @@ def _of_gpu(gpu: Any) -> dict[str, float]:
     import pynvml
 
     found = {}
-    with contextlib.suppress(pynvml.NVMLError):  # a GPU may refuse one reading and give the other
+    with contextlib.suppress(pynvml.NVMLError):  # a GPU may refuse one of the two readings
         found["utilization_percentage"] = pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
     with contextlib.suppress(pynvml.NVMLError):
         found["memory_usage_megabytes"] = round(pynvml.nvmlDeviceGetMemoryInfo(gpu).used / MEGABYTE, 1)

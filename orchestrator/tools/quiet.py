@@ -1,7 +1,7 @@
-"""Keeps the noise of libraries off the screen: what they say goes to the sweep's log.
+"""Keeps the messages of libraries off the screen: they go to the sweep's log.
 
-Ray's core writes to the process's stderr from C++ and its threads print, so Python's logging is not enough: the file descriptor
-itself is pointed at the log while a sweep runs, and what people should read goes to a copy of the terminal made before.
+Ray's core writes to the process's stderr from C++, and its threads print, so Python's logging is not enough to stop them. While
+a sweep runs, the file descriptor of stderr points to the log, and messages for people go to a copy of the terminal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _screens: list[IO[str]] = []
 
 
 class _Log(io.TextIOBase):
-    """Appends to a file, unbuffered; what a full disk does not take is lost, and whoever wrote it goes on."""
+    """Appends to a file, unbuffered. On a full disk text is lost without an error, so that the writer goes on."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -40,9 +40,9 @@ class _Log(io.TextIOBase):
 
 @contextmanager
 def noise_to_log(path: Path) -> Iterator[IO[str]]:
-    """Sends stderr, what is printed and all logging to the file `path` while inside; gives a stream to what stderr was.
+    """Sends stderr, stdout and all logging to the file `path`; gives a stream to the former stderr.
 
-    Inside another one it changes nothing and gives that one's stream.
+    A nested call changes nothing and gives the outer call's stream.
     """
     if _screens:
         yield _screens[-1]
@@ -70,7 +70,7 @@ def noise_to_log(path: Path) -> Iterator[IO[str]]:
 
 
 def log_to_root(names: tuple[str, ...]) -> None:
-    """Takes away the handlers of libraries' own loggers that write to the screen, and lets them pass to the root's."""
+    """Removes the handlers of these loggers, which write to the screen, and passes their messages to the root logger."""
     for name in names:
         logger = logging.getLogger(name)
         logger.handlers.clear()

@@ -1,7 +1,7 @@
-"""Folders for the working files of a process, of which none stays for long, however the process ends.
+"""Folders for the working files of a process, which are removed however the process ends.
 
-A process that is killed takes nothing away. So each folder is locked by its process for as long as that lives, and whoever
-makes the next one on the same machine removes those that nobody holds any more.
+A process that is killed cannot clean up. So a process holds a lock on its folder while it lives, and whoever makes the next
+folder on the same machine removes the folders that nobody holds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ GATE = ".lock"
 
 @contextmanager
 def scratch_folder(name: str) -> Iterator[Path]:
-    """A new, empty folder of this user's alone among the machine's temporary files; removed on leaving."""
+    """A new, empty folder among the machine's temporary files, for this user alone; removed on leaving."""
     root = _root()
-    # Between making a folder and locking it nobody may clear.
+    # Nobody may clear folders between making this one and locking it.
     with (root / GATE).open("w") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         _clear(root)
@@ -39,7 +39,7 @@ def _root() -> Path:
     root = Path(tempfile.gettempdir()) / f"craft-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
     if root.is_symlink() or root.stat().st_uid != os.getuid():
-        return Path(tempfile.mkdtemp(prefix="craft-"))  # somebody else's, who could read or remove what lies there
+        return Path(tempfile.mkdtemp(prefix="craft-"))  # another user's, who could read or remove our files
     return root
 
 

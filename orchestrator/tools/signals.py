@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM while a sweep runs: once to stop gracefully, twice to stop now, and in any case to stop.
+"""Ctrl-C and SIGTERM while a sweep runs: the first stops it gracefully, the second at once, and the process ends in any case.
 
-Python hears of a signal only when its main thread runs Python, and that thread may be waiting in Ray's C++ for processes which
-the same signal has killed. So a thread of its own reads the signals from a pipe (the interpreter writes there at once), and if
-the run has not left by itself some seconds later, it says the sweep's last words and ends the process.
+Python handles a signal only when its main thread runs Python code, and that thread may be waiting in Ray's C++ for processes
+that the same signal has killed. So a thread of its own reads the signals from a pipe, to which the interpreter writes at once.
+If the session has not ended by itself some seconds later, that thread says the sweep's last words and ends the process.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 10.0
-"""From the first signal until the process ends whatever it waits for."""
+"""Time from the first signal until the process is ended, whatever it is waiting for."""
 GRACE_TWICE_SECONDS = 2.0
 GRACE_BROKEN_SECONDS = 2.0
-"""The same, where Ray's own processes are dead and nothing is left to be waited for."""
+"""The same if Ray's own processes are dead, so that there is nothing to wait for."""
 MENDING_SECONDS = 20.0
-"""How long a driver may hang on a dead Ray when nobody asked it to stop: Ray itself would end it after 60."""
+"""Time that a driver may wait for a dead Ray when nobody asked it to stop; Ray itself would end it after 60 seconds."""
 LAST_WORDS_SECONDS = 8.0
 
 
 class Stop:
-    """Whether somebody asked the sweep to stop. `say` tells them that they were heard."""
+    """Whether somebody asked the sweep to stop. `say` confirms it on the screen."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.asked = False
@@ -44,8 +44,8 @@ class Stop:
         """Listens to SIGINT and SIGTERM while inside; does nothing outside the main thread, where Python allows no handlers.
 
         Args:
-            broken: why what the main thread waits for is dead, if it is; asked often, from another thread.
-            last_words: what there is to say, with the reason, before the process is ended from outside the main thread.
+            broken: says why Ray is dead, or None while it lives; called often, from another thread.
+            last_words: called with the reason, outside the main thread, before the process is ended.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -68,7 +68,7 @@ class Stop:
             os.close(write)
 
     def listen(self) -> None:
-        """Puts the handlers in place, again after a library has put its own there."""
+        """Sets the signal handlers. Call it again after a library has set its own."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._on_signal)
@@ -112,7 +112,7 @@ class Stop:
 
 
 def _within(seconds: float, act: Callable[[], None]) -> None:
-    """Acts, and returns after so long even if a lock that the main thread holds is in the way."""
+    """Calls `act` and returns after at most `seconds`, even if `act` waits for a lock that the main thread holds."""
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     thread.join(seconds)
