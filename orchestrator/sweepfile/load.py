@@ -1,6 +1,6 @@
 """The one door to a sweep file: `load_sweep` reads it, checks all of it and makes its paths absolute.
 
-    yaml_source -> sweep (sections, one by one) -> space (blocks) -> search_checks, task_checks (sections together) -> Sweep
+    yaml_source -> sweep (each section), blocks (each block) -> search_checks, task_checks (sections together) -> Sweep
 
 Other packages get a `Sweep` only from here. A wrong file raises a `SweepError` with every mistake at once: file and line, path,
 what was given, what is allowed, the nearest valid name.
@@ -16,9 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.plain_yaml import YamlProblem
+from orchestrator.sweepfile.blocks import parse_block
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, shown
 from orchestrator.sweepfile.search_checks import check_search
-from orchestrator.sweepfile.space import Block, parse_block
+from orchestrator.sweepfile.space import Block
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.sweepfile.task_checks import check_names, check_prerequisites, check_tasks
 from orchestrator.sweepfile.yaml_source import read_yaml

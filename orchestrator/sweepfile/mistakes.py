@@ -1,8 +1,8 @@
-"""Mistakes in a sweep file, told to the person who made them.
+"""Mistakes in a sweep file, as messages for the person who wrote it.
 
-Each says where (file and line, or the `--set`), the path in the file, what was given, what is allowed and the nearest valid
-name; `SweepError` carries all of them at once, in the order of the file. Pydantic finds most and describes them for
-programmers; `from_pydantic` puts them into words.
+A message says where the mistake is (file and line, or the `--set`), the path in the file, what was given, what is allowed and
+the nearest valid name. `SweepError` holds all messages in the order of the file. Pydantic finds most mistakes and describes
+them for programmers; `from_pydantic` rewrites its messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Mistake:
 
 
 class SweepError(ValueError):
-    """A sweep file (or a `--set`) that cannot be run; one line for each mistake in it."""
+    """A sweep file or a `--set` is wrong; one line for each mistake."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
@@ -53,13 +53,19 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def section_of(content: dict[str, Any], key: str) -> dict[str, Any]:
+    """The mapping under `key` of a file's content; empty if the file has none there."""
+    found = content.get(key)
+    return found if isinstance(found, dict) else {}
+
+
 def unknown(kind: str, name: Any, known: Sequence[str]) -> str:
     """`unknown KIND NAME. Did you mean ...? Known: ...`."""
     return f"unknown {kind} {shown(name)}.{nearest(name, known)} Known: {', '.join(known)}"
 
 
 def from_pydantic(error: ValidationError, model: type[BaseModel], at: YamlPath = ()) -> list[Mistake]:
-    """The mistakes in a `ValidationError` that `model` raised for the content at path `at`; one for each path."""
+    """The mistakes in a `ValidationError` of `model` for the content at the path `at`, one for each path."""
     mistakes: dict[YamlPath, Mistake] = {}
     for detail in error.errors(include_url=False):
         loc = _data_path(detail["loc"], detail)
@@ -69,7 +75,7 @@ def from_pydantic(error: ValidationError, model: type[BaseModel], at: YamlPath =
 
 
 def _data_path(loc: tuple[str | int, ...], detail: ErrorDetails) -> YamlPath:
-    """Pydantic's location without the names of union members and of dictionary keys it mixes in."""
+    """Pydantic's location without the names of union members and dictionary keys that pydantic adds."""
     if loc and loc[-1] == "[key]":
         return loc[:-1]
     if detail["type"] != "extra_forbidden":
@@ -116,7 +122,7 @@ def allowed_keys(model: type[BaseModel]) -> list[str]:
 
 
 def _model_at(model: type[BaseModel], loc: YamlPath) -> type[BaseModel] | None:
-    """The model that describes the content at `loc`, looking through optionals, tuples and dictionaries."""
+    """The model of the content at `loc`, also inside optionals, tuples and dictionaries."""
     here: Any = model
     for part in loc:
         if isinstance(here, type) and issubclass(here, BaseModel):

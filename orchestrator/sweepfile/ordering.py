@@ -1,4 +1,4 @@
-"""Which choices are numbers in disguise: values with an order, such as ranks that grow together, and their places in it."""
+"""Choices whose values have an order, such as ranks that grow together: a searcher can treat them as numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_ordered(dimension: Dimension) -> bool:
 
 
 def has_order(values: Sequence[Any]) -> bool:
-    """Whether the values are numbers, or equally long lists that agree but for numbers that grow together."""
+    """Whether the values are numbers, or lists of equal length that differ only in numbers that grow together."""
     if len(values) < 2:
         return False
     if all(_is_number(value) for value in values):
@@ -39,7 +39,7 @@ def has_order(values: Sequence[Any]) -> bool:
 
 
 def ordered(values: Sequence[Any]) -> list[int]:
-    """Places of the values from the smallest to the largest."""
+    """Indices of the values, from the smallest to the largest value."""
     if _is_number(values[0]):
         return sorted(range(len(values)), key=lambda place: values[place])
     return sorted(range(len(values)), key=lambda place: [value for value in values[place] if _is_number(value)])

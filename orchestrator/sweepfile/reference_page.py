@@ -10,8 +10,8 @@ from typing import Any
 from craft.methods import METHODS
 from craft.tasks import SUITES
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
-from orchestrator.sweepfile.schema import REF, Schema, own_parameters, parameter_blocks, second_names
-from orchestrator.sweepfile.space import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS
+from orchestrator.sweepfile.blocks import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS
+from orchestrator.sweepfile.schema import REF, Schema, own_parameters, parameter_blocks, second_keys
 from orchestrator.sweepfile.sweep import PLANNED_METRICS
 from orchestrator.sweepfile.task_checks import metric_names
 
@@ -210,7 +210,7 @@ def _methods(links: dict[str, str]) -> list[str]:
         for row in (METHODS[name] for name in names):
             needs = [*(["a CUDA GPU"] if row.requires == "cuda" else []), *row.packages]
             parts.append(f"- {row.title} ({row.reference})." + (f" Needs {' and '.join(needs)}." if needs else ""))
-        own = own_parameters(model) | second_names(model, "")
+        own = own_parameters(model) | second_keys(model, "")
         parts.append(f"\n{_keys(own, [], links)}" if own else "\nNo parameters of its own.\n")
     return parts
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel
+from pydantic import BaseModel
 
 from craft.methods import METHODS
 from craft.settings import TrainingSettings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import SCHEDULERS
+from orchestrator.sweepfile.blocks import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS, second_names
 from orchestrator.sweepfile.settings import SearchSettings
-from orchestrator.sweepfile.space import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS, Sweep
 from orchestrator.sweepfile.task_checks import metric_names
 
@@ -46,7 +46,7 @@ def sweep_schema() -> Schema:
     keys["space"]["items"] = _ref("Block")
     definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
     definitions["SchedulerSettings"]["allOf"] = _scheduler_keys()
-    definitions["SearchSettings"]["properties"] |= second_names(SearchSettings, "SearchSettings")
+    definitions["SearchSettings"]["properties"] |= second_keys(SearchSettings, "SearchSettings")
     return {"$schema": DIALECT, "title": "A sweep file"} | whole | {"$defs": definitions}
 
 
@@ -75,7 +75,7 @@ def _block_definitions() -> dict[str, Schema]:
         title = f"{model.__name__.removesuffix('Parameters')}Block"
         properties = {"method": {"enum": names}}
         properties |= {key: _ref(f"SearchedTraining/properties/{key}") for key in training}
-        properties |= {key: _searched(one) for key, one in own_parameters(model).items()} | second_names(model, title)
+        properties |= {key: _searched(one) for key, one in own_parameters(model).items()} | second_keys(model, title)
         properties |= _block_keys()
         definitions[title] = {"type": "object", "properties": properties, "additionalProperties": False}
         chosen = {"properties": {"method": {"enum": names}}, "required": ["method"]}
@@ -125,14 +125,12 @@ def _scheduler_keys() -> list[Schema]:
     ]
 
 
-def second_names(model: type[BaseModel], place: str) -> dict[str, Schema]:
+def second_keys(model: type[BaseModel], place: str) -> dict[str, Schema]:
     """The further names of the model's fields (`r` for `rank`), each with the schema that its field has at `place`."""
-    found: dict[str, Schema] = {}
-    for name, info in model.model_fields.items():
-        if isinstance(info.validation_alias, AliasChoices):
-            field = _ref(f"{place}/properties/{name}") | {"description": f"Another name of `{name}`."}
-            found |= {str(other): field for other in info.validation_alias.choices if other != name}
-    return found
+    return {
+        other: _ref(f"{place}/properties/{name}") | {"description": f"Another name of `{name}`."}
+        for other, name in second_names(model).items()
+    }
 
 
 def _ref(name: str) -> Schema:

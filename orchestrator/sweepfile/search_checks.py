@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.sweepfile.algorithms import SEARCHERS
-from orchestrator.sweepfile.mistakes import Mistake, unknown
+from orchestrator.sweepfile.mistakes import Mistake, section_of, unknown
 from orchestrator.sweepfile.ordering import is_fixed, is_ordered
 from orchestrator.sweepfile.space import Block
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def check_search(content: dict[str, Any], blocks: list[Block], sweep: Sweep | None) -> list[Mistake]:
-    """What is wrong with how a file's configurations are chosen, stopped, replicated and paid for.
+    """Mistakes in how a file chooses, stops and replicates its configurations, and in its budget.
 
     Args:
-        content: the file, as it was read.
-        blocks: its method blocks, those that could be read.
-        sweep: the whole file's meaning; None where something else in it is wrong.
+        content: the file's plain data.
+        blocks: the method blocks that could be read.
+        sweep: the checked file; None if another part of it is wrong, and then only the algorithm is checked.
     """
     mistakes = _check_algorithm(content, blocks)
     if sweep is not None:
@@ -27,13 +27,8 @@ def check_search(content: dict[str, Any], blocks: list[Block], sweep: Sweep | No
     return mistakes
 
 
-def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
-    section = content.get(key)
-    return section if isinstance(section, dict) else {}
-
-
 def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mistake]:
-    search = _section(content, "search")
+    search = section_of(content, "search")
     algorithm = search.get("algorithm", "grid")
     if not isinstance(algorithm, str) or algorithm not in SEARCHERS:
         return []
@@ -98,7 +93,7 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
     if row.serves and sweep.search.algorithm not in row.serves:
         why, what = "changes configurations itself", " for its first population"
         if row.pauses:
-            why, what = "leaves most configurations unfinished", ", which can go by what is known of those"
+            why, what = "leaves most configurations unfinished", ", which can learn from unfinished ones"
         message = (
             f"{scheduler.name} {why} and cannot serve {sweep.search.algorithm}; "
             f"give search.algorithm: {' or '.join(row.serves)}{what}, or another scheduler"
@@ -119,7 +114,7 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
     searched = any("epochs" in block.dimensions for block in sweep.blocks)
     several = len(sweep.task_names) * len(sweep.seeds) > 1
     if row.pauses and several:
-        return []  # between trials there is something to decide
+        return []  # a pausing scheduler also decides between the trials of a configuration
     if training.max_steps is None and not searched and scheduler.grace >= max(epochs):
         message = f"grace is {scheduler.grace:g} epochs and training has {max(epochs):g}, so nothing would ever be stopped"
         return [Mistake(("scheduler", "grace"), message)]
@@ -127,7 +122,7 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
 
 
 def _check_population(sweep: Sweep) -> list[Mistake]:
-    """Mistakes in a sweep whose training is cut into generations."""
+    """Mistakes in a sweep with population based training, which cuts training into generations."""
     name, epochs, interval = sweep.scheduler.name, sweep.training.epochs, sweep.scheduler.interval
     whole = epochs / interval
     mistakes = []

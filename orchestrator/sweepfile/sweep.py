@@ -17,6 +17,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings, Protocol, Settings, TrainingSettings
 from craft.tasks import expand_tasks
+from orchestrator.sweepfile.blocks import parse_block
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
 from orchestrator.sweepfile.resources import Resources
@@ -28,7 +29,7 @@ from orchestrator.sweepfile.settings import (
     SearchSettings,
     TrackingSettings,
 )
-from orchestrator.sweepfile.space import Block, parse_block
+from orchestrator.sweepfile.space import Block
 from orchestrator.sweepfile.yaml_source import Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

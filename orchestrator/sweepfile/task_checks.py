@@ -1,10 +1,9 @@
-"""Checks what trials need of the sweep file: known tasks and metrics, a GPU where a method runs on one, and a warm start's
-task.
+"""Checks of tasks and metrics by name, and of what trials need: resources that fit together, a GPU, tasks for a warm start.
 
     warm_start: {glue/mrpc: glue/mnli}
 
-A trial on MRPC then starts from the adapter of MNLI's trial of the same configuration with the same seed, the task head
-excepted, as LoRA's published runs of MRPC, RTE and STS-B do. It waits until that one has ended.
+lets a trial on MRPC start from the adapter, without the task head, of the MNLI trial with the same configuration and seed, as
+LoRA's published runs of MRPC, RTE and STS-B do. The MRPC trial waits until the MNLI trial has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
-from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
+from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, section_of, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS
 
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def check_prerequisites(sweep: Sweep) -> list[Mistake]:
-    """What is wrong with a sweep in this, every mistake with its place in the file."""
+    """Mistakes in the resources, methods, task settings and warm starts of a sweep whose file is otherwise right."""
     wrong = _check_shares(sweep)
     if wrong:
-        return wrong  # what a trial gets is asked below
+        return wrong  # the checks below ask for each block's resources
     mistakes = [
         Mistake(
             (*block.path, "method"),
@@ -60,7 +59,7 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
 
 
 def _check_shares(sweep: Sweep) -> list[Mistake]:
-    """Blocks whose resources do not go with the sweep's."""
+    """Mistakes in blocks whose resources contradict the sweep's."""
     mistakes: list[Mistake] = []
     for block in sweep.blocks:
         try:
@@ -71,7 +70,7 @@ def _check_shares(sweep: Sweep) -> list[Mistake]:
 
 
 def _not_split(method: str) -> str | None:
-    """Why `method`'s base model cannot be split over workers, or None."""
+    """The reason why the base model of `method` cannot be split over workers, or None."""
     row = METHODS[method]
     if row.trains_base:
         return f"{method} trains all of it"
@@ -98,7 +97,7 @@ def _check_warm_start(sweep: Sweep) -> list[Mistake]:
 
 
 def _misplaced(sweep: Sweep, task: str) -> str | None:
-    """Why `task` cannot stand in `warm_start`, or None."""
+    """The reason why `task` cannot stand in `warm_start`, or None."""
     if task in sweep.task_names:
         return None
     published = ", ".join(f"{one}: {source}" for one, source in WARM_START.items())
@@ -109,30 +108,27 @@ def _misplaced(sweep: Sweep, task: str) -> str | None:
 
 
 def metric_names() -> list[str]:
-    """Metrics a sweep may aim at: the score, and what a finished run is known to cost."""
+    """Metrics that can be objectives: the score, and the costs that are known of a finished run."""
     return ["score", *Counts.__dataclass_fields__, "seconds"]
 
 
-def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
-    section = content.get(key)
-    return section if isinstance(section, dict) else {}
-
-
 def check_names(content: dict[str, Any]) -> list[Mistake]:
+    """Unknown metrics in `objectives` and `constraints`."""
     known = {"objectives": metric_names(), "constraints": list(PLANNED_METRICS)}
     return [
         Mistake((section, name), unknown("metric", name, names))
         for section, names in known.items()
-        for name in _section(content, section)
+        for name in section_of(content, section)
         if name not in names
     ]
 
 
 def check_tasks(content: dict[str, Any]) -> list[Mistake]:
+    """Unknown or repeated tasks, custom tasks whose files do not fit, and wrong settings in `task_training`."""
     try:
         data = DataSettings.model_validate(content.get("data", {}))
     except ValidationError:
-        return []  # custom tasks cannot be named before `data` is right
+        return []  # the names of custom tasks are known only if `data` is right
     known = [*TASKS, *(f"custom/{given}" for given in data.custom), *suite_names(data.custom)]
     mistakes = []
     for given in data.custom:
@@ -150,7 +146,7 @@ def check_tasks(content: dict[str, Any]) -> list[Mistake]:
             mistakes.append(Mistake(("tasks", index), _unknown_task(name, known, data)))
         elif isinstance(name, str) and name in given_tasks[:index]:
             mistakes.append(Mistake(("tasks", index), f"{shown(name)} is given twice"))
-    for name, settings in _section(content, "task_training").items():
+    for name, settings in section_of(content, "task_training").items():
         if name not in known:
             mistakes.append(Mistake(("task_training", name), _unknown_task(name, known, data)))
         elif isinstance(settings, dict):

@@ -7,7 +7,8 @@ from itertools import islice, product
 
 import pytest
 
-from orchestrator.sweepfile.space import Block, Choice, Point, Range, grid, parse_block, sample
+from orchestrator.sweepfile.blocks import parse_block
+from orchestrator.sweepfile.space import Block, Choice, Point, Range, grid, sample
 
 
 def block(content: dict, index: int = 0) -> Block:
