@@ -66,13 +66,17 @@ class PausingRule(Rule, Protocol):
         ...
 
 
+def rule_of(settings: SchedulerSettings) -> Rule | None:
+    """A new rule of the scheduler that a sweep file names, with its settings; None if that scheduler judges no trial."""
+    return imported(settings.row.rule)(settings) if settings.row.rule else None
+
+
 class Judge:
     """Asks the rule of a scheduler. `turns` is the rule if trials pause under it, otherwise None."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        rule: Rule | None = imported(settings.row.rule)(settings) if settings.row.rule else None
-        self._rule = rule
-        self.turns: PausingRule | None = cast(PausingRule, rule) if settings.row.pauses else None
+        self._rule = rule_of(settings)
+        self.turns: PausingRule | None = cast(PausingRule, self._rule) if settings.row.pauses else None
         self._given_up: set[str] = set()
 
     def decide(self, entrant: Entrant, epoch: float, score: object, last: bool) -> Decision:

@@ -47,7 +47,7 @@ class SchedulerRow:
     Attributes:
         title: how people write it.
         rule: where the rule that judges trials is made, as `module:name`, from the file's `scheduler` section;
-            `orchestrator.search.judge.Judge` calls it. Empty if it judges none.
+            `orchestrator.search.judge.rule_of` calls it. Empty if it judges none.
         settings: the keys that may stand beside `name` in the file's `scheduler` section.
         serves: the searchers that it can run beside; all of them if none is named.
         pauses: whether its rule is a `orchestrator.search.judge.PausingRule`: trials wait for their turn and may never get

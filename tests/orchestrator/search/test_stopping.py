@@ -12,10 +12,10 @@ import pytest
 from craft.results import Counts
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.search.judge import Decision, Rule
+from orchestrator.search.judge import Decision, Rule, rule_of
 from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.search.stopping import Halving, Median
-from orchestrator.sweepfile.algorithms import SCHEDULERS, imported
+from orchestrator.sweepfile.algorithms import SCHEDULERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.settings import SchedulerSettings
@@ -26,11 +26,6 @@ STOPPING = [name for name, row in SCHEDULERS.items() if row.rule]
 
 def one(name: str, cost: float = 1.0, task: str = "rte", seed: int = 0) -> Entrant:
     return Entrant(f"{name}-{task}-{seed}", name, (task, seed), (cost,))
-
-
-def rule_of(name: str) -> Rule:
-    rule: Rule = imported(SCHEDULERS[name].rule)(SETTINGS[name])
-    return rule
 
 
 def stops(rule: Rule, *told: Any) -> bool:
@@ -118,7 +113,8 @@ def test_the_median_looks_at_the_best_so_far_against_means() -> None:
 
 @pytest.mark.parametrize("name", STOPPING)
 def test_other_tasks_and_other_seeds_never_count(name: str) -> None:
-    rule = rule_of(name)
+    rule = rule_of(SETTINGS[name])
+    assert rule is not None
     for place in range(9):
         for epoch in (1, 3, 9, 27):
             rule.report(one(f"t{place}", task="sst2"), epoch, 99.0)
@@ -128,7 +124,8 @@ def test_other_tasks_and_other_seeds_never_count(name: str) -> None:
 
 @pytest.mark.parametrize("name", STOPPING)
 def test_a_small_adapter_is_never_stopped_by_larger_ones(name: str) -> None:
-    rule = rule_of(name)
+    rule = rule_of(SETTINGS[name])
+    assert rule is not None
     for place in range(30):
         for epoch in (1, 3, 9, 27):
             rule.report(one(f"large{place}", cost=1000), epoch, 99.0)
@@ -140,7 +137,9 @@ def test_a_small_adapter_is_never_stopped_by_larger_ones(name: str) -> None:
 @pytest.mark.parametrize("name", STOPPING)
 def test_telling_a_report_again_changes_nothing(name: str) -> None:
     curves = {one(f"t{place}"): [50.0 + place * epoch for epoch in range(9)] for place in range(6)}
-    rule, again = rule_of(name), rule_of(name)
+    rule, again = rule_of(SETTINGS[name]), rule_of(SETTINGS[name])
+    assert rule is not None
+    assert again is not None
     for trial, scores in curves.items():
         again.report(trial, 1, scores[0])
         again.report(trial, 1, scores[0])
