@@ -1,7 +1,6 @@
-"""Writing that a crash cannot tear: aside, flushed to the disk, then renamed into place.
+"""Writing that a crash cannot leave half done: to a name aside, flushed to the disk, then renamed into place.
 
-Whoever reads sees what was there before, or all of what was written; never a part, and after a power cut neither a name without
-its content.
+A reader sees either the old content or the whole new content. After a power cut, no name lacks its content.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name beside `path`, `.STEM.….tmp`, to write a file or a folder to; it takes the place of `path` if the block ends well.
+    """Gives a name beside `path`, `.STEM.….tmp`, to write a file or folder to; it replaces `path` if the block succeeds.
 
     Raises:
-        OSError: the disk does not take it; `path` is then as it was (a folder may be gone), and nothing is left beside it.
+        OSError: the disk refuses it. `path` is then as it was (a folder may be gone), and nothing is left beside it.
     """
     aside = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
@@ -29,7 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
             if file.is_file():
                 flush(file)
         if aside.is_dir():
-            shutil.rmtree(path, ignore_errors=True)  # a rename replaces no folder that holds something
+            shutil.rmtree(path, ignore_errors=True)  # a rename cannot replace a folder that has content
         aside.replace(path)
     finally:
         with contextlib.suppress(OSError):

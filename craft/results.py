@@ -1,4 +1,4 @@
-"""What a training run gives back while it goes and when it is done. Plain data, no torch.
+"""What a training run reports while it trains and when it has ended, as plain data. No torch.
 
 Names of metrics, everywhere from the trainer to the dashboard:
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 PREDICTIONS_FOLDER = "predictions"
-"""Beside a run's adapter, where its task is answered in words: what it said to every question, a JSONL file a test."""
+"""Folder beside a run's adapter with the answer to every question, one JSONL file per test; for tasks answered in words."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Counts:
     """What a method costs, counted from the model that trains. Bytes, seconds and parameters.
 
     `trainable_parameters` is the adapter's alone; the task head's are `head_parameters`. Full fine-tuning has no adapter:
-    there every trainable weight outside the head counts. Fields that are only known after training are None before it.
+    its count is of every trainable weight outside the head. Fields that are only known after training are None before it.
     """
 
     trainable_parameters: int
@@ -80,4 +80,4 @@ class RunResult:
 
 
 class RunFailed(RuntimeError):
-    """A run that cannot succeed if it is tried again (NaN loss, a rank the model cannot have): the message is the reason."""
+    """The run would fail again if it were repeated (NaN loss, a rank above a dimension); the message is the reason."""

@@ -1,6 +1,6 @@
-"""What a run is told, apart from its method: plain checked settings. No torch.
+"""The settings of a run apart from its method: plain checked data. No torch.
 
-`RunSpec` (`craft.spec`) puts them together with a method's own parameters.
+`RunSpec` (`craft.spec`) joins them with the method's own parameters.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ class TrainingSettings(Settings):
     )
 
     def identity(self) -> dict[str, Any]:
-        """What names are made of. A setting younger than the first records counts only where it is used, so that those keep
-        their names."""
+        """The settings that a run's key is made of.
+
+        A setting that was added later counts only where it is used, so that earlier runs keep their keys.
+        """
         content = self.model_dump(mode="json")
         if not self.group_by_length:
             del content["group_by_length"]
@@ -72,7 +74,8 @@ class TrainingSettings(Settings):
 class WarmStart(Settings):
     """The finished run whose adapter a run starts from, the task head excepted: same model, method and parameters.
 
-    `run` is that run's key, and part of this one's; `adapter` is where the adapter lies here, and is not.
+    `run` is the key of that run and is part of this run's key. `adapter` is where the adapter lies on this machine; it is not
+    part of the key.
     """
 
     run: str = Field(pattern=r"^[0-9a-f]{16}$")

@@ -40,7 +40,7 @@ class RunSpec(Settings):
     def key(self) -> str:
         """16 hexadecimal digits that name this run by its effective content.
 
-        Left out is what has no part in this run's numbers: where the data folder lies, other tasks' files and settings.
+        The key leaves out what does not affect this run's numbers: where the data folder lies, other tasks' files and settings.
         """
         content = self.model_dump(mode="json") | {"training": self.training.identity()}
         del content["warm_start"]

@@ -1,4 +1,4 @@
-"""`python -m craft.store`: look at the stored decompositions, check them, throw them away."""
+"""`python -m craft.store`: lists, checks and removes the stored decompositions of `craft.factors.store`."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def _clear(store: FactorStore, console: Console, keys: Sequence[str]) -> int:
         freed += path.stat().st_size
         path.unlink(missing_ok=True)
     if not keys:
-        _sweep(store)
+        _remove_unfinished(store)
     console.print(f"{len(chosen)} decompositions removed, {format_bytes(freed)} freed.", highlight=False, soft_wrap=True)
     return 0
 
 
-def _sweep(store: FactorStore) -> None:
-    """Remove killed writers' leavings and locks, but not those of a decomposition that is being made now."""
+def _remove_unfinished(store: FactorStore) -> None:
+    """Removes unfinished files and locks of killed writers, but not those of a decomposition that is running."""
     for path in [*unfinished(store.folder), *store.folder.glob("*.lock")]:
         lock_file = store.path(path.name.lstrip(".").split(".")[0]).with_suffix(".lock")
         lock = FileLock(lock_file)

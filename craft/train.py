@@ -43,7 +43,7 @@ exit status: 0 finished, 1 the run failed, 2 the call is wrong, 130 interrupted 
 
 
 class CallError(ValueError):
-    """A mistake in the call: one sentence for the person who made it."""
+    """A mistake in the flags; the message is one sentence for the person who made it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0)
     add("--protocol", choices=("honest", "customary"), default="honest", help="what selection may see (default: honest)")
     add("--data-root", metavar="DIR", help="folder with glue/ and commonsense/ in it; without it the hub is asked")
-    add("--warm-start", metavar="DIR", help="start from this adapter, of another task's run (MNLI's, for RTE), but the head")
+    add("--warm-start", metavar="DIR", help="start from the adapter in this folder; the task head of another task is left out")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other parameter; may be repeated")
     add("--to", metavar="DIR", help="where adapter and checkpoints go (default: runs/craft/TASK-KEY)")
     add("--resume", action="store_true", help="go on from the newest whole checkpoint in that folder")

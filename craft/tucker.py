@@ -1,8 +1,8 @@
 """`python -m craft.tucker report MODEL`: the energy report of a model's projections, as a table and a plot.
 
-It answers how much of the weights a rank triple keeps, whether that is more than it would keep of noise, how fast each mode
-falls, and how far initialization and dropout move the model. Decompositions come from the factor store, so that a second
-look, or a sweep after it, finds them made.
+It answers how much of the weights a rank triple keeps, whether that is more than the same ranks keep of noise, how fast the
+spectrum of each mode falls, and how far initialization and dropout move the model. Decompositions go into the factor store, so
+that a second report and later runs read them from there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(stack, console)
     for line in (
         "",
-        "energy kept: share of ||W||^2 in R, beside the share of Gaussian noise's. Theorem 1: bound on ||W - R||^2 / ||W||^2.",
+        "energy kept: share of ||W||^2 in R, and the same of Gaussian noise. Theorem 1: bound on ||W - R||^2 / ||W||^2.",
         f"init: expected ||T - R|| / ||R|| at J = I + {options.init_epsilon:g} N(0, 1), and Theorem 3's bound on it.",
         f"dropout: the same with dropout {options.dropout:g} on J.",
     ):
@@ -211,7 +211,7 @@ def _cells(row: RankEnergy) -> tuple[str, ...]:
 
 
 def _curves(stacks: Sequence[StackEnergy]) -> list[dict[str, Any]]:
-    """What is drawn, before any drawing: panel 0 to 3, a label, x, y and a colour. One noise a shape: stacks share it."""
+    """The plot as data: panel 0 to 3, label, x, y and colour of every curve. Stacks of one shape share their noise curve."""
     curves: list[dict[str, Any]] = []
     shapes = dict.fromkeys(stack.shape for stack in stacks)
     drawn: set[tuple[int, ...]] = set()

@@ -1,7 +1,7 @@
-"""Eigenvectors of large Gram matrices in little memory: what the HOSVD of wide models spends its time and memory on.
+"""Leading eigenvectors of large Gram matrices in little memory: the step that takes the HOSVD most time and memory.
 
-Small matrices and GPUs take `torch.linalg.eigh`. On the CPU that needs three more matrices of the same size; here, where few
-vectors are wanted, none.
+Small matrices and GPUs use `torch.linalg.eigh`, which needs three more matrices of the same size on the CPU. For large matrices
+on the CPU, LAPACK is called directly; if few vectors are wanted, it needs no further matrix.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 LARGE = 1024
-"""From this many rows on memory counts."""
+"""Matrices with more rows take the way that saves memory."""
 COLUMNS = 256
-"""So many vectors are turned back at once."""
+"""Number of vectors that are transformed back at once."""
 
 
 def leading_eigh(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -21,7 +21,7 @@ def leading_eigh(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
     Args:
         gram: (n, n) float64 of which the lower triangle is read; overwritten.
-        rank: of how many vectors there is need.
+        rank: how many vectors are needed.
 
     Raises:
         ValueError: LAPACK did not succeed.
@@ -56,7 +56,7 @@ def _mirror(gram: Tensor) -> None:
 
 
 def _by_tridiagonal(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """As LAPACK's dsyevr, but all eigenvalues with the last `rank` vectors alone: no second matrix of the full size.
+    """All eigenvalues and the last `rank` eigenvectors, without a second full matrix as LAPACK's dsyevr needs.
 
     A = Q T Qᵀ with T tridiagonal (dsytrd, in place), T's vectors by inverse iteration (dstein, made orthogonal to 1e-14 within
     clusters; scipy's MRRR would fill a second full matrix), then Q's reflectors on them (dormqr).
@@ -91,7 +91,7 @@ def _by_tridiagonal(matrix: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarr
         _check_lapack("dormqr", info)
         some[1:] = below[:-1]
     order = np.argsort(chosen[:found], kind="stable")
-    if (order[1:] < order[:-1]).any():  # T fell into parts, whose values come one part after another
+    if (order[1:] < order[:-1]).any():  # T has separate blocks, and dstebz lists the values block by block
         vectors = vectors[:, order]
     return values, vectors
 

@@ -1,8 +1,8 @@
-"""What ranks keep of a stack, and what initialization and dropout do to it: the numbers by which ranks are picked.
+"""How much of a stack the ranks keep, and how far initialization and dropout move it: the numbers to choose ranks by.
 
-A share of energy is a share of squared norm: ||R||^2 / ||W||^2, and as the factors are orthonormal ||R|| = ||G||, so that
-every rank triple's share is read off one core. It is set beside the share that the same ranks keep of Gaussian noise of the
-same shape: a stack with no structure at all. All formulas are exact in expectation unless they say otherwise.
+A share of energy is a share of squared norm, ||R||^2 / ||W||^2. The factors are orthonormal, so ||R|| = ||G||, and one core
+gives the share of every rank triple. The report compares it with the share that the same ranks keep of Gaussian noise of the
+same shape, which has no structure. All formulas are exact in expectation unless they say otherwise.
 
 `python -m craft.tucker report MODEL` prints them (`craft.tucker`).
 """
@@ -31,11 +31,11 @@ class RankEnergy:
         ranks: (r1, r2, r3).
         parameters: r1^2 + r2^2 + r3^2, what CRAFT trains for this stack.
         kept: share of ||W||^2 that R holds.
-        noise: share of Gaussian noise's that the same ranks hold, see `noise_share`.
-        bound: Theorem 1's bound on ||W - R||^2, as a share of ||W||^2; it says nothing from 1 on.
+        noise: the same share for Gaussian noise, see `noise_share`.
+        bound: Theorem 1's bound on ||W - R||^2, as a share of ||W||^2; from 1 on it says nothing.
         initial: expected ||T - R|| at initialization, as a share of ||R||.
         initial_bound: Theorem 3's bound on the same.
-        dropout: the same at initialization under dropout on J.
+        dropout: expected ||T - R|| at initialization under dropout on J, as a share of ||R||.
     """
 
     ranks: Ranks
@@ -50,7 +50,7 @@ class RankEnergy:
 
 @dataclass(frozen=True)
 class ModeDecay:
-    """How fast one mode's spectrum falls: `needed[i]` columns hold `LEVELS[i]` of the energy, `noise[i]` of Gaussian noise's.
+    """How fast one mode's spectrum falls: `needed[i]` columns hold `LEVELS[i]` of the energy; of Gaussian noise, `noise[i]` do.
 
     `cumulated` is the share that the first 1, 2, ... columns hold, `cumulated_noise` the same for noise.
     """
@@ -120,7 +120,7 @@ def perturbation(ranks: Sequence[int], *, epsilon: float = 1e-3, dropout: float 
 def initialization_bound(ranks: Sequence[int], *, epsilon: float = 1e-3, delta: float = 1e-3) -> float:
     """Theorem 3's C in ||T_init - R|| <= C ||R||, with probability at least 1 - 8 delta (paper, appendix).
 
-    The paper works it out as 0.18 at r = 128 and 0.29 at r = 360. Inf where its condition fails and it says nothing.
+    The paper gives 0.18 at r = 128 and 0.29 at r = 360. Inf where the theorem's condition fails.
     """
     step = epsilon * (2 * math.sqrt(max(ranks)) + math.sqrt(2 * math.log(1 / delta)))
     return 7 * step if step < 1 else math.inf
@@ -129,9 +129,9 @@ def initialization_bound(ranks: Sequence[int], *, epsilon: float = 1e-3, delta: 
 def noise_share(shape: Sequence[int], ranks: Sequence[int]) -> float:
     """Share of squared norm that HOSVD at `ranks` keeps of a Gaussian tensor of `shape`, from one seeded draw.
 
-    A large shape's draw has as many layers but fewer features, in the same proportions, and is read at ranks in proportion
-    (between whole ranks linearly): shares depend on the proportions alone as features grow, and already at a hundred
-    features the shares are right to a few thousandths.
+    For a large shape the draw has the same number of layers and fewer features, and the ranks shrink in the same proportion
+    (linear interpolation between whole ranks). As features grow, shares depend on the proportions alone; at a hundred
+    features they are already right to a few thousandths.
     """
     layers, outputs, inputs = shape
     table = _noise_table(layers, outputs, inputs)

@@ -1,8 +1,8 @@
-"""One decomposition as one safetensors file: written whole or not at all, and never believed without its checksum.
+"""One decomposition as one safetensors file: written whole or not at all, and used only once its checksum is right.
 
 The file holds core, factors and spectra; its metadata says what was decomposed (projection, shape, the weights' hash), by
 which algorithm, and the SHA-256 of everything else in the file. Reading maps the file into memory, so that many processes on
-a machine share its pages, and checks that hash: far less work than hashing the weights that were asked for.
+a machine share its pages, and checks that hash, which is far less work than hashing the weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUFFIX = ".safetensors"
 
 
 class CorruptFactors(ValueError):
-    """A stored decomposition that cannot be what its writer wrote."""
+    """A stored decomposition is not what its writer wrote."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class FactorOrigin:
 
 
 def write_factors(path: Path, factors: TuckerFactors, origin: FactorOrigin) -> None:
-    """Write aside in the same folder, flush to the disk, then rename: `path` is the old file, the new one, never a part.
+    """Writes the file aside, flushes it and renames it, so that `path` is always a whole file, the old one or the new.
 
     Raises:
         OSError: the folder cannot be written, or the disk is full; nothing is left behind then.
@@ -65,12 +65,12 @@ def write_factors(path: Path, factors: TuckerFactors, origin: FactorOrigin) -> N
     with replacing(path) as aside:
         try:
             save_file(tensors, aside, metadata=facts)
-        except SafetensorError as error:  # a full disk comes as this
+        except SafetensorError as error:  # safetensors raises this for a full disk
             raise OSError(f"cannot write {aside}: {error}") from error
 
 
 def unfinished(folder: Path, key: str = "*") -> list[Path]:
-    """Files that writers of `key` are writing, or were when they were killed."""
+    """Files that writers of `key` are writing now, or were writing when they were killed."""
     return list(folder.glob(f".{key}.*.tmp"))
 
 
@@ -78,7 +78,7 @@ def read_origin(path: Path) -> tuple[FactorOrigin, tuple[int, int, int]]:
     """What the file says it holds, and its ranks; only its head is read.
 
     Raises:
-        CorruptFactors: the head is torn, or not one of ours.
+        CorruptFactors: the header is damaged, or is not that of a stored decomposition.
         FileNotFoundError: there is no such file.
     """
     try:
@@ -93,10 +93,10 @@ def read_origin(path: Path) -> tuple[FactorOrigin, tuple[int, int, int]]:
 
 
 def read_factors(path: Path) -> tuple[TuckerFactors, FactorOrigin]:
-    """The factors, mapped into memory (a write into them stays private), once their checksum is right.
+    """The factors, mapped into memory, after their checksum was checked; a write into them stays private.
 
     Raises:
-        CorruptFactors: the file is torn, changed, or not one of ours.
+        CorruptFactors: the file is damaged or changed, or is not a stored decomposition.
         FileNotFoundError: there is no such file.
     """
     try:

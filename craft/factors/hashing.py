@@ -1,4 +1,4 @@
-"""SHA-256 of weights, in parallel and remembered: what a stored decomposition is found by."""
+"""SHA-256 of weights, by which a stored decomposition is found; computed in parallel and remembered."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PARALLEL_HASHING = 64 * 2**20
 _REMEMBERED_DIGESTS = 4096  # layers' weights
 
 _digests: dict[tuple[str, bytes], bytes] = {}
-"""What `hash_weights` has found in this process: dtype, shape and checksum of a weight -> its SHA-256."""
+"""Digests made in this process: (dtype and shape, checksum) of a weight -> its SHA-256."""
 
 
 def hash_weights(weights: Sequence[Tensor]) -> str:
     """SHA-256 of all weights: dtype, shape and raw bytes of each layer, in order.
 
-    The SHA-256 of bytes that this process has hashed before is remembered, and found by their 128-bit XXH3 checksum, which
-    reads all bytes too, several times faster: a change in place, of one bit, is another checksum.
+    The process remembers each SHA-256 by the 128-bit XXH3 checksum of the same bytes. The checksum also reads all bytes, but
+    several times faster, so a change of one bit in place is noticed.
     """
     if sum(weight.nbytes for weight in weights) > _PARALLEL_HASHING:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:

@@ -10,8 +10,8 @@ Un holds the first r_n left singular vectors of the mode-n unfolding; they are t
 Gram matrix, which in float64 are exact to about 1e-14 and several times cheaper than an SVD. No HOOI follows, so Theorem 1
 holds as stated. The stack is never built: Gram matrices and core are summed over layers and blocks.
 
-What makes factors usable by many: leading slices of a decomposition are the decomposition of smaller ranks; signs are
-canonical; `sketch` tells factors that came out differently (a flipped sign, a rotated degenerate subspace) from equal ones.
+Three properties let many runs share factors: leading slices of a decomposition are the decomposition of smaller ranks; signs
+are canonical; `sketch` tells factors that came out differently (a flipped sign, a rotated degenerate subspace) from equal ones.
 
 `python -m craft.tucker report MODEL` prints what ranks keep (see `craft.factors.energy`).
 """
@@ -41,11 +41,11 @@ class TuckerFactors:
     """Core and factors of one stack.
 
     Attributes:
-        core: G, (r1, r2, r3), as are the factors float32 unless asked otherwise.
+        core: G, (r1, r2, r3); float32 like the factors, unless the caller asks for another dtype.
         u1: (L, r1), orthonormal columns by falling singular value.
         u2: (d_out, r2).
         u3: (d_in, r3).
-        singular_values: of the three unfoldings, all of them (L, d_out and d_in values), float64 on the CPU.
+        singular_values: all singular values of the three unfoldings (L, d_out and d_in of them), float64 on the CPU.
         squared_norm: ||W||^2 of the stack.
     """
 
@@ -79,7 +79,7 @@ class TuckerFactors:
         return replace(self, **moved)
 
     def reconstruct(self) -> Tensor:
-        """R = G x1 U1 x2 U2 x3 U3, (L, d_out, d_in). As large as the stack: for tests and reports."""
+        """R = G x1 U1 x2 U2 x3 U3, (L, d_out, d_in). It is as large as the stack."""
         mixed = torch.tensordot(self.u1, self.core, dims=1)
         return self.u2 @ mixed @ self.u3.T
 
@@ -88,7 +88,7 @@ class TuckerFactors:
         return sum(float(s[r:].square().sum()) for s, r in zip(self.singular_values, self.ranks, strict=True))
 
     def sketch(self) -> Tensor:
-        """A few numbers a column that change when a column's sign, place or direction does, or when the core does.
+        """A few numbers for each column, which change with the column's sign, place or direction, and with the core.
 
         Rows 0 to 3 are each column's products with fixed probe vectors; row 4 holds the core's three fibres through its
         origin. Columns are those of U1, U2, U3 in turn, so that the sketch of a slice is a selection of columns.
@@ -168,14 +168,14 @@ def hosvd(
 ) -> TuckerFactors:
     """Truncated HOSVD of L weights read as one (L, d_out, d_in) tensor (paper, Stage 2).
 
-    Beside the weights and the result, memory holds one float64 Gram matrix of d x d, the vectors asked for of this mode
-    and of the one before, and some tens of megabytes of blocks: two float64 slices and less at ranks up to half the width;
-    above, where LAPACK finds all vectors, three. All sums are in float64 for any dtype.
+    All sums are in float64 for any dtype. Memory, beside the weights and the result: one float64 Gram matrix (d, d), the
+    requested vectors of this mode and the one before, and some tens of megabytes of blocks. That is at most two float64
+    slices at ranks up to half the width, and three above, where LAPACK computes all vectors.
 
     Args:
         weights: L tensors of (d_out, d_in), of any floating dtype and layout; or one (L, d_out, d_in) tensor.
         ranks: (r1, r2, r3), r1 <= L; 'all' is the full dimension.
-        device: where to compute and leave the factors; the weights' own device if absent.
+        device: where the factors are computed and stay; the weights' own device if absent.
         dtype: of core and factors.
 
     Raises:
@@ -195,7 +195,7 @@ def hosvd(
     core = _core(slices, u1, u2, u3, dtype)
     target = torch.device(device) if device is not None else slices[0].device
     core, u1 = core.to(target), _in_rows(u1, target, dtype)
-    u2 = _in_rows(u2, target, dtype)  # one after another: the float64 ones are gone by then
+    u2 = _in_rows(u2, target, dtype)  # one after another, so that only one is held in both dtypes
     u3 = _in_rows(u3, target, dtype)
     return TuckerFactors(core, u1, u2, u3, singular_values=(s1, s2, s3), squared_norm=float(layers.trace()))
 
@@ -249,7 +249,7 @@ def _beside(parts: list[Tensor]) -> Tensor:
 def _leading(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """All singular values, falling, and the first `rank` singular vectors with canonical signs. Overwrites `gram`."""
     eigenvalues, vectors = leading_eigh(gram, rank)
-    del gram  # as large as everything else here together
+    del gram  # as large as everything else here together, so it is freed at once
     values = eigenvalues.flip(0).clamp_min(0).sqrt().cpu()
     vectors = vectors[:, -rank:]
     for block in _blocks(rank, len(vectors)):

@@ -6,11 +6,11 @@
                                  <root>/factors/<key>.lock            held by the one process that decomposes
 
 The key is made of the weights' own bytes, the projection's name and the algorithm's version, so that a file is either right
-for these weights or not found; the weights are read whole at every call, at about a gigabyte a second the first time
-(`hash_weights`), and so cannot be changed in place unnoticed. A file is written aside and renamed, its checksum is checked when
-a process first opens it, and a wrong one is made anew. The folder's size is bounded: what was used least recently goes first.
+for these weights or not found. Every call reads the weights whole (`hash_weights`), at about a gigabyte a second the first
+time, so a change in place is noticed. A file is written aside and renamed; a process checks its checksum when it first opens
+it, and makes a wrong file anew. The folder's size is bounded: the least recently used files are removed first.
 
-Where the folder cannot be written the factors are computed, handed out and kept by this process alone, with a warning.
+If the folder cannot be written, this process computes the factors, keeps them in memory and warns.
 
 `python -m craft.store list | verify | clear` looks after the folder.
 """
@@ -45,12 +45,12 @@ from craft.words import parse_bytes
 
 DEFAULT_MAX_BYTES = 20 * 1000**3
 _LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop the others for ever
-_FORGOTTEN = 86400.0  # seconds after which an unfinished file of any key is its dead writer's
+_FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file counts as dead
 _REMEMBERED = 32
 
 
 class StoreWarning(UserWarning):
-    """The store could not keep a decomposition; the factors handed out are right all the same."""
+    """The store could not keep a decomposition; the factors that it returns are right nevertheless."""
 
 
 class FactorStore:
@@ -88,13 +88,13 @@ class FactorStore:
         device: torch.device | str | None = None,
         weights_hash: str | None = None,
     ) -> TuckerFactors:
-        """The factors of a stack at `ranks`, decomposed at most once for all who share the folder.
+        """The factors of a stack at `ranks`, decomposed at most once for all processes that share the folder.
 
         Args:
             weights: L tensors of (d_out, d_in).
-            ranks: (r1, r2, r3) or 'all'; where more is stored, leading slices are served.
+            ranks: (r1, r2, r3) or 'all'; leading slices are returned if larger ranks are stored.
             name: the projection (part of the address and what `list` shows).
-            device: where to decompose if it must be done; the weights' own device if absent.
+            device: where to decompose if nothing is stored; the weights' own device if absent.
             weights_hash: `hash_weights(weights)`, from a caller that has just computed it.
 
         Returns:
@@ -126,7 +126,7 @@ class FactorStore:
     def _make(
         self, origin: FactorOrigin, wanted: Ranks, weights: Sequence[Tensor], device: torch.device | str | None
     ) -> TuckerFactors:
-        """Decompose and store, unless another process has done so by the time the lock is ours."""
+        """Decomposes and stores, unless another process has done so before this one gets the lock."""
         path = self.path(origin.key)
         lock = FileLock(path.with_suffix(".lock"))
         try:
@@ -138,7 +138,7 @@ class FactorStore:
             held = self._read(origin, warn=True)
             if held is not None and _covers(held, wanted):
                 return held
-            for torn in unfinished(self.folder, origin.key):  # the lock is ours: their writers are dead
+            for torn in unfinished(self.folder, origin.key):  # this process holds the lock, so their writers are dead
                 torn.unlink(missing_ok=True)
             ranks = wanted if held is None else _larger(held.ranks, wanted)
             made = self._decompose(origin, ranks, weights, device)
@@ -172,7 +172,7 @@ class FactorStore:
         self._shrink(spare=self.path(origin.key))
 
     def _shrink(self, spare: Path) -> None:
-        """Remove what was used least recently until all files together are within bounds."""
+        """Removes the least recently used files until all files together are within the bound."""
         with contextlib.suppress(OSError):
             sizes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
             excess = sum(sizes.values()) - self.max_bytes
@@ -180,7 +180,7 @@ class FactorStore:
                 if excess <= 0:
                     break
                 if path != spare:
-                    path.unlink(missing_ok=True)  # who has it open keeps it
+                    path.unlink(missing_ok=True)  # processes that have it open can still read it
                     excess -= size
             for torn in unfinished(self.folder):
                 if (stat := _stat(torn)) and time.time() - stat.st_mtime > _FORGOTTEN:
@@ -204,7 +204,7 @@ class FactorStore:
         if key not in self._open:
             return None
         factors, versions = self._open[key]
-        if versions != _versions(factors):  # a caller wrote into what all share: the file still has it right
+        if versions != _versions(factors):  # a caller wrote into the shared tensors; the file still has the right ones
             del self._open[key]
             return None
         self._open.move_to_end(key)
@@ -217,8 +217,8 @@ class FactorStore:
 
     def _warn_unkept(self, origin: FactorOrigin, reason: str) -> None:
         warnings.warn(
-            f"the factors of projection {origin.projection!r} cannot be kept in {self.folder}: {reason}. They are computed "
-            "and used all the same, but every process will compute them again. Set CRAFT_CACHE_DIR to a folder that can be "
+            f"the factors of projection {origin.projection!r} cannot be kept in {self.folder}: {reason}. They are "
+            "right, but every process will compute them again. Set CRAFT_CACHE_DIR to a folder that can be "
             "written, or CRAFT_CACHE_MAX_BYTES to a larger bound.",
             StoreWarning,
             stacklevel=5,

@@ -1,8 +1,9 @@
 """METHODS: every parameter-efficient method a run may use, one row each.
 
-A row is a file in this folder: its parameters as a pydantic model (torch-free, so that a sweep file is checked without
-loading anything heavy) and a `build` that turns a transformers model into the model that trains. Adding a method is adding
-such a file and its row below; the contract tests run over every row.
+Each row comes from a file of this folder, which holds the method's parameters as a pydantic model (without torch, so that a
+sweep file is checked without loading anything heavy) and a `build` that turns a transformers model into the model that trains.
+To add a method, add such a file and its row below; the contract tests run over every row. `method` defines what a row is,
+`projected` what methods that adapt projections share.
 """
 
 from __future__ import annotations

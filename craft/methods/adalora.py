@@ -1,15 +1,15 @@
-"""AdaLoRA: LoRA as a singular value decomposition whose rank is spent where it matters, by PEFT.
+"""AdaLoRA: LoRA as a singular value decomposition, with more rank for the modules that matter more, by PEFT.
 
     y = W x + s P diag(λ) Q x        P (d_out x r0), Q (r0 x d_in), λ (r0) starts at 0
     loss + γ (mean of ‖PᵀP - I‖_F and ‖QQᵀ - I‖_F over all of them)
 
-Every module starts with `init_rank` triplets. While training goes on the least important λ of all modules are set to 0, until
-`target_rank` a module are left on the average; importance is the smoothed |weight x gradient| times its uncertainty. What
-trains, and what is counted, is the start: `init_rank` triplets a module.
+Every module starts with `init_rank` triplets. During training, the least important λ of all modules are set to 0, until each
+module has `target_rank` left on average; importance is the smoothed |weight x gradient| times its uncertainty. Trained, and
+counted, are the `init_rank` triplets that each module starts with.
 
 PEFT leaves the penalty to a loss computed inside the model and the allocation to a call after every step. Here both belong to
-the optimizer (`AdaLoraAdam`), whose state a checkpoint holds. λ that were set to 0 are saved as 0: an adapter holds the very
-weights that were scored, whichever step they are from.
+the optimizer (`AdaLoraAdam`), whose state a checkpoint holds. λ that were set to 0 are saved as 0, so an adapter
+holds exactly the weights that were scored.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def checked(activation: str) -> str:
 
 
 def layer_norms(model: nn.Module) -> list[str]:
-    """Paths of the normalizations inside the layers; an embedding's is left as it is."""
+    """Paths of the normalizations inside the layers; that of the embeddings is not among them."""
     return [
         name
         for name, module in model.named_modules()
@@ -87,10 +87,10 @@ def layer_norms(model: nn.Module) -> list[str]:
 
 
 def first_layers(model: nn.Module, projections: tuple[str, ...], layers: int) -> list[str]:
-    """Paths of the projections in the first so many layers.
+    """Paths of the projections in the first `layers` layers.
 
     Raises:
-        ValueError: that is all of them.
+        ValueError: the model has no more layers than that.
     """
     from craft.models.projections import find_projections
 

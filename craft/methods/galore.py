@@ -1,7 +1,7 @@
 """GaLore: all parameters train, with the optimizer's memory of the projections' gradients kept at low rank.
 
-An optimizer, not an adapter (`craft.tuners.galore`): it counts as full fine-tuning, and saves as much. What it saves is in the
-optimizer's bytes.
+GaLore is an optimizer, not an adapter (`craft.tuners.galore`): its parameter count and its files are those of full fine-tuning,
+and its advantage shows in the optimizer's bytes.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
 ========  ==================================================================================================
 lora      B starts at 0
 rslora    s = alpha / sqrt(r)
-dora      the sum's columns are normalized and rescaled by a learnt magnitude m (d_out numbers a module more)
-pissa     B A starts at the r principal singular components of W, which W gives up
-olora     B A starts at the first r columns of Q and rows of R of W = Q R, which W gives up
-milora    B A starts at the r minor singular components of W, which W gives up (`craft.tuners.milora`)
+dora      the columns of the sum are normalized and rescaled by a learnt magnitude m (d_out more numbers per module)
+pissa     B A starts at the r principal singular components of W, which are subtracted from W
+olora     B A starts at the first r columns of Q and rows of R of W = Q R; this product is subtracted from W
+milora    B A starts at the r minor singular components of W, which are subtracted from W (`craft.tuners.milora`)
 ========  ==================================================================================================
 """
 

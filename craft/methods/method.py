@@ -26,15 +26,15 @@ class Method:
             trains. It works on the meta device too, so that parameters are counted without weights.
         label: a short text of the parameters that matter, for run names (`12·100·100 qv`).
         requires: `"cuda"` where the method runs on a GPU only; see `refuse_elsewhere`.
-        packages: what has to be installed beside this project's own requirements.
-        quantization: `quantization(parameters)` gives transformers' `BitsAndBytesConfig` its arguments, where the base is
-            loaded quantized; without it the base has the run's dtype.
-        base_bytes: bytes that a parameter of such a base takes, for estimates.
-        resolve: `resolve(model, parameters)` gives plain data that are equal for parameters which mean the same on `model`
-            (`all` and the number of layers); absent where equal parameters alone mean the same.
+        packages: packages that must be installed beside this project's own requirements.
+        quantization: `quantization(parameters)` gives the arguments of transformers' `BitsAndBytesConfig`, with which the base
+            is loaded quantized; the base has the run's dtype if absent.
+        base_bytes: bytes per parameter of a quantized base, for estimates.
+        resolve: `resolve(model, parameters)` gives plain data that are equal for parameters with the same meaning on `model`
+            (`all` and the number of layers); absent if only equal parameters have the same meaning.
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
-            where it is absent. All it remembers lies in its `state`, so that a resumed run goes on as if undisturbed.
-        trains_base: every weight of the base model trains, so that no part of it can be split among workers.
+            if absent. It keeps everything that it remembers in its `state`, so that a resumed run goes on unchanged.
+        trains_base: whether every weight of the base model trains, so that the base cannot be split among workers.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
     """
 
@@ -64,7 +64,11 @@ class BuildContext:
 
 
 def refuse_elsewhere(method: Method) -> None:
-    """Returns where this machine can run `method`; a ValueError says what is missing otherwise, before anything is loaded."""
+    """Checks that this machine can run `method`, before anything is loaded.
+
+    Raises:
+        ValueError: there is no CUDA device, or a package is missing; the message says what to do.
+    """
     from importlib.util import find_spec
 
     absent = [name for name in method.packages if find_spec(name) is None]

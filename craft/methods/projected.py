@@ -1,4 +1,4 @@
-"""What the rows that adapt projections share: the parameter that names them, and the way onto the model through PEFT."""
+"""Shared by the methods that adapt projections: the parameter that names the projections, and `attach`, which calls PEFT."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     y = dequantized(Q) x + s B A x        Q: W in blocks of 64, each number one of 16 levels times the block's constant
 
 The levels are those of a normal distribution (NF4); the constants are quantized too (double quantization). Products are
-computed in the run's dtype, layer norms and what else is not quantized stay float32, as in the paper. What trains, and its
-count, is LoRA's. The paper adapts every linear layer; name them in `projections`.
+computed in the run's dtype, layer norms and all other weights that are not quantized stay float32, as in the paper. The
+trained parameters and their count are LoRA's. The paper adapts every linear layer; name them in `projections`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def build(model: nn.Module, parameters: QloraParameters, context: BuildContext) 
 
     if not is_meta(model):
         prepare: Any = peft.prepare_model_for_kbit_training
-        # Checkpointing is the run's own setting, and is on by now where it is wanted.
+        # The run has already switched gradient checkpointing on if its settings ask for it.
         model = prepare(model, use_gradient_checkpointing=False)
     return attach(model, context, "LORA", parameters.projections, **lora_settings(parameters))
 

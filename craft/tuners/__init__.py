@@ -1,6 +1,8 @@
-"""Tuners that PEFT lacks, as PEFT lays a tuner out: CRAFT, and baselines written from their papers.
+"""Tuners that PEFT lacks, in PEFT's layout: CRAFT (`craft.tuners.craft`), and baselines written from their papers.
 
-PEFT is imported here, before any module of this folder: the hook in `craft` then registers every tuner while none of them is
+`joint` holds what the tuners share, and `registration` makes them known to PEFT. `galore` and `adalora` are optimizers.
+
+PEFT is imported here, before any module of this folder, so that the hook in `craft` registers every tuner before one of them is
 half imported.
 """
 

@@ -2,9 +2,10 @@
 
     before the step    gradients of γ · mean ‖PᵀP - I‖_F, ‖QQᵀ - I‖_F are added
     after the step     I ← β1 I + (1 - β1) |w ∂w|,  Ū ← β2 Ū + (1 - β2) ||w ∂w| - I|
-                       the λ with the least λ's I·Ū + mean of its P column's and Q row's I·Ū are set to 0
+                       score of a λ: its I·Ū + the mean I·Ū of its column of P + the same of its row of Q
+                       the λ with the lowest scores are set to 0
 
-The budget falls along a cubic from all triplets to the target's, as in PEFT's schedule, which is asked for it.
+The number of λ that stay, the budget, falls along PEFT's cubic schedule from all triplets to the target.
 """
 
 from __future__ import annotations

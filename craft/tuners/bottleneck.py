@@ -2,7 +2,7 @@
 
     y ← y + U σ(D y + d) + u        y: the output of the sublayer's last projection (..., d), D (m x d), U (d x m)
 
-It stands after the projection back to the model's width and before the residual sum and the layer norm. U starts at 0, D at
+The network stands behind the projection to the model's width, before the residual sum and the layer norm. U starts at 0, D at
 N(0, 1 / d): the model starts as the base model. One adapter trains 2 d m + d + m numbers.
 """
 

@@ -5,7 +5,7 @@ For a weight W (m x n, m <= n; transposed otherwise) with gradient G::
     P ← first r left singular vectors of G, every T steps       R = Pᵀ G  (r x n)
     N = Adam(R)                                                 W ← W - η α P N
 
-The weight trains whole, at full rank over time; what is saved is memory: two moments of r x n and P (m x r) in the place of two
+The weight trains whole, at full rank over time. GaLore saves memory: it keeps two moments of r x n and P (m x r) instead of two
 moments of m x n. Parameters that are not projected take plain AdamW steps.
 """
 
@@ -23,7 +23,7 @@ class GaLoreAdam(torch.optim.AdamW):
     groups: parameter groups with `lr` and `weight_decay`.
     projected: the matrices among them whose gradients are projected.
     rank: r, at most the smaller side of every projected matrix.
-    interval: T, optimizer steps between two new subspaces.
+    interval: T, the optimizer steps from one subspace to the next.
     scale: α.
     """
 
@@ -52,7 +52,7 @@ class GaLoreAdam(torch.optim.AdamW):
         wide = gradient.shape[0] <= gradient.shape[1]
         gradient = gradient if wide else gradient.T
         state = self.state[weight]
-        # AdamW's own word, and kind, for it: that is what it looks for when a state is loaded.
+        # AdamW stores `step` as a tensor and expects it when a state is loaded: name and type stay.
         done = int(state.get("step", 0))
         if done % self.interval == 0:
             state["projector"] = torch.linalg.svd(gradient, full_matrices=False)[0][:, : self.rank].contiguous()

@@ -30,7 +30,7 @@ Shape = tuple[int, int]
 
 @dataclass
 class JointConfig(PeftConfig):
-    """What every configuration here has, in PEFT's words."""
+    """The fields that every configuration here has, under PEFT's names."""
 
     target_modules: list[str] | str | None = field(default=None, metadata={"help": "ends of module paths, or a pattern"})
     exclude_modules: list[str] | str | None = field(default=None, metadata={"help": "modules left as they are"})
@@ -38,23 +38,30 @@ class JointConfig(PeftConfig):
 
 
 class JointAdapter(nn.Module, ABC):
-    """All that one adapter trains. A method implements `__init__` and `change`, and `prepare` where layers share work."""
+    """Everything that one adapter trains.
+
+    A method implements `__init__`, `reset` and `change`, and `prepare` if its layers share work.
+    """
 
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
-        """`stacks`: stack name -> module path -> (d_out, d_in), modules in the model's order. Tensors may be empty: on the
-        meta device `reset` is not called."""
+        """Makes the parameters; `reset` gives them values, except on the meta device.
+
+        Args:
+            config: the method's configuration.
+            stacks: stack name -> module path -> (d_out, d_in), modules in the model's order.
+        """
         super().__init__()
 
     @abstractmethod
     def reset(self) -> None:
-        """Gives every parameter its start, from torch's global generator."""
+        """Gives every parameter its first values, from torch's global generator."""
 
     def prepare(self) -> None:
         """Called before every forward pass of the model, outside any checkpointed block."""
 
     @abstractmethod
     def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
-        """What is added to the output of the module at `path`.
+        """The change that is added to the output of the module at `path`.
 
         Args:
             x: the module's input (..., d_in), float32.
@@ -74,7 +81,7 @@ class JointLayer(nn.Module, BaseTunerLayer):
         super().__init__()
         self.base_layer = base_layer
         self.path = path
-        # The tuner's modules, held in a plain dict: they belong to no layer, and must not be saved once a layer.
+        # The tuner's modules, in a plain dict so that they are not saved again with every layer.
         self.shared: dict[str, JointAdapter] = {}
         self.merged_adapters: list[str] = []
         self._disable_adapters = False

@@ -3,7 +3,7 @@
     y ← y + U σ(D y)        D (m x d) and U (d x m), each a train of cores G_k (r_{k-1} x n_k x r_k):
     W[i_1 ... i_K] = G_1[i_1] G_2[i_2] ... G_K[i_K],  r_0 = r_K = 1, all other r_k = r
 
-The rows' size and the columns' are each cut into factors as equal as can be (768 = 12·8·8, 64 = 8·8), which together index the
+Rows and columns are each split into factors as equal as possible (768 = 12·8·8, 64 = 8·8), which together index the
 train, rows first. U's first core starts at 0: the model starts as the base model. A train trains Σ r_{k-1} n_k r_k numbers; the
 matrices have no biases.
 """
@@ -58,7 +58,7 @@ class Train(nn.Module):
 
     @torch.no_grad()
     def reset(self, zero: bool) -> None:
-        """Cores such that the matrix has entries of variance 1 / columns; or, the first core 0, no entries but 0."""
+        """Draws cores that give the matrix entries of variance 1 / columns; with `zero`, the first core is 0."""
         # Variances multiply: each of the products of K cores sums over r^(K - 1) paths.
         inner = math.prod(core.shape[2] for core in self.cores)
         spread = (1 / (self.shape[1] * inner)) ** (1 / (2 * len(self.cores)))
@@ -76,7 +76,7 @@ class Train(nn.Module):
 
 
 def _split(size: int) -> tuple[int, ...]:
-    """Three factors for widths, two for sizes up to 100, which the paper's bottleneck of 64 is."""
+    """Three factors for widths; two for sizes up to 100, such as the paper's bottleneck of 64."""
     return factors(size, 2 if size <= 100 else 3)
 
 

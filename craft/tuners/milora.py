@@ -1,10 +1,10 @@
 """MiLoRA: LoRA on the minor singular components of the weights (Wang et al. 2024, arXiv 2406.09044).
 
-    W = U S Vᵀ        B = U_r (S_r / s)^½,  A = (S_r / s)^½ V_rᵀ of the r smallest singular values;  W gives up s B A
+    W = U S Vᵀ        B = U_r (S_r / s)^½,  A = (S_r / s)^½ V_rᵀ of the r smallest singular values;  W loses s B A
 
-The principal components, which hold what was learnt in pre-training, stay frozen. The mirror image of PiSSA, and made the same
-way: the base weights are changed in the model, again whenever an adapter is loaded, so that its A and B meet the same rest of
-W. The model starts as the base model, but for rounding.
+The principal components, which hold what was learnt in pre-training, stay frozen. PiSSA trains the principal components instead
+and is made the same way: the base weights are changed in the model, and again whenever an adapter is loaded, so that A and B
+always meet the same remainder of W. The model starts as the base model, up to rounding.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     [vec ΔW_1; ...; vec ΔW_n]  =  F(T_1), ..., F(T_G)        T_g = s C_g x_1 A_g1 x_2 ... x_M A_gM
 
 The entries of all adapted weights are laid end to end and cut into G groups of equal length. A group is folded into an
-M-dimensional tensor, as near to a cube as can be (what is too much of it is cut off), which is a Tucker tensor of rank r in
+M-dimensional tensor, as near to a cube as possible (surplus entries are cut off), which is a Tucker tensor of rank r in
 every mode: C_g (r x ... x r), A_gm (n_m x r). M = 2 folds into a square matrix. C starts at 0: the model starts as the base
 model. A group trains r^M + r (n_1 + ... + n_M) numbers.
 
-The paper's shuffling and fixed projection are left out (its identity choices).
+The paper's shuffling and fixed projection are the identity here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SuperLoraConfig(JointConfig):
 
 
 def fold(length: int, order: int) -> tuple[int, ...]:
-    """The sizes n_1 >= ... >= n_M, as equal as can be, of the smallest such tensor that holds `length` entries."""
+    """The sizes n_1 >= ... >= n_M, as equal as possible, of the smallest such tensor that holds `length` entries."""
     sizes = []
     for left in range(order, 0, -1):
         root = round(length ** (1 / left))
@@ -48,7 +48,7 @@ def fold(length: int, order: int) -> tuple[int, ...]:
 
 
 class SuperLoraAdapter(JointAdapter):
-    """The groups' Tucker tensors, and, for one forward pass, the changes of all weights they unfold to."""
+    """The Tucker tensors of the groups; and, for one forward pass, the changes of all weights, unfolded from them."""
 
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
         super().__init__(config, stacks)
@@ -82,7 +82,7 @@ class SuperLoraAdapter(JointAdapter):
     def _unfolded(self, index: int) -> Tensor:
         tensor: Tensor = self.cores[index]
         for factor in self.factors[index]:  # type: ignore[attr-defined]
-            # The first mode is replaced and goes last: after all of them the order is the first again.
+            # Each product moves the first mode to the end, so after all modes the order is the original one.
             tensor = torch.tensordot(tensor, factor, dims=([0], [1]))
         return tensor.reshape(-1)[: self.group] * self.scaling
 

@@ -18,7 +18,7 @@ Two ways to use it::
     hybrid   y = (W + s U2 M U3ᵀ) x, dM through the factors or through dŴ (`HybridLinear`)
 
 The bypass never builds a d x d matrix and leaves W alone, so W may be quantized or half precision. The hybrid rounds Ŵ to W's
-dtype, which only float32 and wider can hold; there `cheapest` picks what costs the fewest floating-point operations.
+dtype, so it is used with float32 and wider alone; there `cheapest` picks the form with the fewest floating-point operations.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from torch.nn import functional as F
 Form = Literal["bypass", "factors", "dense"]
 
 BUILD_WEIGHT = 1.5
-"""What an operation in building Ŵ costs beside one of the large products: it also passes over W in memory. An estimate; away
-from T = d the choice does not hang on it, and near it the forms cost about the same."""
+"""Cost of an operation that builds Ŵ, relative to one of the large products; building also passes over W in memory. It
+is an estimate: away from T = d the choice does not depend on it, and near T = d the forms cost about the same."""
 
 
 def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor)
     Args:
         u1: (L, r1), of J's dtype.
         turned: G as (r2, r1, r3), in which order neither J2 nor J3 has to turn it. The products run in its dtype. D = J - I
-            is formed before it is rounded to that, so M is as exact there as a rounded M can be.
+            is formed before it is rounded to that dtype, so M loses nothing but its own rounding.
         j1, j2, j3: (r, r), or (L, r, r) where every layer has its own dropout mask.
 
     Returns:
@@ -61,8 +61,8 @@ def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor)
 
 
 def _mixed(mixing: Tensor, slices: Tensor) -> Tensor:
-    """sum_k mixing[l, k] slices[:, k]: (L, r1) by (r2, r1, r3). A `bmm` in so many words: `matmul` would choose its way by what
-    needs a gradient, and an adapter must give the same bits whether it trains or was loaded to serve."""
+    """sum_k mixing[l, k] slices[:, k]: (L, r1) by (r2, r1, r3). It calls `bmm`, because `matmul` chooses its
+    kernel by which inputs need a gradient, and an adapter must give the same bits in training and after loading."""
     return torch.bmm(mixing.expand(slices.shape[0], *mixing.shape), slices)
 
 
@@ -109,10 +109,10 @@ def cheapest(tokens: int, d_out: int, d_in: int, r2: int, r3: int, *, training: 
     dense    B                                      T d_out d_in + r2 d_in (d_out + r3)
     ======== ====================================== =====================================================
 
-    B = d_out r3 (r2 + d_in) builds Ŵ, weighed by `BUILD_WEIGHT`. So with square weights the bypass is left at about T = d
-    tokens, and between the other two r = d / 2 decides. Without a backward pass M U3ᵀ is there already: T r2 (d_in + d_out)
-    against the weighed r2 d_in d_out. Ŵ is kept for the backward pass; where it would be larger than the layer's output
-    (T < d_in), the bypass stays.
+    B = d_out r3 (r2 + d_in) builds Ŵ and is weighted by `BUILD_WEIGHT`. With square weights the bypass is cheapest up to about
+    T = d tokens, and above that r = d / 2 decides between the other two. Without a backward pass M U3ᵀ is already there, and
+    T r2 (d_in + d_out) is compared with the weighted r2 d_in d_out. The backward pass needs Ŵ to be kept; if Ŵ were larger
+    than the layer's output (T < d_in), the bypass is chosen.
     """
     if tokens < d_in:
         return "bypass"

@@ -1,4 +1,4 @@
-"""`CraftConfig`: what a CRAFT adapter is, as PEFT configures its methods.
+"""`CraftConfig`: the configuration of a CRAFT adapter, in PEFT's form.
 
     Ŵ = W + s (T - R),   T = G x1 (U1 J1) x2 (U2 J2) x3 (U3 J3)       trainable: J1 (r1 x r1), J2 (r2 x r2), J3 (r3 x r3)
 

@@ -1,4 +1,4 @@
-"""CRAFT adapters for places that do not know CRAFT: an exact LoRA, and weights with the change merged in.
+"""CRAFT adapters for programs that do not know CRAFT: an exact LoRA, and weights with the change merged in.
 
 A layer's change s U2 M_l U3ᵀ has rank r2, so it is a LoRA with A = M_l U3ᵀ and B = s U2: no further decomposition, no loss.
 Any server that serves LoRA serves it, beside quantized or half-precision weights too. A fused module that holds several
@@ -79,7 +79,9 @@ def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
 
 def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
     """Whether the base weights' dtype can hold the adapter's change, layer by layer: float32 can, bfloat16 loses a fifth.
-    Weights that are split over processes are said not to."""
+
+    False for quantized weights and for weights that are split over processes.
+    """
     layers = [layer for layer in model.modules() if isinstance(layer, CraftLinear)]
     for layer in layers:
         names = [adapter_name] if adapter_name else [name for name in layer.active_adapters if name in layer.craft_slices]
@@ -100,12 +102,12 @@ def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
 
 @contextmanager
 def merged(model: nn.Module) -> Iterator[bool]:
-    """For scoring: the active CRAFT adapters merged where the weights' dtype holds their change, beside them elsewhere.
+    """Merges the active CRAFT adapters inside the block, for scoring, if the weights' dtype holds their change.
 
-    A model without any, or with its weights split over processes, is left as it is.
+    A model without such adapters, or with weights split over processes, is left as it is.
 
     Yields:
-        Whether they are merged. On leaving, the base weights have the very bits they had.
+        Whether they are merged. After the block, the base weights have their exact old bits.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, CraftLinear)]
     free = not any(layer.merged or layer.disable_adapters for layer in layers)

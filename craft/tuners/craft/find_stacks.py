@@ -1,7 +1,7 @@
-"""From a configuration to stacks: which modules' weights belong together, and their factors (paper, Stages 1 and 2).
+"""Makes stacks from a configuration: which modules' weights belong together, and their factors (paper, Stages 1 and 2).
 
-Weights are read where they are, quantized ones as the numbers they stand for; factors come from the store, so that a model's
-projection is decomposed once for all adapters, trials and processes.
+Weights are read where they lie, and quantized weights are dequantized. Factors come from the store, so that a projection of a
+model is decomposed once for all adapters, trials and processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
         stack = Stack(name, layers, ranks, config, weights[0].device)
         if not any(weight.is_meta for weight in weights):
             stack.weights_hash = hash_weights(weights)
-            # An adapter that carries its factors brings them when it is loaded, a moment from now.
+            # An adapter that carries its factors gives them to the stack when PEFT loads its tensors, right after this.
             if not (config.save_factors and config.inference_mode):
                 stack.set_factors(
                     default_store().get(weights, ranks, name=name, weights_hash=stack.weights_hash).to(stack.device)
@@ -72,7 +72,7 @@ def _excluded(config: CraftConfig, layer: Located) -> bool:
 
 
 def base_weight(module: Any, layer: Located) -> Tensor:
-    """A layer's (d_out, d_in) weight, dequantized where it must be.
+    """A layer's (d_out, d_in) weight, dequantized if it is quantized.
 
     Raises:
         ValueError: it is quantized in a way that PEFT cannot read back.

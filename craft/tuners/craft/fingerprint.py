@@ -1,6 +1,6 @@
-"""What a saved adapter says about the factors it was trained in, and the check when it is loaded.
+"""The record of the factors that an adapter was trained with, and its check when the adapter is loaded.
 
-J mean something in one basis alone: the columns of U1, U2, U3. So beside J the adapter's file keeps, for each stack::
+J have a meaning only in one basis: the columns of U1, U2, U3. So the adapter's file keeps beside J, for each stack::
 
     craft_fingerprint.<stack>_weights      SHA-256 of the stacked weights, 32 bytes
     craft_fingerprint.<stack>_shape        L, d_out, d_in and r1, r2, r3
@@ -8,8 +8,8 @@ J mean something in one basis alone: the columns of U1, U2, U3. So beside J the 
     craft_fingerprint.<stack>_sketch       `TuckerFactors.sketch`, float32
     craft_factors.<stack>_core _u1 _u2 _u3 only with save_factors
 
-An adapter whose factors would be others here is refused; so is one for other weights, whatever it carries, since the change
-it learnt belongs to the weights it was learnt on.
+An adapter is refused if its factors come out differently here. It is also refused on other base weights, even if it carries its
+factors, because the change that it learnt belongs to the weights on which it was learnt.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def record(stacks: Mapping[str, Stack], with_factors: bool) -> dict[str, Tensor]
 
 
 def verify(stacks: Mapping[str, Stack], tensors: Mapping[str, Tensor]) -> None:
-    """Compares what an adapter says of its factors with those at hand; takes over the factors it carries.
+    """Compares an adapter's record of its factors with the stacks' factors; takes over factors that the adapter carries.
 
     Raises:
         ValueError: the adapter has no record for a stack; its weights, shape or ranks are others; its factors are carried
@@ -108,6 +108,6 @@ def _carried(name: str, stack: Stack, tensors: Mapping[str, Tensor]) -> TuckerFa
     have = stack.factors
     device, dtype = (have.core.device, have.core.dtype) if have else (stack.device, torch.float32)
     core, u1, u2, u3 = (part.to(device, dtype) for part in parts if part is not None)
-    # The spectra are a report's business; an adapter that carries its factors does not need them.
+    # Only reports need the spectra, so adapters do not carry them.
     none = torch.zeros(0, dtype=torch.float64)
     return TuckerFactors(core, u1, u2, u3, singular_values=(none, none, none), squared_norm=float("nan"))

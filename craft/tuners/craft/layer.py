@@ -2,8 +2,8 @@
 
     y = W x + b  +  s U2 M_l U3ᵀ x        for each active adapter; M_l from the adapter's stack (`craft.tuners.craft.stack`)
 
-Nothing trainable lies here: a layer knows which stacks it is a slice of, and which outputs are that slice's (a fused module
-holds several). The base layer is called as it is, so it may be quantized or offloaded.
+A layer holds nothing that trains. It knows of which stacks it is a slice, and which outputs belong to each slice (a fused
+module holds several). The base layer is called as it is, so it may be quantized or offloaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Slice:
     """One stack's share of a layer: the layer's place in the stack and in the module's outputs.
 
     `recomputes` is set while a reentrant checkpoint runs the layer without gradients; the recomputation in the backward pass
-    then makes this layer's core anew, since its backward may not run twice through the graph all layers share.
+    then computes this layer's core again, because the graph that all layers share allows one backward pass.
     """
 
     adapter: CraftAdapter
@@ -56,7 +56,7 @@ class Slice:
         return _placed(stack.cores[self.index], dtype, device)
 
     def inner(self, dtype: torch.dtype, device: torch.device, training: bool) -> tuple[Tensor, ...]:
-        """What stands between x and s U2: U3ᵀ and M, or M U3ᵀ in one where no gradient is wanted."""
+        """The matrices between x and s U2: U3ᵀ and M, or their product M U3ᵀ if no gradient is wanted."""
         core, folded = self.core(dtype, device, training), self.stack.folded()
         if folded is not None:
             return (_placed(folded[self.index], dtype, device),)
@@ -85,7 +85,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
 
     @property
     def craft_J(self) -> nn.ModuleDict:
-        """Adapter -> its J, which are the tuner's and shared by all layers; PEFT's bookkeeping reads them here."""
+        """Adapter -> its J, which belong to the tuner and are shared by all layers; PEFT's bookkeeping reads them here."""
         return nn.ModuleDict({name: slices[0].adapter for name, slices in self.craft_slices.items()})
 
     def update_layer(self, adapter_name: str, slices: list[Slice]) -> None:
@@ -121,7 +121,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         return torch.cat([y[..., :start], part, y[..., stop:]], dim=-1)
 
     def _through_weight(self, x: Tensor, piece: Slice) -> Tensor | None:
-        """The hybrid form where it is exact and cheaper; None otherwise."""
+        """The output in the hybrid form if that is exact and cheaper; None otherwise."""
         base = self.base_layer
         if type(base) is not nn.Linear or base._forward_hooks or base._forward_pre_hooks or hasattr(base, "_hf_hook"):
             return None
@@ -178,11 +178,11 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         return self.quantization_backend is None
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        """Adds the adapters' change to the base weight; `unmerge` gives back the very bits there were.
+        """Adds the adapters' change to the base weight; `unmerge` restores its exact bits.
 
         Args:
             safe_merge: refuse if the sum is not finite, before anything is changed.
-            adapter_names: those to merge; the active ones if absent.
+            adapter_names: the adapters to merge; the active ones if absent.
 
         Raises:
             ValueError: the base is quantized, or `safe_merge` found NaN or infinity.

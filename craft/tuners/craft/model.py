@@ -7,8 +7,8 @@
                        every CraftLinear: y + s U2 M_l U3ᵀ x
     save / load        J and what identifies the factors (`craft.tuners.craft.fingerprint`)
 
-J live here, on the tuner, under `craft_J.<adapter>`: they belong to no layer alone. The base model's weights are never
-written, except by `merge`.
+The tuner holds J under `craft_J.<adapter>`, because they belong to all layers. Only `merge` ever writes into the base model's
+weights.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Stack:
         return (len(self.layers), *self.layers[0].shape)
 
     def set_factors(self, factors: TuckerFactors) -> None:
-        """Takes factors over; from here on the stack can be used in a forward pass."""
+        """Gives the stack its factors, which a forward pass needs."""
         self.factors = replace(factors, core=factors.core.contiguous(), u1=factors.u1.contiguous())
         self._cast.clear()
         self._turned.clear()
@@ -116,8 +116,8 @@ class Stack:
         """M of all layers, or of one: (L or 1, r2, r3), differentiable in `js`.
 
         Args:
-            dtype: of the products; the factors' own if None. bfloat16 alone is taken among the narrow ones: float16 lacks the
-                range for D.
+            dtype: of the products; the factors' own if None. Of the narrow dtypes only bfloat16 is used, because float16 lacks
+                the range for D.
         """
         factors = self.ready()
         if masks is not None:
@@ -141,7 +141,7 @@ class Stack:
         return self.cores is None or (wants_grad and not self.has_grad) or not _same(self._stamp, _stamp(js))
 
     def refresh(self, js: Sequence[Tensor], dtype: torch.dtype, training: bool) -> None:
-        """Computes the cores of all layers, with new dropout masks; keeps those there are where nothing has changed."""
+        """Computes the cores of all layers, with new dropout masks; keeps the present ones if nothing has changed."""
         wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
         drops = training and self.dropout > 0
         compiling = torch.compiler.is_compiling()
@@ -163,8 +163,8 @@ class Stack:
         self._stamp = () if compiling else _stamp(js)
 
     def folded(self) -> Cores | None:
-        """M U3ᵀ of each layer, (r2, d_in), kept as long as the cores: a product less in every layer. None where the cores have
-        a graph, or one is wanted."""
+        """M U3ᵀ of each layer, (r2, d_in), kept as long as the cores: it saves every layer a product. None if the cores have
+        a graph, or need one."""
         if self.cores is None or self.has_grad or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
         if self._folded is None:
@@ -176,15 +176,15 @@ class Stack:
     def _await_backward(self, cores: Tensor) -> None:
         awaited = _Awaited()
         self._awaited = [*self._waiting(), weakref.ref(awaited)]
-        # Held by the graph alone: it is gone when its backward has run or the graph was dropped.
+        # Only the graph holds it, so it disappears once its backward pass has run or the graph was dropped.
         cores.register_hook(awaited.done)
 
     def check_masks(self) -> None:
-        """Called where a checkpoint runs a layer again: its masks must be the ones it had.
+        """Called when a checkpoint runs a layer again, which must meet the masks that it had.
 
         Raises:
             RuntimeError: dropout masks of several forward passes are waiting for their backward pass. A reentrant checkpoint
-                keeps no graph to see that by; there it is for the caller to run backward after each forward.
+                keeps no graph that would show this; there the caller must run backward after each forward pass.
         """
         if self.masks is not None and len(self._waiting()) > 1:
             raise RuntimeError(
@@ -225,7 +225,7 @@ class CraftAdapter(nn.Module):
 
     Args:
         stacks: the adapter's projections, in order.
-        device: where J live; meta gives shapes alone.
+        device: of J; on the meta device they are shapes without values.
         epsilon, seed: J starts at I + epsilon N(0, 1), drawn on the CPU in the order of the stacks.
     """
 
@@ -255,7 +255,7 @@ class CraftAdapter(nn.Module):
         return super().train(mode)
 
     def move(self, device: torch.device) -> None:
-        """J and factors to a device, J from a narrower dtype back to float32."""
+        """Moves J and factors to a device, and casts J of a narrower dtype back to float32."""
         for parameter in self.parameters():
             if not parameter.is_meta:
                 wide = torch.promote_types(parameter.dtype, torch.float32)
@@ -273,7 +273,7 @@ class CraftAdapter(nn.Module):
         super()._apply(wide, recurse)
         for stack in self.stacks.values():
             if stack.factors is not None:
-                # Asked of an empty tensor: fn may give back uninitialized memory (to_empty), and factors are not to be lost.
+                # `fn` is tried on an empty tensor: it may return uninitialized memory (to_empty), and factors must stay.
                 probe = wide(torch.empty(0, dtype=stack.factors.core.dtype, device=stack.factors.core.device))
                 if probe.device.type != "meta":
                     stack.move(probe.device, probe.dtype)
@@ -286,7 +286,7 @@ class CraftAdapter(nn.Module):
 
 @contextmanager
 def no_autocast(device: torch.device) -> Iterator[None]:
-    """Outside autocast, where it is on: the cores stay float32."""
+    """Switches autocast off inside the block, so that the cores stay float32."""
     if torch.is_autocast_enabled(device.type):
         with torch.autocast(device.type, enabled=False):
             yield
