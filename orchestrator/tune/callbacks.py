@@ -15,52 +15,29 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import ray
 from ray import tune
 
-from orchestrator.driver.options import RunOptions
-from orchestrator.driver.recorder import Recorder, with_facts
+from orchestrator.driver.recorder import with_facts
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, local_adapter, within
-from orchestrator.record.folder import SweepFolder
+from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
 from orchestrator.tune.team import TeamTraining
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
 from orchestrator.worker.worker import STDERR_FILE, work
 
-if TYPE_CHECKING:
-    from orchestrator.driver.display import Display
-    from orchestrator.tools.signals import Stop
-
-
 log = logging.getLogger(__name__)
-
-
-class Run(Protocol):
-    """What is asked of the run that an attempt belongs to."""
-
-    recorder: Recorder
-    display: Display
-    stop: Stop
-    options: RunOptions
-    folder: Path
-    storage: str
-
-    @property
-    def ending(self) -> bool: ...
-    @property
-    def pauses(self) -> bool: ...
-    def check(self) -> None: ...
 
 
 class Recording(tune.Callback):
     """Passes what Tune sees of the trials of an attempt to the recorder."""
 
-    def __init__(self, run: Run, attempt: int) -> None:
-        self._run, self._recorder, self._attempt = run, run.recorder, attempt
+    def __init__(self, parts: Parts, attempt: int) -> None:
+        self._parts, self._recorder, self._attempt = parts, parts.recorder, attempt
         self._next_tick = 0.0
         self._lost_at: dict[str, int] = {}
 
@@ -77,22 +54,22 @@ class Recording(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         # One with a result is on record already; one without was stopped by the scheduler, or waits.
         key = trial.config["key"]
-        if self._run.stop.asked or self._recorder.standing.is_settled(key):
+        if self._parts.stop.asked or self._recorder.standing.is_settled(key):
             return
-        if self._run.pauses:
+        if self._parts.pausing is not None:
             self._recorder.paused(key)
         else:
             self._recorder.stopped(key)
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        if not self._run.stop.asked:
+        if not self._parts.stop.asked:
             self._recorder.retried(trial.config["key"], self._why(trial))
         self._excuse(trial)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        if self._run.stop.asked:
+        if self._parts.stop.asked:
             return  # what stops the sweep may have ended the trial's process too: it stays one that was running
-        key, tries = trial.config["key"], self._run.options.max_failures + 1
+        key, tries = trial.config["key"], self._parts.options.max_failures + 1
         times = f" ({tries} times)" if tries > 1 else ""
         self._recorder.ended(TrialResult(key, "failed", error=f"{self._why(trial)}{times}", retryable=True))
 
@@ -101,8 +78,8 @@ class Recording(tune.Callback):
         if now >= self._next_tick:
             self._next_tick = now + 0.25
             self._recorder.flush()
-            self._run.check()
-            self._run.display.tick()
+            self._parts.check_budget()
+            self._parts.display.tick()
 
     def __getstate__(self) -> dict[str, Any]:
         # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
@@ -115,14 +92,12 @@ class Recording(tune.Callback):
         parts = (f"attempt-{self._attempt}", result.key, checkpoint, ADAPTER_FOLDER)
         adapter = None
         try:
-            adapter = local_adapter(
-                self._run.storage, posixpath.join(*parts), SweepFolder(self._run.folder).adapters / result.key
-            )
+            adapter = local_adapter(self._parts.storage, posixpath.join(*parts), self._parts.folder.adapters / result.key)
         except OSError:
             log.exception(
-                "the adapter of trial %s cannot be read back from %s; its result counts", result.key, self._run.storage
+                "the adapter of trial %s cannot be read back from %s; its result counts", result.key, self._parts.storage
             )
-        self._recorder.ended(with_facts(result, adapter=within(self._run.storage, *parts)), adapter)
+        self._recorder.ended(with_facts(result, adapter=within(self._parts.storage, *parts)), adapter)
 
     def _excuse(self, trial: Any) -> None:
         """A machine that is lost or taken away is no failure of the trial, so long as the trial gets on in between.
@@ -137,20 +112,20 @@ class Recording(tune.Callback):
                 trial.run_metadata.num_failures -= 1
 
     def _why(self, trial: Any) -> str:
-        return crash.describe(_error_of(trial), SweepFolder(self._run.folder).scratch / trial.config["key"] / STDERR_FILE)
+        return crash.describe(_error_of(trial), self._parts.folder.scratch / trial.config["key"] / STDERR_FILE)
 
 
 class Stopper(tune.Stopper):
     """Ends an attempt when somebody asked for it, or the budget is used up."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self._run.ending
+        return self._parts.ending
 
     def __getstate__(self) -> dict[str, Any]:
         return {}

@@ -93,8 +93,8 @@ class Pausing(Stopping):
     def __init__(self, judge: Judge, turns: PausingRule, plan: Plan, folder: Path | None = None) -> None:
         self._turns = turns
         self._checkpoints: dict[str, int] = {}
-        self.on_wait: Callable[[str, float], None] = lambda configuration, score: None
-        """Called with a configuration that waits from now on, and its mean search score as far as it is known."""
+        self.listeners: list[Callable[[str, float], None]] = []
+        """Each is told of a configuration that waits from now on, and its mean search score as far as that is known."""
         super().__init__(judge, plan, folder)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
@@ -126,5 +126,6 @@ class Pausing(Stopping):
         if decision is Decision.PAUSE:
             score = self._turns.so_far([self._entrant(one) for one in self._plan.trials_of(spec.configuration)])
             if score is not None:
-                self.on_wait(spec.configuration, score)
+                for listener in self.listeners:
+                    listener(spec.configuration, score)
         return decision
