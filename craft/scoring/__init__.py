@@ -1,1 +1,5 @@
-"""What a model's answers are worth: encoding, evaluation, generation and answers in words."""
+"""Scores of a model's answers.
+
+`scorer` says what a run asks of a scorer, and `choose` picks one: `head_scorer` where a task head answers (with `encoding` and
+`evaluation`), `answers` where the model answers in words (with `texts` and `generation`).
+"""

@@ -1,11 +1,10 @@
-"""Scoring of tasks that are answered in words: every question put to the model, its answer read, every prediction kept.
+"""Scores of tasks that are answered in words: asks the model every question, reads its answers and keeps every prediction.
 
     predictions/boolq.jsonl     one line a question: prompt, output, answer (as extracted), label, right
 
-`score: generate` reads the answer from what the model writes (`craft.tasks.extraction`). `score: likelihood` takes, of the
-answers that a question allows, the one whose response the model finds likeliest; its lines also hold the log-likelihoods.
-A test's file is written whole when the test is done, and a run that was broken off takes the files that are there: scoring
-goes on with the next test.
+`score: generate` reads the answer from the text that the model writes (`craft.tasks.extraction`). `score: likelihood` takes
+the allowed answer whose response the model finds likeliest; its lines also hold the log-likelihoods. A test's file is written
+whole when the test is done. A resumed run reads the files that are there and goes on with the next test.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ class AnswerScorer:
     ) -> None:
         """
         Args:
-            config: the model's.
+            config: the model's configuration.
             length: tokens a training text is cut to.
-            key: what decides the tokens of the splits, beside the data's fingerprint.
-            tick: told after every batch.
+            key: everything beside the data's fingerprint that decides the tokens of the splits.
+            tick: called after every batch.
         """
         self._task, self._tokenizer, self._tick = task, tokenizer, tick
         self._settings = settings = spec.data.generation

@@ -1,6 +1,6 @@
-"""What a run asks of its kind of task: something to train on, the search split's scores, and at the end the reported ones.
+"""Chooses the scorer of a run: it holds the training data, and computes the search scores and the reported scores.
 
-`make_scorer` gives the one that fits: `HeadScorer` where a task head answers (classes, values),
+`make_scorer` gives the one that fits the kind of task: `HeadScorer` where a task head answers (classes, values),
 `craft.scoring.answers.AnswerScorer` where the model answers in words.
 """
 
@@ -27,11 +27,11 @@ def make_scorer(
     """The scorer of a run, its splits tokenized.
 
     Args:
-        config: the model's, which may know fewer positions than `max_length`.
-        tick: told while long splits are scored.
+        config: the model's configuration, which may allow fewer positions than `max_length`.
+        tick: called while long splits are scored.
 
     Raises:
-        ValueError: nothing of the data can be learnt within `max_length`.
+        ValueError: no text has any of its response within `max_length`.
     """
     training = spec.training
     sizes = training.train_examples, training.eval_examples, training.search_examples

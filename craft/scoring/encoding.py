@@ -1,4 +1,4 @@
-"""Text to tokens: a split tokenized once a process, kept as flat arrays, padded batch by batch.
+"""Text to tokens: each process tokenizes a split once, keeps it as flat arrays and pads it batch by batch.
 
 A sweep trains hundreds of times on the same few splits, so `encode` remembers them. Tokens lie end to end in one int32 array,
 which takes a tenth of the memory of Python lists and costs nothing to share. Batches are padded to their own longest example.
@@ -66,7 +66,7 @@ class EncodedSplits:
 class Collator:
     """Examples to a batch of tensors (b, longest), padded on the right; `attention_mask` tells tokens from padding.
 
-    Labels are (b,), or (b, longest) where every token has one, padded with what the loss leaves out.
+    Labels are (b,), or (b, longest) where every token has one, padded with a value that the loss ignores.
     """
 
     pad_token_id: int
@@ -89,7 +89,7 @@ class Collator:
 
 
 def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int:
-    """Tokens an input is cut to: what the user asks, or what tokenizer and positions allow if that is less."""
+    """Tokens an input is cut to: `max_length`, or the most that tokenizer and model allow if that is less."""
     positions = getattr(config, "max_position_embeddings", None) or max_length
     return min(max_length, tokenizer.model_max_length, positions)
 
@@ -98,7 +98,7 @@ _encoded: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
 
 def remembered(key: tuple[object, ...], make: Callable[[], T]) -> T:
-    """What `make` made for `key` the last time in this process, or makes now; the last few are kept."""
+    """The result of `make` for `key`, from this process's memory if it is among the last few."""
     if key not in _encoded:
         _encoded[key] = make()
         while len(_encoded) > _KEPT:
@@ -115,7 +115,7 @@ def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_l
         task: for its name and kind.
         tokenizer: of the model that will read the tokens.
         max_length: tokens an input is cut to, the longer text of a pair first.
-        key: what else decides the tokens: the tokenizer's name and revision, and how the splits were cut.
+        key: everything else that decides the tokens: the tokenizer's name and revision, and how the splits were cut.
     """
 
     def make() -> EncodedSplits:

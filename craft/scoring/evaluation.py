@@ -1,8 +1,8 @@
-"""A task head's answers: the outputs of the model that was trained, for every example of a split, and what they are worth.
+"""Outputs of a task head for every example of a split, and their losses and metrics.
 
-The model is scored as it trained, through its adapter's own forward pass: merging into 16-bit weights would lose part of a
-small update, so it is left to people who export. Examples are batched by length, which saves most of the padding; outputs
-come back in the split's order. No random number is drawn, so how often a run is evaluated does not change how it trains.
+The model is scored as it trained, through its adapter's own forward pass, because merging into 16-bit weights would lose part
+of a small update. Examples are batched by length, which saves most of the padding; outputs come back in the split's order. No
+random number is drawn, so the number of evaluations does not change the training.
 
 `LOSSES` has a row for each kind of task; tasks that are answered in words are scored by `craft.scoring.answers`.
 """
@@ -59,8 +59,8 @@ def _squared_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(outputs.float().squeeze(-1), labels.float(), reduction="sum")
 
 
-# Summed over the examples (a language model's: over the tokens): the caller divides by how many make one optimizer step, which
-# keeps the step the same however it is cut into micro-batches.
+# Sums over examples (tokens for a language model). The caller divides by the number in one optimizer step, so that the step
+# does not depend on how it is cut into micro-batches.
 LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "classification": _cross_entropy,
     "regression": _squared_error,
@@ -80,7 +80,7 @@ def reported_metrics(task: Task, outputs: Mapping[str, np.ndarray], splits: Mapp
 
 
 def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
-    """What a reader must know of a model that says the same for every example, or None."""
+    """A note on a model that gives the same answer to every example; None for other models."""
     together = np.concatenate(list(outputs.values()))
     if not collapsed(together):
         return None

@@ -1,11 +1,11 @@
-"""Answers of a language model in words: beam search in batches, and how likely it finds given responses.
+"""Answers of a language model: beam search in batches, and log-likelihoods of given responses.
 
     prompts ──sorted by length, padded on the left──> batches ──generate──> new tokens, back in the prompts' order
 
-Padding is told from tokens by the attention mask, so that an answer does not depend on what shares its batch: in float32 a
-batch gives the tokens that one prompt at a time gives. (The published LLM-Adapters code passes no mask.) A prompt is cut only
-where the model has no position for it, from the left, its first special token kept. A CRAFT adapter is merged meanwhile if the
-weights hold its change without loss (float32 does), which spares every decoding step two small products a layer.
+The attention mask tells padding from tokens, so that an answer does not depend on the rest of its batch: in float32 a batch
+gives the same tokens as one prompt at a time. (The published LLM-Adapters code passes no mask.) A prompt is cut only if it is
+longer than the model's positions: from the left, keeping its first special token. A CRAFT adapter is merged meanwhile if the
+weights hold its change without loss (float32 does), which saves every decoding step two small products per layer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -
 
 
 def fitted(tokens: list[int], room: int, first: int | None) -> list[int]:
-    """The last `room` tokens; the first of all stays if it is `first` (the token that begins a text)."""
+    """The last `room` tokens; the first token of the text stays if it is `first` (the token that begins a text)."""
     if len(tokens) <= room:
         return tokens
     return [tokens[0], *tokens[len(tokens) - room + 1 :]] if tokens[0] == first else tokens[-room:]
@@ -54,7 +54,7 @@ def generate(
     tick: Tick = lambda what, done, total: None,
     what: str = "",
 ) -> list[list[int]]:
-    """The tokens with which the model goes on after each prompt, by beam search without sampling, end of text left out.
+    """The tokens that the model writes after each prompt, by beam search without sampling, without the end of text.
 
     The model is left in the mode, training or not, that it was in.
     """
@@ -62,7 +62,7 @@ def generate(
 
     base: Any = model
     ends = base.generation_config.eos_token_id if base.generation_config.eos_token_id is not None else tokenizer.eos_token_id
-    # Every field that decides the search is given: a model's own generation settings (LLaMA2's sample) must not come in.
+    # Every field that decides the search is given, so that a model's own generation settings (LLaMA2's sample) have no effect.
     config = GenerationConfig(
         do_sample=False,
         num_beams=settings.beams,
@@ -134,7 +134,7 @@ def _answering(model: nn.Module) -> Iterator[torch.device]:
 
 
 def _by_length(lengths: Sequence[int], batch_size: int) -> Iterator[tuple[list[int], int]]:
-    """Row numbers in batches, longest first so that a batch too large for memory fails at once; and how many are done then."""
+    """Batches of row numbers, longest first so that a batch too large for memory fails at once; and how many rows are done."""
     order = np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
     for begin in range(0, len(order), batch_size):
         rows = order[begin : begin + batch_size]

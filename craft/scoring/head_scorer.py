@@ -1,4 +1,4 @@
-"""Scores of tasks that a task head answers: classes and values."""
+"""`HeadScorer`: scores of tasks that a task head answers with classes or values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HeadScorer:
-    """Tasks that are answered by a head. Outputs go to `predictions.safetensors`."""
+    """`craft.scoring.scorer.Scorer` for tasks that a head answers. Outputs go to `predictions.safetensors`."""
 
     def __init__(self, task: Task, data: EncodedSplits, collator: Collator, batch_size: int) -> None:
         self._task, self._data, self._collator, self._batch_size = task, data, collator, batch_size

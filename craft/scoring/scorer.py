@@ -1,4 +1,4 @@
-"""`Scorer`: what a run asks of its kind of task, whatever answers it."""
+"""`Scorer`: what a run asks for its scores, whether a task head or a language model answers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch.utils.data import Dataset
 PREDICTIONS_FILE = "predictions.safetensors"
 
 Keep = Callable[[dict[str, float]], None]
-"""Told, while the reported splits are scored, what is known so far: a run that breaks off then goes on from there."""
+"""Called with the metrics known so far while the reported splits are scored, so that a run that breaks off can go on there."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """`score` and its companions on the reported splits, and what a reader must know of them."""
+    """`score` and the other metrics of the reported splits, with notes for readers."""
 
     metrics: dict[str, float]
     notes: list[str] = field(default_factory=list)
 
 
 class Scorer(Protocol):
-    """One run's data, ready for its model. `sizes` goes into the run's facts; `notes` into its notes."""
+    """One run's data, ready for its model. `sizes` and `facts` go into the run's facts, `notes` into its notes."""
 
     train: Dataset[Any]
     sizes: dict[str, int]
@@ -33,10 +33,13 @@ class Scorer(Protocol):
     facts: dict[str, Any]
 
     def search(self, model: nn.Module) -> dict[str, float]:
-        """`search_score` and its companions. Raises ValueError if the model's outputs are not finite."""
+        """`search_score` and the other metrics of the search split. Raises ValueError if an output is not finite."""
         ...
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
-        """The reported splits' scores; the outputs behind them are written into `directory`, where those that are there
-        already (from the same run and the same weights) are taken as they are. Raises ValueError as `search` does."""
+        """The reported splits' scores.
+
+        Writes the outputs behind them into `directory`; outputs of the same run and weights that lie there already are read.
+        Raises ValueError as `search` does.
+        """
         ...

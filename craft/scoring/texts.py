@@ -1,4 +1,4 @@
-"""Instructions as tokens: a split of texts encoded once a process, as flat arrays, and the loss a language model has on it.
+"""Instructions as tokens: each process encodes a split of texts once, as flat arrays; and a language model's loss on it.
 
 The counterpart of `craft.scoring.encoding` for tasks that are answered in words. An example's loss is on its tokens from a
 start on; the start is kept instead of a label for every token.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Tick = Callable[[str, int, int], None]
-"""Told while something long is under way: what, how many are done, how many there are."""
+"""Called during long work: what is done, how many are done, how many there are."""
 
 _PIECE = 2048
 
@@ -63,7 +63,7 @@ def encode_texts(
     Args:
         split: with the columns of `craft.tasks.commonsense.COLUMNS`.
         max_length: tokens a text is cut to.
-        key: what else decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
+        key: all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
     """
 
     def make() -> EncodedTexts:

@@ -1,4 +1,4 @@
-"""TASKS and SUITES: what a run can be scored on, one row each. No torch, no datasets until data are loaded.
+"""TASKS and SUITES: the tasks that a run can be scored on, one row each. No torch, no datasets until data are loaded.
 
 A row names its columns, labels, metrics and the function that reads its data; `craft.tasks.splits` turns that into the three
 splits of a protocol. `custom/NAME` tasks are rows made from the sweep file's `data.custom`.

@@ -84,14 +84,14 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 
 def mixture(data: DataSettings) -> str:
-    """What is trained on: the name of the file in `data.root`, or the hub's."""
+    """The training mixture: the name of the file in `data.root`, or of the hub's data set."""
     file = _mixture_file(data)
     return file.name if file else HUB
 
 
 def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
-    """What a reader of the score must know: which tests it averages, which are not of their published size, and whether the
-    mixture is the one of published rows."""
+    """Notes for readers of the score: which tests it averages if not all, which tests have another size than published, and
+    whether the smaller mixture was used."""
     said = []
     if set(data.generation.tests) != set(TESTS):
         said.append(f"mean of {len(reported)} of the 8 commonsense tests: {', '.join(data.generation.tests)}")
@@ -147,7 +147,7 @@ def _from_hub(folder: Path) -> Rows:
 
     try:
         loaded = load_dataset(HUB, split="train")
-    # Whatever network, cache or library says no, the ways out are the same two.
+    # Whichever network, cache or library error occurs, the user has the same two ways out.
     except Exception as error:
         raise DataError(
             f"commonsense: no training mixture in {folder} ({' or '.join(MIXTURES)}), and the hub's {HUB} cannot be read "
@@ -157,7 +157,7 @@ def _from_hub(folder: Path) -> Rows:
 
 
 def response(answer: str) -> str:
-    """The response that the mixture teaches for an answer: what likelihood scoring compares."""
+    """The response that the mixture teaches for an answer; likelihood scoring compares these."""
     return RESPONSE.format(answer)
 
 

@@ -2,8 +2,8 @@
 
 The rule is the published one and is meant to be no better: the first match of the pattern counts, letter case matters, and an
 output without a match is wrong. "Not answer1 but answer2" is therefore answer1.
-Where a model goes on and writes the mark of a response again, what follows the last one is read; the published script reads
-what stands before the second.
+If a model writes the mark of a response again, the text after the last mark is read; the published script reads the text
+before the second.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# Alternatives are tried from the left, as in the published code; none is the beginning of another, so order is no matter.
+# Alternatives are tried from the left, as in the published code; none begins another, so their order does not matter.
 PATTERNS: dict[str, re.Pattern[str]] = {
     "truth": re.compile(r"true|false"),
     "solution": re.compile(r"solution1|solution2"),

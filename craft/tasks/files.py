@@ -1,7 +1,7 @@
 """Files of examples, read with the place of every row, so that an error can point at it.
 
-CSV, TSV, JSONL, JSON (one list of records) and parquet become `Rows`: columns of plain Python values. Everything that can be
-wrong with a file is a `DataError`, which names the file, the row and what was expected. Only parquet imports a library.
+CSV, TSV, JSONL, JSON (one list of records) and parquet become `Rows`: columns of plain Python values. Every mistake in a file
+is a `DataError`, which names the file, the row and what was expected. Only parquet imports a library.
 """
 
 from __future__ import annotations

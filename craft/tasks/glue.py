@@ -1,8 +1,8 @@
 """GLUE: the eight tasks of Wang et al. (2018) that the adapter papers report, with their official metrics.
 
 Data come from a folder (`data.root`, with `glue/TASK/train.parquet` and `validation.parquet`, columns and label numbers as on
-the hub) or else from the hub's `nyu-mll/glue`. The hidden test sets are never read: the public validation sets are what is
-reported, MNLI's matched and mismatched ones kept apart.
+the hub) or else from the hub's `nyu-mll/glue`. The hidden test sets are never read: scores are reported on the public
+validation sets, for MNLI on the matched and the mismatched one.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _from_hub(name: str, splits: list[str]) -> list[Rows]:
 
     try:
         loaded = load_dataset(HUB, name, split=splits)
-    # What is raised here depends on the network and on three libraries' versions (requests, httpx, fsspec errors, OSError,
-    # ValueError): whatever it is, the user needs to hear the same two ways out.
+    # The type of the error depends on the network and on the versions of three libraries (requests, httpx, fsspec); for all of
+    # them the user has the same two ways out.
     except Exception as error:
         offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
         why = "HF_HUB_OFFLINE is set and it is not in the local cache" if offline else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""PROMPTS: how an instruction is put to a language model, and which of its tokens the loss sees.
+"""PROMPTS: the templates that put an instruction to a language model; and which tokens the loss sees.
 
 `alpaca` is the plain template. `llm_adapters` is the published code's, byte for byte (LLM-Adapters' finetune.py and
 commonsense_evaluate.py, as DoRA took them over): its lines are indented by the sixteen spaces of a Python literal, and its
@@ -70,7 +70,7 @@ PROMPTS: dict[str, Prompt] = {
 
 @dataclass(frozen=True)
 class TaughtText:
-    """Tokens of one text; the loss sees those from `start` on, which is 1 at least: nothing predicts the first."""
+    """Tokens of one text; the loss sees those from `start` on. It is at least 1, because nothing predicts the first token."""
 
     tokens: list[int]
     start: int
@@ -104,7 +104,7 @@ def encode(
     Args:
         tokenizer: a fast tokenizer with an end-of-text token.
         prompts: from `Prompt.for_training`.
-        responses: what the model is to say to each.
+        responses: the right response to each prompt.
         max_length: the most tokens, the special ones included; nothing is cut if None.
         loss: `response`, the paper's, or `text`, the published trainer's loss on the prompt as well.
     """

@@ -32,10 +32,10 @@ _KEPT = 16
 
 @dataclass(frozen=True)
 class Splits:
-    """Datasets with the columns `text`, `text_pair` (for pairs) and `label`; shared between trials, so not to be changed.
+    """Datasets with the columns `text`, `text_pair` (for pairs) and `label`. Trials share them and must not change them.
 
     `reported` maps a suffix (`""`, or MNLI's `_matched` and `_mismatched`) to its rows. `fingerprint` is that of the whole
-    data as published, before any cut.
+    published data, before any cut.
     """
 
     train: Dataset
@@ -63,7 +63,7 @@ def load_splits(
         task: a row of TASKS or a custom one.
         data: where the data lie, and the share of train the search split takes.
         protocol: `honest` or `customary`.
-        train_examples: train on a seeded sample of so many; a smaller sample is the beginning of a larger one.
+        train_examples: train on a seeded sample of this size; a smaller sample is the beginning of a larger one.
         eval_examples: the same for the search split and for each reported split.
         search_examples: for the search split alone; `eval_examples` if None.
 
@@ -90,7 +90,7 @@ def load_splits(
 def carve(strata: Sequence[object], fraction: float, seed: int) -> tuple[list[int], list[int]]:
     """Row numbers (kept, apart), both in order, with `fraction` of every stratum apart; seeded.
 
-    A stratum of two or more rows gives at least one to each side, one of a single row stays.
+    A stratum of two or more rows gives at least one row to each side; a single row is kept.
     """
     groups: dict[object, list[int]] = {}
     for row, stratum in enumerate(strata):

@@ -23,8 +23,8 @@ class RawData:
     Tasks that are answered in words have the columns of `craft.tasks.commonsense.COLUMNS` instead.
 
     `reported` maps a split's suffix to its rows; the usual single split has the suffix `""` (MNLI: `_matched`,
-    `_mismatched`). `fingerprint` is a SHA-256 over the rows, so that equal data are seen to be equal anywhere. `files` are the
-    local files they were read from, if any: data kept in memory are good while those do not change.
+    `_mismatched`). `fingerprint` is a SHA-256 over the rows, by which equal data are recognized on any machine. `files` are
+    the local files that the data were read from, if any; data in memory are valid while these files do not change.
     """
 
     train: Dataset
@@ -38,7 +38,7 @@ class Task:
     """One row of TASKS. `metrics` are names in `craft.tasks.metrics.METRICS`; `primary` x 100 is the score.
 
     `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds;
-    `span` is what the values of a regression lie in, where that is known.
+    `span` is the range of a regression's values, if known.
     """
 
     name: str

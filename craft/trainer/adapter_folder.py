@@ -1,4 +1,4 @@
-"""Adapters on disk: a PEFT folder with the task head in it, and what is needed to make the scored model again.
+"""Adapters on disk: a PEFT folder with the task head in it, and the record from which the scored model is made again.
 
     adapter/
       adapter_config.json  adapter_model.safetensors     PEFT's: `PeftModel.from_pretrained(base, folder)` works
@@ -40,7 +40,7 @@ TRAINABLE_FILE = "trainable.safetensors"
 
 
 def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path:
-    """Writes what `model` has learnt, and `record` as run.json, whole or not at all.
+    """Writes the trained weights of `model`, and `record` as run.json, whole or not at all.
 
     Args:
         model: the model that trained.
@@ -65,7 +65,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
 
     Args:
         folder: as `save_adapter` wrote it, or a copy (an artifact downloaded from the tracking store).
-        base: where the base model lies here, if not under the name the adapter was trained with.
+        base: name or folder of the base model here, if it is not the name that the adapter was trained with.
 
     Returns:
         The model in evaluation mode, on the CPU, with label names in `config.id2label`; and the tokenizer.
@@ -105,13 +105,13 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
 
 
 def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
-    """Puts what another run's adapter has learnt into a model that has the same method on it.
+    """Puts the weights of another run's adapter into a model with the same method.
 
-    From another task everything but its head, and the parameters must be the same. From the same task the head too: the run
-    goes on from there, and its ranks may be others (`craft.trainer.resizing`).
+    From another task it takes everything but the head, and the parameters must be the same. From the same task it takes the
+    head too, and the ranks may differ (`craft.trainer.resizing`).
 
     Args:
-        start: names that run, and the folder of its adapter.
+        start: the other run, and the folder of its adapter.
         spec: this run's.
 
     Raises:
@@ -141,7 +141,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
         learnt = load_file(folder / TRAINABLE_FILE)
     saved = {name: weight for name, weight in learnt.items() if goes_on or not is_head(name, heads)}
     if goes_on and theirs.parameters != spec.parameters:
-        # What says which factors J needs is this model's own.
+        # This model keeps its own record of the factors that J needs.
         weights = {name: weight for name, weight in saved.items() if FINGERPRINT not in name and FACTORS not in name}
         saved = resized(weights, own, identity=spec.method == "craft")
     unknown = [name for name in saved if name not in own]

@@ -1,4 +1,4 @@
-"""Folders that are whole or not there: written aside, sealed with a manifest, renamed into place, checked when read.
+"""Folders that are whole or absent: written aside, sealed with a manifest, renamed into place, checked when read.
 
     checkpoint-120/
       trainable.safetensors     every trained parameter: adapter and head, never the frozen base
@@ -23,7 +23,7 @@ MANIFEST_FILE = "manifest.json"
 
 
 class CheckpointCorrupt(RuntimeError):
-    """A checkpoint that is not what was written: take an older one."""
+    """A checkpoint is not what was written; an older one may be whole."""
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
@@ -75,7 +75,7 @@ def verify(folder: Path) -> None:
 
 
 def newest_valid(folder: Path) -> Path | None:
-    """The newest whole `checkpoint-STEP` in `folder`, older ones being taken where newer ones are broken; None without any."""
+    """The newest whole `checkpoint-STEP` in `folder`; broken ones are skipped. None if there is none."""
     steps = {int(path.name.removeprefix("checkpoint-")): path for path in folder.glob("checkpoint-*") if path.is_dir()}
     for _, path in sorted(steps.items(), reverse=True):
         try:

@@ -1,6 +1,6 @@
 """HF `Trainer` as one run needs it: two learning rates, one explicit loss, evaluation at chosen steps, safe checkpoints.
 
-`RunTrainer` keeps Trainer's loop, data order, schedule and resume, and replaces what costs time or hides trouble:
+`RunTrainer` keeps Trainer's loop, data order, schedule and resume, and replaces the parts that cost time or hide errors:
 
 - the loss is summed over the examples (or the tokens that a language model learns) of a whole optimizer step and divided by
   their number, so that a step does not depend on how it is cut into micro-batches;
@@ -39,12 +39,12 @@ _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with
 
 
 def total_steps(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of a run on so many training examples; `max_steps` overrides the epochs."""
+    """Optimizer steps of a run on `examples` training examples; `max_steps` overrides the epochs."""
     return training.max_steps or math.ceil(training.epochs * steps_per_epoch(training, examples))
 
 
 def steps_per_epoch(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of one pass; what is left at its end makes a smaller step of its own."""
+    """Optimizer steps of one pass; the remaining examples at its end make a smaller step."""
     return math.ceil(math.ceil(examples / training.batch_size) / training.gradient_accumulation)
 
 
@@ -56,7 +56,7 @@ def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
 
 
 class RunTrainer(Trainer):
-    """See the module. `points` collects `train_loss` and `learning_rate` between two evaluations.
+    """Trainer for one run. `points` collects `train_loss` and `learning_rate` between two evaluations.
 
     `split` is a dataset of tokens with a length, and with the `lengths` of its examples.
     """
@@ -94,7 +94,7 @@ class RunTrainer(Trainer):
         self.remove_callback(PrinterCallback)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """AdamW, or the method's own, over two groups, the adapter's first: its learning rate is the one that is logged."""
+        """AdamW or the method's own optimizer. The adapter's group comes first: Trainer logs the first learning rate."""
         if self.optimizer is None:
             trained = self._trained(model)
             heads = head_names(trained)
@@ -129,7 +129,7 @@ class RunTrainer(Trainer):
         share = self.team.share(inputs)
         loss = torch.zeros((), device=self.args.device)
         if share is None and self.team.sharded:
-            # The others need this member's part of the base: it computes along, on an example that counts for nothing.
+            # The others need this member's part of the base, so it computes with them, on an example of weight 0.
             share, num_items_in_batch = {name: value[:1] for name, value in inputs.items()}, math.inf
         if share is not None:
             with self.team.own_random_numbers(self.args.seed, self.state.global_step, self._micro_batches):
@@ -167,11 +167,11 @@ class RunTrainer(Trainer):
             self.points.append(point)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        # Trainer's count walks over every parameter at every micro-batch, and nobody reads it.
+        # Trainer would walk over every parameter at every micro-batch for a number that nobody reads.
         return 0
 
     def save_state_to(self, folder: Path) -> None:
-        """What `train(resume_from_checkpoint=folder)` needs to go on as if nothing had happened."""
+        """Writes what `train(resume_from_checkpoint=folder)` needs to go on as if it had not been interrupted."""
         save_file(trainable_state(self._trained()), folder / TRAINABLE_FILE)
         self._save_optimizer_and_scheduler(str(folder))
         self._save_rng_state(str(folder))
@@ -205,7 +205,7 @@ class LengthGrouped(Sampler[int]):
             part = order[begin : begin + window]
             part = part[np.argsort(-self._lengths[part], kind="stable")]
             steps += [part[at : at + self._step] for at in range(0, len(part), self._step)]
-        # The last step may be a smaller one, and stays the last: the others keep their size.
+        # A smaller last step stays last, so that the others keep their size.
         last = steps.pop() if len(steps[-1]) < self._step else None
         steps = [steps[at] for at in draw.permutation(len(steps))]
         if steps:

@@ -1,7 +1,7 @@
-"""A run's manners as a guest in a process: a known state on entry, the caller's own back on leaving, one name for no memory.
+"""A run in a process that it shares with others: the same process state at every start, and one error for lack of memory.
 
-A sweep's workers stay warm and train one run after another, so nothing that decides a run's numbers may be left over from the
-run before: the default dtype, deterministic algorithms, environment variables that libraries set, random states.
+The workers of a sweep train one run after another in one process. Nothing that decides a run's numbers may be left over from
+the run before: the default dtype, deterministic algorithms, environment variables set by libraries, random states.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def _mentions(text: str, words: tuple[str, ...]) -> bool:
 
 @contextmanager
 def own_process_state() -> Iterator[None]:
-    """A run finds the same process state wherever it runs, and leaves the caller's as it found it."""
+    """Gives the block the same process state everywhere, and restores the caller's state after it."""
     environment = dict(os.environ)
     states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
     default, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_default_dtype(torch.float32)
     if torch.cuda.is_available():
-        # Attention's backward adds up in any order otherwise. What has no deterministic form stays as it is.
+        # Otherwise attention's backward sums in any order. Operations without a deterministic form stay as they are.
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:

@@ -1,11 +1,11 @@
-"""What a run learnt at one rank, as the beginning of a run at another: J grows by identity padding and shrinks by slicing.
+"""Fits an adapter that was trained at one rank to a run at another rank: J is padded with the identity, or sliced.
 
     J (r x r)  ->  | J  0 |      r' > r            J  ->  J[:r', :r']      r' < r
                    | 0  I |
 
 HOSVD factors nest: the factors of a smaller rank are the first columns of those of a larger one, so the first r directions are
-the same ones before and after. The new directions begin as they are in the base model. Other methods' matrices keep their
-leading block; the rest begins as the method begins it, which for LoRA (B at 0) leaves what the model computes as it is.
+the same before and after. New directions start as in the base model. Matrices of other methods keep their leading block, and
+the rest starts as in a new run; for LoRA (B at 0) the model then computes the same as before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 RESIZABLE = ("rank", "ranks", "alpha", "dropout")
-"""Parameters in which a run may differ from the one that it goes on from."""
+"""Parameters in which a run may differ from the run whose adapter it starts from."""
 
 
 def resized(learnt: Mapping[str, Tensor], start: Mapping[str, Tensor], identity: bool) -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
-"""A prepared run while it goes: its evaluations, its checkpoints, the weights that selection would take, and its end.
+"""A prepared run: its evaluations, its checkpoints, the weights selected so far, and its end.
 
     evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
     end         ->  best weights   ->  reported splits, one test after the other  ->  adapter, result
 
-What a run needs before it goes is put together in `craft.trainer.training`.
+`craft.trainer.training` prepares it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KEPT_CHECKPOINTS = 2
 
 @dataclass
 class Listener:
-    """Who hears of a run. `step` is the last optimizer step and how many there are."""
+    """The callbacks that follow a run. `step` is the last optimizer step and the number of steps."""
 
     report: Callable[[Progress], None] = lambda _progress: None
     on_step: Callable[[int, int], None] = lambda _step, _total: None
@@ -53,7 +53,7 @@ class Listener:
         self.on_step(step, total)
 
     def scored(self, what: str, done: int, total: int) -> None:
-        """Some more of a test's answers are there; also a sign of life for who watches the steps."""
+        """Reports more scored answers of a test, and the step again as a sign of life."""
         if self.step is not None:
             self.on_step(*self.step)
         self.on_score(what, done, total)
@@ -61,7 +61,7 @@ class Listener:
 
 @dataclass
 class Best:
-    """The evaluation that selection would take so far, with its trainable weights in CPU memory."""
+    """The evaluation selected so far, with its trainable weights in CPU memory."""
 
     score: float = float("-inf")
     step: int = 0
@@ -93,7 +93,7 @@ class Run:
     def evaluate(self, trainer: RunTrainer) -> None:
         """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports.
 
-        In a team rank 0 does, and the others wait for it, or score along where it cannot without them.
+        In a team rank 0 does this. The other members wait, or score with it if the base is sharded.
         """
         if self.team is None or self.team.scores:
             self._evaluate(trainer)
@@ -139,7 +139,7 @@ class Run:
         (aside / STATE_FILE).write_text(json.dumps(content, indent=1))
 
     def restore(self, checkpoint: Path, content: dict[str, Any]) -> None:
-        """Takes over what a checkpoint knows; Trainer restores its own part when it starts."""
+        """Takes over a checkpoint's state; Trainer restores its own part when it starts."""
         restore_trainable(self.model, load_file(checkpoint / TRAINABLE_FILE))
         best = content["best"]
         file = BEST_FILE if best["step"] != content["step"] else TRAINABLE_FILE

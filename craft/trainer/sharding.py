@@ -1,11 +1,11 @@
 """The frozen weights of a run's base model split over its team, so that a model too large for one GPU is trained by several.
 
 Every block of the model becomes a unit of torch's FSDP2 (`torch.distributed.fsdp.fully_shard`): each member keeps 1/size of
-the block's frozen weights, and the whole of a block exists only while it computes. What trains is left out of it: an adapter
-is small, every member has all of it, and its gradients are summed as in any team (`craft.trainer.team`). Embeddings and the
+the block's frozen weights, and the whole of a block exists only while it computes. Trained weights are not split: an adapter is
+small, so every member holds all of it, and its gradients are summed as in any team (`craft.trainer.team`). Embeddings and the
 task head stand outside the blocks and stay whole.
 
-A sharded model computes only if all members call it alike. So all of them score with rank 0, and it alone reports and keeps.
+A sharded model computes only if all members call it alike. So all members score, and rank 0 alone reports and saves.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from craft.trainer.team import Team
 
 
 def shard_base(model: nn.Module, base: Collection[nn.Parameter], team: Team) -> int:
-    """Splits what is frozen of `base` among the members; each calls this with the same model.
+    """Splits the frozen weights of `base` among the members; each member calls this with the same model.
 
     Args:
         model: with its method on, on the CPU or where it trains.
-        base: the base model's parameters, as they were before the method came.
+        base: the base model's parameters, listed before the method was put on.
         team: the process group's members, all of them.
 
     Returns:

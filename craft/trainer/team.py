@@ -5,9 +5,9 @@
     an optimizer step  gradients summed over the team, once  ->  the same step everywhere
 
 An adapter is so small that its gradients travel as one message a step, without a wrapper around the model. Losses are divided
-by the examples of the whole step (`craft.trainer.hf_trainer`), so sums are all that has to be exchanged, and a last batch
-smaller than the team costs nothing but idle members. Random numbers inside a step (dropout) are each member's own and follow
-from seed, step and rank alone, so that a resumed run draws the same again. Rank 0 alone scores, saves and reports; where the
+by the examples of the whole step (`craft.trainer.hf_trainer`), so members exchange only sums, and in a last batch
+smaller than the team some members are idle. Random numbers inside a step (dropout) are each member's own and depend on seed,
+step and rank alone, so that a resumed run draws the same ones. Rank 0 alone scores, saves and reports; where the
 base is split over the team (`craft.trainer.sharding`), the others score too.
 """
 
@@ -27,14 +27,14 @@ import torch.distributed as dist
 from torch import nn
 
 _PATIENCE = timedelta(days=2)
-"""Members wait while rank 0 scores; whoever started the team ends it if it hangs."""
+"""How long members wait while rank 0 scores. The process that started the team ends it if it hangs."""
 _JOINING = timedelta(minutes=5)
 _MESSAGE_BYTES = 32 * 2**20
 _DRIFT = 1e-3
 
 
 class MemberLost(ConnectionError):
-    """Another process of the team is gone, with its connection: the run may be tried again from its last checkpoint."""
+    """The connection to another process of the team is lost; the run may be tried again from its last checkpoint."""
 
 
 class Drifted(RuntimeError):
@@ -69,7 +69,7 @@ class Team:
         return value
 
     def sum_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Gives every weight the sum of all members' gradients; one that no member has a gradient for stays without."""
+        """Gives every weight the sum of all members' gradients; a weight without a gradient on any member stays without."""
         trained = [weight for weight in weights if weight.requires_grad]
         has = torch.tensor([float(weight.grad is not None) for weight in trained], device=trained[0].device)
         flagged = [weight for weight, count in zip(trained, self.total(has).tolist(), strict=True) if count]
@@ -82,10 +82,10 @@ class Team:
                 gradient.copy_(summed.view_as(gradient))
 
     def align(self, weights: Sequence[nn.Parameter]) -> None:
-        """Waits for every member, and gives all of them rank 0's weights, which on equal machines they hold already.
+        """Waits for every member, and gives all of them rank 0's weights; on equal machines they have the same already.
 
         Raises:
-            Drifted: a member's were others altogether.
+            Drifted: a member's weights differed by more than rounding.
         """
         trained = [weight.detach() for weight in weights if weight.requires_grad]
         norms = torch.stack([weight.double().norm() for weight in trained])
@@ -101,7 +101,7 @@ class Team:
 
     @contextmanager
     def own_random_numbers(self, *when: int) -> Iterator[None]:
-        """Random numbers of this member alone inside; outside, all members go on drawing the same.
+        """Inside the block this member draws random numbers of its own; outside, all members draw the same ones.
 
         Args:
             when: numbers that name the moment, such as seed and step.
@@ -114,7 +114,7 @@ class Team:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the members of a team find each other: a listening store that rank 0 keeps."""
+    """The store through which the members of a team find each other; rank 0 keeps it and listens."""
 
     host: str
     port: int
@@ -122,7 +122,7 @@ class Meeting:
 
     @classmethod
     def opened(cls, host: str) -> Meeting:
-        """A new one that listens on `host`, an address of this machine, and on nothing else."""
+        """A new meeting that listens on `host`, an address of this machine, and on no other address."""
         listening = socket.create_server((host, 0))
         port = listening.getsockname()[1]
         store = dist.TCPStore(
@@ -132,16 +132,16 @@ class Meeting:
 
     @classmethod
     def at(cls, host: str, port: int) -> Meeting:
-        """The one that another process opened."""
+        """The meeting that another process opened."""
         return cls(host, port, dist.TCPStore(host, port, is_master=False, timeout=_JOINING))
 
 
 @contextmanager
 def gathered(meeting: Meeting, rank: int, size: int, *, sharded: bool = False) -> Iterator[Team]:
-    """The team, once all its members are here; leaving it ends it for all.
+    """Waits for all members and gives the team; the end of the block ends the team for all.
 
     Raises:
-        MemberLost: somebody did not come.
+        MemberLost: a member did not come in time.
     """
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     with _losses_named(), _network_of(meeting):

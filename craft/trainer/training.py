@@ -5,7 +5,7 @@
                                               └── selected weights ──> reported splits, once ──> RunResult
 
 Selection sees the search split only. Under the `honest` protocol that split is carved from the training data and the reported
-split is scored once, when all is decided; under `customary` both are the public dev set. The same spec gives the same numbers
+split is scored once, after selection; under `customary` both are the public dev set. The same spec gives the same numbers
 in any process, warm or fresh, and a run resumed from one of its checkpoints ends where an undisturbed one does, bit for bit.
 """
 
@@ -66,14 +66,14 @@ def train_run(
     Args:
         spec: the run.
         directory: made if it is not there.
-        report: called after every evaluation on the search split, the last included, and after each but the last of several
-            tests that are scored one after the other.
+        report: called after every evaluation on the search split, and after each test but the last of a task with several
+            tests.
         resume_from: a checkpoint of the same run, perhaps from another machine. Its micro-batch may differ, its effective
             batch may not.
-        on_step: called after every optimizer step with its number and that of the last; with the same again while answers in
-            words are scored, so that silence means that nothing goes on.
+        on_step: called after every optimizer step with its number and the number of steps; called with the same numbers
+            while answers in words are scored, so that silence means that the run hangs.
         on_score: called while answers in words are scored: which test, how many are done, how many there are.
-        team: the other processes that train this run too, by `join_run`; this one is its rank 0.
+        team: the processes that train this run together; this one is rank 0, the others call `join_run`.
 
     Raises:
         RunFailed: the run cannot succeed: the loss is not finite, the model lacks a projection, the data are wrong, or the
@@ -88,8 +88,8 @@ def train_run(
 
 
 def join_run(spec: RunSpec, directory: Path, team: Team, *, resume_from: Path | None = None) -> None:
-    """Trains the run of `team`'s rank 0 with it, as another of its ranks; nothing is reported here, and what is kept in
-    `directory` is of no use but to this very run.
+    """Trains a run together with `team`'s rank 0, as another rank. It reports nothing, and only this run can use the files
+    that it writes into `directory`.
 
     Raises:
         RunFailed, OutOfMemory, CheckpointCorrupt, MemberLost: as in `train_run`.
@@ -150,7 +150,7 @@ def _prepare(
     listener: Listener,
     team: Team | None,
 ) -> Run:
-    """Loads data and model and puts the method on. Raises ValueError for whatever the user must change."""
+    """Loads data and model and puts the method on the model. Raises ValueError for mistakes of the user."""
     task, training = find_task(spec.task, spec.data), spec.training
     method = find_method(spec.method)
     refuse_elsewhere(method)
