@@ -1,1 +1,1 @@
-"""Reading finished and running sweeps from the tracking store: a live page and one static file. Neither torch nor Ray."""
+"""Shows sweeps, running or finished, from the tracking store: a live page and one static file. Needs neither torch nor Ray."""

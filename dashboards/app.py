@@ -1,7 +1,7 @@
 """The live page: a few read-only routes on loopback, and a thread that keeps looking for what changed.
 
-Every answer carries an ETag made of the sweeps' revisions, so a page that polls gets "nothing new" for a few bytes. Sweeps are
-looked after only while some page asks for them.
+Every answer carries an ETag made of the sweeps' revisions, so a page that polls gets "nothing new" for a few bytes. A sweep is
+refreshed only while some page asks for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dashboards.store import DashboardError, Store, SweepEntry
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
-FORGET_AFTER_S = 60.0  # a sweep that no page has asked for this long is not looked after any more
+FORGET_AFTER_S = 60.0  # a sweep that no page has asked for in this time is not refreshed any more
 SHOWN = Query(default=[], alias="sweep", description="names of the sweeps to show")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
@@ -51,7 +51,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def start(self) -> None:
-        """Begins to look, at the newest sweep first: it is the one that a page will ask for."""
+        """Starts the thread. It reads the newest sweep first, because a page most likely asks for that one."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class Watcher:
             return self._entries
 
     def feeds(self, names: Sequence[str]) -> list[Feed]:
-        """The feeds of the named sweeps (the newest sweep's if none is named), looked after from now on.
+        """The feeds of the named sweeps, or of the newest sweep if none is named; they are refreshed from now on.
 
         Waits for a new feed's first rows, so that a page's first answer has something to draw.
         """
@@ -82,7 +82,7 @@ class Watcher:
         return feeds
 
     def view(self, feeds: Sequence[Feed]) -> tuple[str, View]:
-        """The feeds' tables side by side; put together once a revision."""
+        """The feeds' revision and their tables side by side; the tables are put together once a revision."""
         key = tuple(feed.name for feed in feeds)
         with self._lock:
             known = self._views.get(key)
@@ -116,7 +116,7 @@ class Watcher:
     def _run(self) -> None:
         try:
             self._prepare()
-        except Exception as error:  # nobody has asked yet; whoever does will be told
+        except Exception as error:  # nobody has asked yet; a page that asks is told
             log.debug("the newest sweep cannot be read: %s", self.store.hide(error))
         while not self._over.is_set():
             for name, asked in list(self._asked.items()):
@@ -138,8 +138,8 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
 
     Args:
         store: where the sweeps are read from.
-        hosts: names under which the page may be asked for; others are refused, so that no foreign page can read it by
-            pointing a name of its own at this machine. `["*"]` allows all.
+        hosts: host names that the page answers to; it refuses others, so that no foreign site can read it by pointing a name
+            of its own at this machine. `["*"]` allows all.
         every_s: seconds between two looks for changes.
     """
     watcher = Watcher(store, every_s)

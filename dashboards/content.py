@@ -1,7 +1,7 @@
-"""What the page asks for, live or once: the state of the sweeps and the spec of each panel.
+"""The content of the page, live or exported: the state of the sweeps and the spec of each panel.
 
-`state_of` is small and asked for every two seconds; specs are asked for only when the state's revision has grown and the panel
-is on the screen.
+A live page asks for the state, which is small, every two seconds. It asks for a panel's spec only when the state's revision has
+grown and the panel is on the screen.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
 
 
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:
-    """Which sweeps there are, which are shown, how far they are, which panels the page has."""
+    """Which sweeps there are, which of them are shown, how far those are, and which panels the page has."""
     shown = {feed.name for feed in feeds}
     counts = [trial_counts(frame) for frame in view.sweeps]
     states = {state: sum(one[state] for one in counts) for state in STATES}
     planned = [planned_trials(frame) for frame in view.sweeps]
-    # Further seeds and generations come on top of what a sweep set out with.
+    # Further seeds and generations come on top of the trials that a sweep began with.
     total = sum(max(one or 0, sum(found.values())) for one, found in zip(planned, counts, strict=True))
     known = all(one is not None for one in planned)
     over = states["finished"] + states["stopped"] + states["failed"]

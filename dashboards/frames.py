@@ -10,9 +10,9 @@ trials           run_id, key, sweep, configuration, label, method, task, seed, p
 ===============  ====================================================================================================
 
 A configuration's `state` is `done` when all its trials have finished and the tracker has summed them up. `partial` (some trials
-still run) and `incomplete` (some failed or were stopped) have a value over what there is, and no front uses it. Without a value
-it is `running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Its `stopped` counts trials, those
-included that never started since another one was stopped. Values that the tracker wrote are never recomputed here.
+still run) and `incomplete` (some failed or were stopped) have a value over the trials that finished; no front uses it. Without
+a value it is `running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Its `stopped` counts trials,
+also those that never started because another one was stopped. Values that the tracker wrote are never recomputed here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEANS = (
     "energy_joules",
     "energy_kept",
     "seconds",
-)  # what a trial measures and its configuration has the mean of
+)  # each trial measures these; a configuration that is not summed up has their mean
 IDENTITY = ("sweep", "run_id", "label", "method", "protocol", "state", "reason", "started", "ended")
 TRIAL_STATES = ("finished", "failed", "stopped", "running", "interrupted")
 NAN = float("nan")  # one object for all readers: a row read again then equals itself
@@ -94,14 +94,14 @@ def typed(text: str) -> Any:
             value = kind(text)
         except ValueError:
             continue
-        # 1_000 and nan are numbers to Python but were text to whoever wrote them
+        # 1_000 and nan are numbers to Python, but they were written as text
         if "_" not in text and np.isfinite(value):
             return value
     return text
 
 
 def build_frames(name: str, experiment_id: str, rows: Iterable[RunRow]) -> Frames:
-    """Sorts a sweep's runs by kind and builds its tables; runs without a `craft.kind` tag are not ours and are left out."""
+    """Sorts a sweep's runs by kind and builds its tables. Runs without a `craft.kind` tag are foreign and left out."""
     kinds: dict[str, list[RunRow]] = {"sweep": [], "configuration": [], "trial": []}
     for row in rows:
         kind = row.tags.get("craft.kind", "")
@@ -219,7 +219,7 @@ def _trial_counts(trials: pd.DataFrame) -> dict[str, dict[str, int]]:
 
 
 def _so_far(identity: str, group: pd.DataFrame, name: str, experiment_id: str) -> dict[str, Any]:
-    """What a configuration's trials say before the tracker has summed it up: the mean over tasks of the mean over seeds."""
+    """A configuration's record before the tracker sums it up: over its trials, the mean over tasks of the mean over seeds."""
     first = group.iloc[0]
     record: dict[str, Any] = {"id": identity, "sweep": name, "run_id": first["run_id"], "experiment_id": experiment_id}
     record |= {"label": first["label"] or identity, "method": first["method"], "protocol": first["protocol"], "reason": ""}
@@ -244,7 +244,7 @@ def _so_far(identity: str, group: pd.DataFrame, name: str, experiment_id: str) -
 
 
 def _scores_of(summary: dict[str, Any], record: dict[str, Any] | None) -> dict[str, Any]:
-    """Of a configuration whose own run exists but is open: its trials' values and state win over the empty ones there."""
+    """The state, and the metrics its own run lacks, of a configuration whose run is still open: both come from its trials."""
     if record is None:
         return {}
     return {key: value for key, value in summary.items() if key == "state" or (key.startswith("m.") and key not in record)}

@@ -49,13 +49,13 @@ def plotly_script() -> str:
 
 @cache
 def plotly_version() -> str:
-    """By which a browser that keeps the script knows that it is still this one."""
+    """A hash of the script in its address: a browser may keep the script until the hash changes."""
     return hashlib.sha256(plotly_script().encode()).hexdigest()[:16]
 
 
 @cache
 def plotly_packed() -> bytes:
-    """The script as gzip: a third of its size, and packed once instead of at every visit."""
+    """The script as gzip: a third of its size, packed once instead of at every visit."""
     return gzip.compress(plotly_script().encode(), compresslevel=6, mtime=0)
 
 
@@ -80,7 +80,7 @@ def export_page(title: str, content: Mapping[str, Any], noscript: str = "") -> s
         content: `state` and `specs`, as the page's script takes them.
         noscript: HTML for readers without JavaScript, already escaped.
     """
-    # newlines as the HTML parser will leave them, or the hashes would not match the scripts
+    # the HTML parser turns every newline into \n, and the hashes must match the text that it leaves
     plotly = plotly_script().replace("\r\n", "\n")
     own = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
     policy = (
@@ -107,7 +107,7 @@ def _template() -> str:
 
 
 def _packed(text: str) -> str:
-    # the time is left out, so that the same content gives the same file
+    # without the time, so that the same content gives the same file
     return base64.b64encode(gzip.compress(text.encode(), compresslevel=9, mtime=0)).decode()
 
 

@@ -35,7 +35,7 @@ PAGE = 500  # runs in one answer: MLflow takes about 3 ms a run, so a page shows
 
 
 class DashboardError(ValueError):
-    """Something the person at the keyboard can mend: the message says what was given, what there is, what to do."""
+    """A mistake that the user can correct: the message says what was given, what there is, and what to do."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Reads runs straight from the file of an SQLite tracking store: 5,000 of them in half a second.
 
 MLflow's own API takes about 3 ms a run, which is 15 s for such a sweep before a page can draw all of it. The tables are
-MLflow's and may change with it, so they are looked at first: where they are not those known here, and for every store that is
-no SQLite file, `data.Store` asks the API instead. A test holds that both read the same. The file is opened for reading only.
+MLflow's and may change with its version, so they are checked first. Where they differ from those known here, and for every
+store that is not an SQLite file, `dashboards.store.Store` asks the API instead. A test checks that both read the same. The file
+is opened for reading only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ BUSY_S = 20.0  # how long to wait for a writer that holds the file
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which runs: of a kind, or (any of) those that go on, that started or that ended since a moment in milliseconds."""
+    """Which runs to read: those of a kind, those still running, those that started or ended since a moment.
+
+    A run that meets any of the given conditions is wanted. Moments are milliseconds since 1970.
+    """
 
     kind: str | None = None
     running: bool = False
@@ -37,14 +41,14 @@ class Wanted:
     ended_since: int | None = None
 
     def filters(self) -> list[str]:
-        """The same as MLflow filters, whose results together are what is wanted: its language knows no `or`."""
+        """The same as MLflow filters, one for each condition, because MLflow's filter language has no `or`."""
         found = [f"tags.`craft.kind` = '{self.kind}'"] if self.kind else []
         found += ["attributes.status = 'RUNNING'"] if self.running else []
         found += [f"attributes.start_time >= {self.started_since}"] if self.started_since is not None else []
         return found + ([f"attributes.end_time >= {self.ended_since}"] if self.ended_since is not None else [])
 
     def condition(self) -> tuple[str, list[Any]]:
-        """The same as SQL over `runs r`, with its values."""
+        """The same as an SQL condition on `runs r`, with the values of its placeholders."""
         parts: list[str] = []
         values: list[Any] = []
         if self.kind:
@@ -68,7 +72,7 @@ class StoreFile:
 
     @classmethod
     def open(cls, path: Path) -> StoreFile | None:
-        """The store in the file, or None where it has not the tables and columns that are read here."""
+        """The store in the file; None where the file lacks a table or column that is read here."""
         address = f"{path.absolute().as_uri()}?mode=ro"
         try:
             connection = sqlite3.connect(address, uri=True, timeout=BUSY_S, check_same_thread=False, isolation_level=None)
@@ -91,7 +95,7 @@ class StoreFile:
         return {str(one): name for one, name in rows}
 
     def runs(self, experiment_ids: Sequence[str], wanted: Wanted) -> list[RunRow]:
-        """The wanted runs of these experiments, all as of one moment."""
+        """The wanted runs of these experiments, all read at one moment."""
         condition, values = wanted.condition()
         marks = ",".join("?" * len(experiment_ids))
         of_these = f"from runs r where r.experiment_id in ({marks}) and r.lifecycle_stage = 'active' and ({condition})"
@@ -126,7 +130,7 @@ class StoreFile:
         ]
 
     def histories(self, runs: Iterable[str], metric: str) -> dict[str, list[tuple[int, float]]]:
-        """Run id -> [(step, value), ...] in order of steps; of two values at one step the later one."""
+        """Run id -> [(step, value), ...] in order of steps. Where a step has two values, the later one counts."""
         wanted = list(runs)
         found: dict[str, dict[int, float]] = {run: {} for run in wanted}
         for start in range(0, len(wanted), 500):

@@ -9,7 +9,7 @@ A panel is two pure functions. `data` turns a `View` (tables of the chosen sweep
 
 A choice is a selection box. Wherever the figure has `{"$": "x/{x}/0"}`, the script puts `values["x/<what choice x says>/0"]`
 (`"pick": key` takes only the entries whose indices lie under that key), so changing an axis needs no server.
-Points carry configuration ids as `customdata`; by them the script links selections, tooltips and the table.
+Points carry configuration ids as `customdata`; through these the script links selections, tooltips and the table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SCALE = [[0.0, "#00224e"], [0.25, "#35456c"], [0.5, "#7d7c78"], [0.75, "#bcae6c"
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that a configuration has: how it is called, which way is better, whether its axis is logarithmic."""
+    """A number of a configuration: its name and label, its better direction, and whether its axis is logarithmic."""
 
     name: str
     label: str
@@ -89,7 +89,7 @@ class View:
 
 @dataclass(frozen=True)
 class Panel:
-    """A row of PANELS. `section` groups panels on the page; `about` says in a sentence what is to be seen."""
+    """A row of PANELS. `section` groups panels on the page; `about` is a sentence on what the panel shows."""
 
     name: str
     title: str
@@ -106,7 +106,7 @@ def make_view(
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None,
     curves: Curves = lambda runs, metric: {},
 ) -> View:
-    """Puts sweeps side by side. Several may share configurations, so then ids get the sweep's number as a prefix."""
+    """Puts sweeps side by side. Several sweeps may share configurations, so their ids get the sweep's number as a prefix."""
     configurations, trials = [], []
     for number, sweep in enumerate(sweeps):
         prefix = f"{number}/" if len(sweeps) > 1 else ""
@@ -141,12 +141,12 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
 
 
 def done(frame: pd.DataFrame) -> pd.DataFrame:
-    """The configurations that the tracker has summed up: the only ones a front or an importance may rest on."""
+    """The configurations that the tracker has summed up. Fronts and importances use no others."""
     return frame[(frame["state"] == "done") & column(frame, "m.score").notna()]
 
 
 def colours(methods: Iterable[str]) -> dict[str, str]:
-    """A colour for each method: known methods always have the same one, others take what is left in alphabetical order."""
+    """A colour for each method: known methods have fixed ones, the others get the remaining colours in alphabetical order."""
     names = sorted(set(methods))
     taken = {name: OKABE_ITO[KNOWN_METHODS.index(name)] for name in names if name in KNOWN_METHODS}
     free = [colour for colour in OKABE_ITO if colour not in taken.values()] or list(OKABE_ITO)
@@ -189,7 +189,7 @@ def scalar(value: Any) -> Any:
 def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
     """Names of the parameters that take more than one value among the configurations that have them.
 
-    `ranks` is left out where r1, r2 and r3 say the same in numbers, and `warm_start`, which names a run and is no setting.
+    `ranks` is left out where r1, r2 and r3 hold the same numbers. So is `warm_start`, which names a run and is not a setting.
     """
     names = [name.removeprefix("p.") for name in map(str, frame.columns) if name.startswith("p.") and name != "p.warm_start"]
     if {"r1", "r2", "r3"} <= set(names):

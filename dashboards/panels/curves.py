@@ -1,7 +1,7 @@
 """Learning curves: the search score of every trial by step, stopped and failed trials marked where they ended.
 
-Histories are the one thing that is asked of the tracking store trial by trial, so a panel shows at most LINES of them: running
-trials first, then those of the best configurations.
+The tracking store gives histories trial by trial, which takes time, so the panel shows at most LINES of them: running trials
+first, then those of the best configurations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which hyper-parameter the score hangs on.
+"""How much the score depends on each hyper-parameter.
 
 Importance comes from optuna's evaluators on an in-memory study made of the finished configurations: PED-ANOVA (which parameters
 tell the best configurations from the rest) and fANOVA (which explain the score's variance) with a seeded forest. Both look at
-one method at a time, because a parameter that only some configurations have has no share in the others.
+one method at a time, because a parameter of one method means nothing for the configurations of another.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pandas as pd
 
 from dashboards.panels.base import BLUE, Panel, Plain, View, choice, column, done, parameters_that_differ, scalar, text
 
-LEAST = 4  # configurations; below it every parameter explains everything
-FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so of more it sees a sample
+LEAST = 4  # configurations; with fewer, every parameter seems to explain everything
+FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so it gets a sample of more
 EVALUATORS = {"ped_anova": "PED-ANOVA: best or not", "fanova": "fANOVA: variance"}
 
 
@@ -112,4 +112,4 @@ def draw(plain: Plain) -> Plain:
     }
 
 
-PANEL = Panel("importance", "Importance", "mattered", "Which hyper-parameter the score hangs on.", data, draw)
+PANEL = Panel("importance", "Importance", "mattered", "How much the score depends on each hyper-parameter.", data, draw)

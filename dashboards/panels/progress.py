@@ -17,7 +17,7 @@ from dashboards.panels.base import Panel, Plain, View, numbers, text
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
-# an extended sweep says so in a tag, for a parameter cannot change
+# the new number of an extended sweep is in a tag, because a parameter cannot change
 PLANNED = ("craft.now.trials", "trials", "trials_planned")
 
 
@@ -31,8 +31,10 @@ def planned_trials(frame: Any) -> int | None:
 
 
 def trial_counts(frame: Any) -> dict[str, int]:
-    """Trials by state. One that was spared, another trial of its configuration having been stopped, has no run of its own: its
-    configuration counts it among the stopped.
+    """Trials by state.
+
+    A trial that was spared, because another one of its configuration was stopped, has no run of its own. Its configuration
+    counts it among the stopped.
     """
     states = frame.trials["state"].value_counts() if len(frame.trials) else pd.Series(dtype=int)
     counts = {state: int(states.get(state, 0)) for state in STATES}
@@ -154,7 +156,7 @@ def timeline_data(view: View) -> Plain:
     began = trials["started"].astype(float).to_numpy()
     going = any(frame.sweep is not None and frame.sweep.status == "RUNNING" for frame in view.sweeps)
     last = float(np.nanmax([began.max(), trials["ended"].astype(float).max()]))
-    # a trial that a killed sweep left running stopped nobody knows when: no later than anything else happened
+    # a killed sweep leaves trials marked as running: they are taken to have ended at the last moment on record
     now = time.time() * 1000 if going and (trials["state"] == "running").any() else last
     ended = trials["ended"].astype(float).fillna(now).to_numpy()
     ended = np.maximum(ended, began)

@@ -1,7 +1,7 @@
-"""The table of configurations: only the columns that differ, what is equal everywhere said once above it.
+"""The table of configurations: the columns in which they differ. What all of them share stands once above the table.
 
-The page sorts, filters and copies it (CSV, Markdown, LaTeX); here are the columns with what those need to know: whether a
-column is text or a number, which way is better in it, how it is written.
+The page's script sorts, filters and copies the table (CSV, Markdown, LaTeX). Each column therefore says whether it is text or a
+number, which way is better, and how its values are written.
 """
 
 from __future__ import annotations

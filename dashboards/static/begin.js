@@ -7,7 +7,7 @@ Craft.inflate = async function (encoded) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 };
 
-/* Plotly, as soon as it is there: it is by far the largest script, so all else begins without it. */
+/* A promise of plotly. It is by far the largest script, so everything else begins without it. */
 Craft.plotly = function () {
   Craft.plotlyComes = Craft.plotlyComes || new Promise((here, failed) => {
     const script = document.createElement("script");
@@ -37,7 +37,7 @@ Craft.begin = async function () {
   } else {
     source = new Craft.LiveSource();
   }
-  Craft.plotly().catch(() => {});  // whoever draws hears of it
+  Craft.plotly().catch(() => {});  // the panel that draws first reports it
   Craft.page = new Craft.Page(source);
   await Craft.page.start();
 };

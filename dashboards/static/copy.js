@@ -18,8 +18,8 @@ Craft.shown = function (column, value) {
   return String(value);
 };
 
-/* Whether a cell has the best value of its column among some rows, for columns in which one way is better. A configuration that
-   is not complete is held against nobody: its value is over fewer tasks or seeds. */
+/* A test for cells: whether a cell has the best value of its column among some rows, where the column has a better direction.
+   A configuration that is not complete takes no part, because its value is over fewer tasks or seeds. */
 Craft.best = function (table, rows) {
   const ranked = rows.filter(row => table.complete && table.complete[row]);
   const best = table.columns.map(column => {

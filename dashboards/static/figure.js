@@ -150,13 +150,13 @@ Craft.Figure = class {
     }
   }
 
-  /* Shows which points are selected by a class on their elements. Plotly would draw all of them anew for it, which takes a fifth
-     of a second for a thousand. */
+  /* Dims the points that are not selected, by a class on their elements. Plotly would redraw all points, which takes a fifth of a
+     second for a thousand. */
   dim(ids) {
     for (const [element, id] of this.points) element.classList.toggle("dim", Boolean(ids) && !ids.has(id));
   }
 
-  /* The elements of the points that stand for a configuration. Plotly binds to each which one of its trace it is. */
+  /* Finds the elements of points that stand for a configuration. Plotly binds to each element its index in the trace. */
   findPoints() {
     this.points = [];
     for (const group of this.holder.querySelectorAll(".scatterlayer .trace")) {

@@ -3,7 +3,7 @@
 
 Craft.POLL_MS = 2000;
 
-/* Asks the server, and only takes an answer that has changed (ETag). */
+/* Asks the server; an answer that has not changed (ETag) is null. */
 Craft.LiveSource = class {
   constructor() {
     this.etags = new Map();
@@ -164,8 +164,8 @@ Craft.Page = class {
     for (const panel of this.panels.values()) panel.visible = panel.onScreen = panel.meta.section === "front";
   }
 
-  /* What is not on the screen is neither asked for (importance and curves cost the server something) nor redrawn. Watching
-     begins when the front is drawn: on a page that is still empty everything is on the screen. */
+  /* A panel that is not on the screen is neither asked for (importance and curves take the server time) nor redrawn. Watching
+     begins when the front is drawn, because on an empty page every panel is on the screen. */
   watch() {
     if (this.watcher || !this.panels.size) return;
     this.watcher = new IntersectionObserver(entries => {
@@ -194,7 +194,7 @@ Craft.Page = class {
   }
 
   async refresh() {
-    // the table holds what tooltips say, and the front is what one came for: they come first
+    // the table holds the text of tooltips, and the front is what people look at first: these two come first
     for (const panel of this.panels.values()) panel.late = panel.visible && !panel.onScreen;
     await Promise.all([...this.panels.values()].filter(panel => panel.onScreen && panel.visible || panel.meta.name === "table").map(panel => this.fetch(panel)));
     this.watch();
@@ -264,7 +264,7 @@ Craft.Page = class {
     }
   }
 
-  /* Until something is pinned, the card shows what the panel thinks one should see first. */
+  /* Until a configuration is pinned, the card shows the one that the panel names as the first to see. */
   showFirst() {
     if (this.first && !this.pinned && this.card(this.first[0], this.first[1])) this.ring(null);
   }
@@ -336,7 +336,7 @@ Craft.Page = class {
     if (this.table) this.table.pin(id);
     const table = this.table && this.table.data;
     const row = table ? this.table.index.get(id) : undefined;
-    // with a mouse a click opens the run; a finger that only wants to see what the point is must not be sent away
+    // a click with a mouse opens the run; a tap on a touch screen is the only way to see what a point is, so it stays here
     if (open && row !== undefined && table.link[row] && !matchMedia("(hover: none)").matches) window.open(table.link[row], "_blank", "noopener");
   }
 

@@ -1,4 +1,4 @@
-/* The linked table: sort, filter, select, copy. It holds all rows as columns and puts those into the page that are in sight. */
+/* The linked table: sort, filter, select, copy. It keeps all rows as columns and puts only the rows in sight into the page. */
 "use strict";
 
 Craft.SPARE = 12;  // rows above and below those in sight, so that a little scrolling draws nothing
@@ -90,7 +90,7 @@ Craft.Table = class {
       const way = this.sort.down ? -1 : 1;
       rows.sort((a, b) => {
         const x = column.values[a], y = column.values[b];
-        if (x === null || y === null) return (x === null) - (y === null);  // what is missing comes last either way
+        if (x === null || y === null) return (x === null) - (y === null);  // missing values come last in both directions
         return way * (typeof x === "number" && typeof y === "number" ? x - y : collator.compare(String(x), String(y)));
       });
     }
@@ -135,7 +135,7 @@ Craft.Table = class {
     if (this.top) this.scroll.scrollTop = this.top = 0;
   }
 
-  /* Up and down go from name to name, also to those that are not in the page yet. */
+  /* The arrow keys go up and down from name to name, also to rows that are not in the page yet. */
   walk(event) {
     const step = {ArrowDown: 1, ArrowUp: -1}[event.key];
     const line = event.target.closest("tr");
@@ -155,7 +155,7 @@ Craft.Table = class {
     return line && !this.data.plain ? line.craftId : null;
   }
 
-  /* Elements are made anew; the keyboard's place among them stays. */
+  /* Makes elements anew and gives the keyboard focus back to the one that had it. */
   keepFocus(change) {
     const active = document.activeElement && this.scroll.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
     change();
@@ -174,7 +174,7 @@ Craft.Table = class {
       this.render();
     }}, column.label + sign);
     const head = Craft.element("th", {scope: "col", "aria-sort": sorted, class: column.kind === "text" ? "" : "num"}, button);
-    // as wide as its longest text, in the page or not: a column must not change its width while one scrolls
+    // as wide as the longest text of all rows, so that scrolling does not change a column's width
     if (this.shown.length > Craft.SIGHT / this.height) head.style.minWidth = `min(${this.widths[index]}ch + 20px, var(--widest))`;
     return head;
   }

@@ -1,1 +1,1 @@
-"""What scores amount to: summaries with intervals, dominance, the front."""
+"""From scores to results: summaries with intervals, dominance, the front."""

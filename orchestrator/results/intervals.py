@@ -1,8 +1,8 @@
 """What several seeds say about a configuration: means with 95 % intervals, and two configurations compared in pairs.
 
 One rule turns a configuration's scores into its value, everywhere in the project: the mean over tasks of the mean over seeds.
-What is uncertain about it is the seed, so its interval is Student's t over the seeds' own averages over the tasks: tasks are
-the question, not a sample. One seed has no interval: its ends are NaN, never zero width.
+Chance comes from the seed alone, because the tasks are fixed and not a sample. The interval is therefore Student's t over the
+seeds' averages over the tasks. One seed has no interval: its ends are NaN, never of zero width.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Scores = Mapping[tuple[str, int], float]
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `n` values with the ends of its interval; ends are NaN for one value, all is NaN for none."""
+    """A mean over `n` values with the ends of its interval. The ends are NaN for one value; all three are NaN for none."""
 
     mean: float
     low: float

@@ -1,10 +1,9 @@
-"""What a searcher is told of a configuration whose trials have ended.
+"""The values that a searcher is told for a configuration whose trials have ended.
 
-It is told the score on the split that selection may see, never the reported one: choosing among many configurations by the
-reported score would make the best of them look better than it is. A trial that a scheduler stopped counts with its last search
-score, so that what it cost to learn is not lost. One that was spared, because another trial of its configuration was stopped,
-counts as the average of all others on its task with its seed: it says nothing of the configuration. A configuration
-with a failed trial has no score: the searcher hears that it failed.
+The searcher is told the search score, never the reported score: choosing among many configurations by the reported score would
+make the best of them look better than it is. A trial that a scheduler stopped counts with its last search score. A trial that
+was spared, because another trial of its configuration was stopped, counts as the average of all other trials on its task with
+its seed, since nothing was measured. A configuration with a failed trial has no score: the searcher hears that it failed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from orchestrator.results.summary import Summary
 
 
 class SearchValues:
-    """Configurations' values for a searcher. It remembers what the trials of those before scored."""
+    """Configurations' values for a searcher. It remembers the search scores of all trials it has seen."""
 
     def __init__(self, objectives: Mapping[str, Any]) -> None:
         self._objectives = objectives

@@ -20,7 +20,7 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import Interval, Scores, interval, suite_interval
 
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
-"""Counts that differ from trial to trial by chance and are averaged; of every other one the largest is kept."""
+"""Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Entry:
 class Summary:
     """One configuration. `metrics` are over tasks and seeds, `tasks` the score's mean of each task over its seeds.
 
-    `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. `screened` is one
-    that only served to choose another: it ran with fewer seeds, so it is not held against those that ran with all, and does not
-    count as complete.
+    `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. A `screened`
+    configuration ran with fewer seeds, only to choose another one: it is not compared with those that ran with all seeds, and
+    it does not count as complete.
     """
 
     configuration: str
@@ -92,7 +92,7 @@ class Summary:
         return self.bounds(name).mean
 
     def bounds(self, name: str) -> Interval:
-        """The same with its interval; a count is exact, so its ends are its value."""
+        """That value with its interval. A count is exact, so both ends are its value."""
         if name in self.metrics:
             return self.metrics[name]
         if name in self.counts:

@@ -1,9 +1,9 @@
 """The front as a PNG: score against cost, without a browser.
 
-Cost runs along a logarithmic x axis where it is a positive count. The step line is the best score to be had at each cost; bars
-are 95 % intervals over seeds. Configurations that these do not rule out from the front are hollow; the other dominated ones are
-pale. Methods are told apart by colour (Okabe and Ito's palette,
-which colour-blind readers can tell apart) and by marker shape, so that the picture also reads in grey.
+Cost runs along a logarithmic x axis where it is a positive count. The step line is the best score at each cost; bars are 95 %
+intervals over seeds. Configurations that the intervals do not rule out from the front are hollow; the other dominated ones are
+pale. Methods differ in colour (Okabe and Ito's palette, made for colour-blind readers) and in marker shape, so that the picture
+also reads in grey.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
     if drawn and logarithmic(x_name, [summary.value(x_name) for summary in drawn]):
         axes.set_xscale("log")
     if drawn:
-        # Two seeds give intervals far beyond any score: those are cut at the edge, so that the points stay told apart.
+        # Two seeds give intervals far beyond any score. They are cut at the edge, so that the points stay apart.
         means = [summary.value(y_name) for summary in drawn]
         spread, (low, high) = max(means) - min(means) or 1.0, axes.get_ylim()
         axes.set_ylim(max(low, min(means) - spread), min(high, max(means) + spread))

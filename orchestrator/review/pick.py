@@ -1,9 +1,8 @@
 """Which configuration to take home, and which of its trials: rules for picking, and the sentence that says why.
 
-The front shows reported scores; a choice among many configurations that looked at those would make the chosen one's reported
-score too good to be true. So `best`, `smallest-within` and `under` go by the search score, which training was allowed to see,
-and so does the choice of a seed: the reported score of what is picked stays an honest one. `knee` names the point that the
-front shows.
+The front shows reported scores. Choosing among many configurations by those would make the reported score of the chosen one too
+good to be true. So `best`, `smallest-within` and `under` go by the search score, which training was allowed to see, and so does
+the choice of a seed: the reported score of the choice stays honest. `knee` names the point that the front shows.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pic
     """The configuration that `rule` means, one of RULES.
 
     Raises:
-        ValueError: no such rule or configuration; with those that exist, nearest first.
+        ValueError: there is no such rule or configuration; the message lists those that exist, nearest first.
         NothingMeets: nothing has finished, or nothing is that small.
     """
     name, _, amount = rule.partition(":")
@@ -83,11 +82,11 @@ def titles(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, st
 def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]:
     """The trial to take among those of one configuration on one task, and why.
 
-    Under the honest protocol that of the best search score, which is not what is reported. Under the customary protocol the
-    search saw the reported split itself, so there it is the trial in the middle, whose score is typical.
+    Under the honest protocol it is the trial with the best search score, which is not the reported score. Under the customary
+    protocol the search saw the reported split itself, so it is the trial in the middle, whose score is typical.
 
     Raises:
-        NothingMeets: none has finished, or not the one of that seed.
+        NothingMeets: no trial has finished, or the trial with that seed has not.
     """
     finished = [entry for entry in entries if entry.result is not None and entry.result.status == "finished"]
     if not finished:
