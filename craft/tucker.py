@@ -285,3 +285,7 @@ def _draw_html(model: str, stacks: Sequence[StackEnergy], path: Path) -> None:
     figure.update_yaxes(range=[0, 1.02])
     figure.update_layout(title=model, template="plotly_white")
     figure.write_html(path, include_plotlyjs=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

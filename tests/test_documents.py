@@ -170,6 +170,7 @@ def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         shown = capsys.readouterr()
         assert status in (0, None), f"{module} {' '.join(arguments)}: {shown.err}"
         assert shown.out, f"{module} {' '.join(arguments)} shows nothing"
+    assert '__name__ == "__main__"' in Path(str(loaded.__file__)).read_text(), f"python -m {module} would do nothing"
     flags = {word for name, words in given_arguments() if name == module for word in words if word.startswith("--")}
     assert flags <= known_flags(loaded), f"{module} has no {flags - known_flags(loaded)}"
 
