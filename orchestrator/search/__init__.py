@@ -1,1 +1,1 @@
-"""Which configuration comes next, which trial goes on, and when a sweep ends. The only code that imports Optuna; no Ray."""
+"""Decides which configuration comes next, which trial goes on, and when a sweep ends. Optuna is imported here alone."""

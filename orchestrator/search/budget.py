@@ -1,13 +1,13 @@
-"""What a whole sweep may cost, and what is enough: `budget` of a sweep file, and the watch that ends the sweep by it.
+"""The `budget` of a sweep file: limits of the whole sweep, a target that is enough, and the watch that ends the sweep.
 
-A budget that is used up ends the sweep cleanly: no trial starts any more, those that run keep their last checkpoints, and the
-front is made of what has finished. With a larger budget `--resume` goes on.
+A sweep whose budget is used up ends cleanly: no further trial starts, running trials keep their last checkpoints, and the
+front shows the finished configurations. With a larger budget `--resume` goes on.
 
-- `trials`: what is planned beforehand is refused if it needs more; a searcher that learns proposes as many as fit.
-- `gpu_hours`: of all sessions of the sweep together, a trial's time multiplied by its share of GPUs.
-- `wall_clock`: of this session.
-- `target`: reached when one configuration, all of its trials finished, is as good in every metric named. Its score is the mean
-  search score, as everywhere where the sweep decides something.
+- `trials`: a plan made beforehand is refused if it needs more; a searcher that learns proposes as many as fit.
+- `gpu_hours`: each trial's time multiplied by its share of GPUs, summed over all sessions of the sweep.
+- `wall_clock`: the time of this session.
+- `target`: one configuration whose trials have all finished is as good in every metric named. Its score is the mean search
+  score, like the score in every decision of a sweep.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Watch:
     ) -> None:
         """
         Args:
-            clock: seconds, from anywhere.
+            clock: seconds since any fixed moment.
         """
         self._budget, self._objectives, self._clock = budget, objectives, clock
         self._started = clock()

@@ -1,11 +1,11 @@
-"""CMA-ES as an Optuna sampler that keeps nothing: a strategy rebuilt from the study's own results at every suggestion.
+"""CMA-ES as an Optuna sampler without state: each suggestion rebuilds the strategy from the results in the study.
 
     results of the study, in order --tell, a generation at a time--> strategy --ask, by the suggestion's own seed--> point
 
-Optuna's sampler for CMA-ES pickles its optimizer into the study's file; whoever can write that file could then run code here.
-Here the study's JSON is all there is, and a study that is resumed suggests what it would have suggested. A generation counts
-when all of its results are in; those of the next one under way are waited for by nobody. One objective, numbers only: every
-dimension is a range, or a choice whose values have an order.
+Optuna's own sampler for CMA-ES pickles its optimizer into the study's file, so anyone who can write that file could run code
+here. This sampler reads nothing but the study's JSON, and a resumed study makes the suggestions that it would have made. A
+generation is told to the strategy when all of its results are known; no suggestion waits for one that is incomplete. There is
+one objective, and every dimension is a range or a choice whose values have an order.
 
 Source: Hansen, The CMA Evolution Strategy: A Tutorial (arXiv 1604.00772); the `cmaes` package.
 """
@@ -26,11 +26,11 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 STEP = 1 / 6
-"""The first step, as a share of every dimension: six of them span it."""
+"""The first step, as a share of every dimension: six steps span it."""
 
 
 class CmaSampler(BaseSampler):
-    """Suggests by CMA-ES in the unit cube of a study's numeric dimensions; at random while there is none."""
+    """Suggests by CMA-ES in the unit cube of a study's numeric dimensions; at random while the study knows no dimension."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -62,7 +62,7 @@ class CmaSampler(BaseSampler):
 
 
 def _told(study: Study, names: Sequence[str], space: Mapping[str, BaseDistribution]) -> list[tuple[np.ndarray, float]]:
-    """Points with what is to be minimized, in the study's order; what breaks a constraint is worse than all that does not."""
+    """Points with the value to minimize, in the study's order; points that break a constraint are worse than all others."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     sign = 1.0 if study.direction == StudyDirection.MINIMIZE else -1.0
     rows = []
@@ -93,7 +93,7 @@ def from_unit(distribution: BaseDistribution, share: float) -> float | int:
 
 
 def _ends(distribution: BaseDistribution) -> tuple[float, float, bool]:
-    # Whole numbers have half a step of room on both sides, so that the ends are as likely as the rest.
+    # Whole numbers get half a step of room on both sides, so that both ends are as likely as the numbers between.
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     room = 0.5 if isinstance(distribution, IntDistribution) else 0.0
     log = distribution.log

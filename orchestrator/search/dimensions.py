@@ -1,8 +1,8 @@
 """The search space in Optuna's words: method blocks as conditional parameters, and points of an even sequence.
 
-A choice whose values have an order (numbers, or ranks that grow together) becomes the whole number of its place, so that a
-searcher knows which values lie near each other; `.place` at the end of its name says so. Every other choice is categorical.
-What has one value only is no dimension.
+A choice whose values have an order (numbers, or ranks that grow together) becomes a whole number, the place of the value in the
+order, so that a searcher knows which values lie near each other; its name then ends in `.place`. Every other choice is
+categorical. A choice of one value is no dimension.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Encoding:
 
     @property
     def distributions(self) -> tuple[dict[str, BaseDistribution], dict[str, dict[str, BaseDistribution]]]:
-        """The choice of a block (empty where there is one), and by title each block's dimensions; none of a single value."""
+        """The choice of a block (empty if there is one block only), and the dimensions of each block by its title."""
         choice: dict[str, BaseDistribution] = {}
         dimensions: dict[str, dict[str, BaseDistribution]] = {}
         for title, block in self._blocks.items():
@@ -46,7 +46,7 @@ class Encoding:
         return choice, dimensions
 
     def suggest(self, trial: BaseTrial) -> Point:
-        """The point that the study suggests in `trial`, a block first and then the dimensions of that block."""
+        """The point that the study suggests in `trial`: first a block, then the dimensions of that block."""
         titles = list(self._blocks)
         title = trial.suggest_categorical(BLOCK, titles) if len(titles) > 1 else titles[0]
         block = self._blocks[str(title)]
@@ -107,7 +107,7 @@ def _suggest(trial: BaseTrial, name: str, dimension: Dimension) -> Any:
 
 
 def _at(dimension: Dimension, share: float) -> Any:
-    """The value that a share from 0 to 1 of the dimension stands for."""
+    """The value of a dimension at a share from 0 to 1 of its length."""
     if isinstance(dimension, Choice):
         order = ordered(dimension.values) if has_order(dimension.values) else range(len(dimension.values))
         return dimension.values[order[_place(share, len(dimension.values))]]

@@ -1,14 +1,17 @@
-"""Gaussian processes over method blocks: each next configuration is the one from which the front is expected to gain most.
+"""Gaussian processes over method blocks: the next configuration is the one whose expected gain for the front is largest.
 
     results --a process for each objective--> mean and deviation of every candidate --expected hypervolume gained--> the best
 
-A process sees all blocks at once: which block, and the dimensions by name, so that what one method shows of a learning rate is
-known of another. Ranks and other numbers whose candidates span a decade are seen on a log axis, and objectives too (parameter
-counts). Candidates are all points of a space with few, else points drawn at random and the neighbours of the front in one
-dimension; none that the study has asked for. What is known before training (counts) is counted for the points of a space with
-few, which the planner remembers; of others it is guessed by a process like the score. What runs stands at its expected value
-meanwhile. Constraints have processes of their own: a candidate's gain is weighed by its chance to meet them, and what broke one
-counts for nothing else. The first suggestions are spread evenly (Sobol).
+A process sees all blocks at once: the block, and the dimensions by name, so that the results of one method also say something
+about the learning rate of another. Numbers whose candidates span a decade are seen on a log axis; so are objectives such as
+parameter counts.
+
+Candidates are all points of a small space. In a large space they are random points, and the points of the front changed in one
+dimension. A point that the study has asked for is no candidate. Objectives known before training (counts) are counted for the
+points of a small space, and the planner remembers them; in a large space a process predicts them like the score. A running
+point has its expected value until its result is known. Constraints have processes of their own: a candidate's gain is
+multiplied by its chance to meet them, and results that break a constraint are used for nothing else. The first suggestions are
+spread evenly (Sobol).
 
 Sources: Rasmussen and Williams 2006, Gaussian Processes for Machine Learning (the processes are scikit-learn's); Emmerich,
 Giannakoglou and Naujoks 2006 (expected hypervolume improvement); Ginsbourger et al. 2010 (running points at their expected
@@ -39,13 +42,13 @@ from orchestrator.sweepfile.space import Block, Choice, Point, grid, neighbours,
 FIRST = 8
 """Suggestions that are spread evenly before the first that is computed."""
 CANDIDATES = 300
-"""Points that are looked at for a suggestion, where a space has more."""
+"""A larger space is searched through this many points at each suggestion."""
 DRAWS = 32
-"""Draws of all objectives together, over which a gain is averaged."""
+"""A gain is the mean over this many joint draws of the objectives."""
 
 
 Known = Callable[[Point], Mapping[str, float] | None]
-"""What is known of a point before it is trained, by name; None of one that cannot be built."""
+"""Gives a point's objectives that are known before training, by name; None if the point cannot be built."""
 
 
 class BlockGp(BaseSampler):
@@ -54,9 +57,9 @@ class BlockGp(BaseSampler):
     def __init__(self, blocks: Sequence[Block], memory: Memory, seed: int, first: int, known: Known) -> None:
         """
         Args:
-            seed: of this suggestion.
-            first: of the sequence of even points, the same for all suggestions.
-            known: what is known of a point before training.
+            seed: seed of this suggestion.
+            first: seed of the Sobol sequence, the same for all suggestions.
+            known: gives what is known of a point before training.
         """
         self._blocks, self._memory, self._seed, self._first = tuple(blocks), memory, seed, first
         self._few = not any(block.ranges for block in blocks) and sum(block.size for block in blocks) <= CANDIDATES
@@ -101,7 +104,7 @@ class BlockGp(BaseSampler):
         return list({text: one for one in points if (text := repr(one)) not in seen}.values())
 
     def _counted(self, points: Sequence[Point], objective: str) -> np.ndarray | None:
-        """What the points have of an objective that is known before training; None where it has to be guessed."""
+        """The points' values of an objective that is known before training; None if a process must predict them."""
         if not self._few:
             return None
         values = [(self._known_of(point) or {}).get(objective) for point in points]
@@ -151,7 +154,7 @@ class BlockGp(BaseSampler):
         outcomes = np.array(means).T[:, None] + np.array(deviations).T[:, None] * draws
         corner = pareto.reference_point(reached, ["minimize"] * len(signs))
         gained = _gained(reached, corner, outcomes.reshape(-1, len(signs))).reshape(len(candidates), DRAWS).mean(axis=1)
-        # Where nothing is expected anywhere, what is least known goes first.
+        # If no candidate has an expected gain, the one with the largest deviation wins.
         return (gained + 1e-9 * np.array(deviations).sum(axis=0)) * may
 
 
@@ -190,7 +193,7 @@ class _Features:
 
 
 class _Process:
-    """A Gaussian process through observations: Matérn 5/2, a length scale for every feature, noise; all fitted, or `like`'s."""
+    """A Gaussian process: Matérn 5/2 with a length scale for every feature, and noise; fitted, or with the kernel of `like`."""
 
     def __init__(self, features: np.ndarray, values: np.ndarray, like: _Process | None = None) -> None:
         from sklearn.gaussian_process import GaussianProcessRegressor
@@ -210,14 +213,14 @@ class _Process:
             self._fit.fit(features, (values - self._middle) / self._spread)
 
     def __call__(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of what would be seen there, without the noise."""
+        """Mean and standard deviation at the points, without the noise."""
         mean, deviation = self._fit.predict(features, return_std=True)
         noise = self._fit.kernel_.k2.noise_level
         deviation = np.sqrt(np.maximum(deviation**2 - noise, 1e-12))
         return mean * self._spread + self._middle, deviation * self._spread
 
     def believing(self, features: np.ndarray, values: np.ndarray) -> _Process:
-        """One with observations added, the kernel as it is here."""
+        """A process of the same kernel with further observations."""
         return _Process(np.vstack([self._features, features]), np.append(self._values, values), like=self)
 
 
@@ -228,7 +231,7 @@ def _gained(reached: np.ndarray, corner: np.ndarray, outcomes: np.ndarray) -> np
         front = reached[pareto.front(reached, directions)]
         before = pareto.hypervolume(front, directions, corner)
         return np.array([pareto.hypervolume(np.vstack([front, one]), directions, corner) - before for one in outcomes])
-    # Strips between neighbouring points of the front; in each the front has one height.
+    # Cut the plane into strips between neighbouring points of the front; the front has one height in each strip.
     front = reached[np.argsort(reached[:, 0], kind="stable")]
     edges = np.concatenate([[-np.inf], front[:, 0], corner[:1]])
     heights = np.concatenate([corner[1:], np.minimum(np.minimum.accumulate(front[:, 1]), corner[1])])

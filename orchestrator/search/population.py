@@ -1,15 +1,15 @@
-"""Population based training: configurations that are changed while they train, in generations, each going on from the last.
+"""Population based training: configurations change while they train, in generations, each of which goes on from the last.
 
     generation 0 ... of random configurations, each for `interval` epochs
          all ended --> the worst take over a better one's adapter, with its hyper-parameters moved a step; the others go on
     generation 1 ... each begins from the adapter of its parent, for `interval` epochs
 
-A member is a configuration with a parent, and its trials are trials as any others: recorded, resumable, with an adapter that
-loads. What is moved is what can change between two generations: training settings, dropout, and ranks, since J grows by
-identity padding and shrinks by slicing (`craft.trainer.resizing`); projections stay. Members are ordered by non-dominated
-sorting of their search scores and costs, so a small adapter is not replaced by a large one that it does not compete with.
-Nothing is stored: every generation follows from the seed and the results of the one before, so that a resumed sweep makes the
-members it had made. A member whose every move is taken or breaks a constraint leaves the population.
+A member is a configuration with a parent. Its trials are like all others: recorded, resumable, with an adapter that loads. A
+move changes training settings, dropout and ranks, because J grows by identity padding and shrinks by slicing
+(`craft.trainer.resizing`); projections stay. Members are ordered by non-dominated sorting of their search scores and costs: a
+large adapter does not replace a small one that it does not compete with. Nothing is stored: every generation follows from the
+seed and the results of the one before, so that a resumed sweep makes the same members again. A member leaves the population if
+each of its moves is taken or breaks a constraint.
 
 Source: Jaderberg et al. 2017, Population Based Training of Neural Networks (arXiv 1711.09846); synchronous here.
 """
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from orchestrator.search.proposers import ConfigurationStatus
 
 STRIDE = 1.25
-"""A number is moved by this factor, up or down."""
+"""A move multiplies or divides a number by this factor."""
 DRAWS = 20
-"""How often a move is drawn anew where its result breaks a constraint or cannot be built."""
+"""How often a move is drawn again if its result breaks a constraint or cannot be built."""
 
 
 class Population:
-    """A proposer of members, generation by generation. Making one takes up what is on record."""
+    """A proposer of members, generation by generation. A new one takes up the results on record."""
 
     def __init__(self, plan: Plan, recorder: Recorder) -> None:
         """
@@ -91,14 +91,14 @@ class Population:
         summaries = {one.configuration: one for one in summarize(trials, self._recorder.standing.results, self._plan.counts)}
         order = ranking([summaries[one.id] for one in members], self._plan.sweep.objectives)
         if not summaries[members[order[0]].id].complete:
-            return []  # none has come through: there is nothing to go on from
+            return []  # no member has finished, so there is nothing to go on from
         replaced = math.floor(self._settings.share * len(members)) or int(len(members) > 1)
         best = [index for index in order[: max(1, replaced)] if summaries[members[index].id].complete]
         worst = set(order[len(order) - replaced :])
         worst |= {index for index in order if not summaries[members[index].id].complete}
         found: dict[int, Configuration] = {}
         taken: set[tuple[str, str]] = set()
-        # Those that go on as they are come first: what is moved must not become one of them.
+        # Members that stay as they are come first, so that a moved member cannot become equal to one of them.
         for index in sorted(range(len(members)), key=lambda index: index in worst):
             draw = random.Random(content_hash(["pbt", self._seed, self._number, index], 16))
             parent = members[draw.choice(best)] if index in worst else members[index]
@@ -111,7 +111,7 @@ class Population:
         return [found[index] for index in sorted(found)]
 
     def _made(self, parent: Configuration, draw: random.Random | None, taken: set[tuple[str, str]]) -> Configuration | None:
-        """What goes on from `parent`: the same, or moved by `draw` to what is not `taken`; None where there is no such move."""
+        """What follows `parent`: the same, or a move by `draw` that is not `taken`; None if there is no such move."""
         start = point_of(parent)
         if draw is None:
             return self._planner.configuration(start)
@@ -131,7 +131,7 @@ def generations(epochs: float, interval: float) -> int:
 
 
 def ranking(summaries: Sequence[Summary], objectives: Mapping[str, pareto.Direction]) -> list[int]:
-    """Indices from the best to the worst: by fronts, peeled one after another, on each by the search score; incomplete last."""
+    """Indices from the best to the worst: front after front, by search score within a front; incomplete summaries last."""
     names, directions = list(objectives), list(objectives.values())
     rows = [[one.value("search_score" if name == "score" else name) for name in names] for one in summaries]
     left = [index for index, row in enumerate(rows) if summaries[index].complete and all(map(math.isfinite, row))]
@@ -150,7 +150,7 @@ def point_of(configuration: Configuration) -> Point:
 
 
 def moved(start: Point, dimensions: Mapping[str, Dimension], draw: random.Random) -> Point:
-    """`start` with every dimension that may change a step up or down, within its dimension."""
+    """`start` with each dimension that may change moved one step up or down, within its bounds."""
     parameters, training = dict(start.parameters), dict(start.training)
     for name, dimension in dimensions.items():
         if name in parameters and name in RESIZABLE:

@@ -1,15 +1,15 @@
-"""More seeds where they are worth something: adaptive replication, after every configuration has run with the sweep's `seeds`.
+"""Adaptive replication: after every configuration has run with the sweep's `seeds`, chosen ones get further seeds.
 
     proposer ... exhausted, all its trials ended --> chosen configurations --> their trials with a further seed --> chosen again
 
-- `choose: front` gives one further seed after another, each time to those that may be on the front: a configuration is left
-  out when another one beats it by more than two margins, a margin being `margin` points for one seed, less by the square root
-  of how many there are.
-- `choose: best` decides once: of configurations that differ in nothing but the dimensions `tuned`, the best gets all the seeds.
-  The others have served for the choice; they are listed, and not on the front.
+- `choose: front` adds one seed after another, each time to the configurations that may be on the front. A configuration is left
+  out if another one beats it by more than two margins; a margin is `margin` points, divided by the square root of the number of
+  seeds.
+- `choose: best` decides once: among configurations that differ only in the dimensions `tuned`, the best gets all the seeds. The
+  others are listed, and are not on the front.
 
-Chosen is by the search score, never by the reported one. What was chosen is not stored: it follows from the results of the
-seeds before, so that a resumed sweep chooses as it had chosen.
+The search score decides, never the reported score. The choice is not stored: it follows from the results of the seeds before,
+so that a resumed sweep chooses the same configurations again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEARCH_SCORE = "search_score"
 
 
 def chosen(plan: Plan, summaries: Mapping[str, Summary], rule: ReplicationSettings) -> list[Configuration]:
-    """Which configurations of the plan the rule gives more seeds, by their summaries so far; incomplete ones never."""
+    """The configurations of the plan that get more seeds, judged by their summaries so far; incomplete ones never do."""
     whole = [one for one in plan.configurations if one.id in summaries and _judged(plan, summaries[one.id])]
     if rule.choose == "front":
         marked = _may_be_on_front(plan, [summaries[one.id] for one in whole], rule.margin)
@@ -47,8 +47,8 @@ def chosen(plan: Plan, summaries: Mapping[str, Summary], rule: ReplicationSettin
 
 
 class Replicating:
-    """A proposer around another one: when that has no more and all has ended, it suggests the chosen ones again, with more
-    trials. Making one takes up what is on record."""
+    """A proposer around another one: when that is exhausted and all trials have ended, it suggests the chosen configurations
+    again, with more trials. A new one takes up the results on record."""
 
     def __init__(self, proposer: Proposer, plan: Plan, recorder: Recorder) -> None:
         """
@@ -69,7 +69,7 @@ class Replicating:
 
     @property
     def _first_over(self) -> bool:
-        """Whether every configuration has run with the sweep's seeds, or has begun to. A listed plan has them all at once."""
+        """Whether every configuration has been proposed for the sweep's own seeds. A plan made beforehand lists all."""
         return not self._plan.adaptive or self._proposer.exhausted
 
     def suggest(self) -> Configuration | None:

@@ -1,12 +1,12 @@
 """Rules that stop a trial, from the search scores reported so far. No Ray: a record can be replayed by them.
 
-One rule for whom a trial is held against, everywhere: only *rivals*, the trials of other configurations on the same task with
-the same seed that cost no more. Cost is whatever of the sweep's objectives is known before training (trainable parameters,
-adapter bytes): a small adapter is never stopped by a large one, which it does not compete with, and the smallest of all is
-never stopped. Scores of different tasks never meet. Only trials whose score at the same epoch is known are compared, so the
-order of arrival matters a little, as it does in every asynchronous rule.
+Every rule compares a trial only with its *rivals*: the trials of other configurations on the same task with the same seed that
+cost no more. The costs are the sweep's objectives that are known before training (trainable parameters, adapter bytes). So a
+large adapter never stops a small one, which it does not compete with, and the smallest of all is never stopped. Scores of
+different tasks are never compared. Only trials whose score at the same epoch is known are compared, so the order of arrival
+matters a little, as it does in every asynchronous rule.
 
-Epochs are the measure of progress. A trial is judged when it reports; at its last report there is nothing left to stop.
+Progress is measured in epochs. A trial is judged at each of its evaluations; after the last one there is nothing to stop.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Halving:
     """Asynchronous successive halving: at each rung only the best of every `factor` rivals go on.
 
     Rungs lie at `grace`, `grace` x `factor`, `grace` x `factor`² ... epochs. A trial is recorded at a rung with its first
-    report there; it stops if as many rivals as may stay (a `factor`-th of them and itself, at least one) were better, or were
-    its equals and went on: trials that collapsed to one class all score the same, and no more of them go on than of others. One
-    that no rival has beaten goes on: where all are equal, the rung has told nothing apart.
+    report there. A `factor`-th of the trial and its rivals may stay, at least one. The trial stops if that many rivals were
+    better, or scored the same and went on: trials that collapsed to one class all score the same, and only the first of them go
+    on. An unbeaten trial always goes on: if all score the same, the rung tells nothing apart.
+
     With several `brackets` (Hyperband) every bracket starts its rungs a `factor` later than the one before, and only trials of
     one bracket are compared; a configuration's bracket is drawn by its name, in Hyperband's shares.
 
@@ -83,9 +84,9 @@ class Halving:
 
 @dataclass
 class Median:
-    """Median stopping: a trial stops where its best score so far is below the median of its rivals' mean scores until then.
+    """Median stopping: a trial stops if its best score so far is below the median of its rivals' mean scores until then.
 
-    It is judged from `grace` epochs on, against rivals that have come as far, if there are at least `rivals` of them.
+    A trial is judged from `grace` epochs on, against rivals that have come as far, if there are at least `rivals` of them.
 
     Source: Golovin et al. 2017, Google Vizier, section 3.2.2.
     """
@@ -106,8 +107,8 @@ class Median:
 
 @dataclass
 class _Means:
-    """Trials of one task and seed: at every epoch that one of them has reported, the mean scores until then of all who came
-    as far."""
+    """Trials of one task and seed: for every epoch that one of them has reported, the mean score until then of each trial that
+    came as far."""
 
     _curves: dict[str, tuple[Entrant, dict[float, float]]] = field(default_factory=dict)
     _epochs: dict[float, Ranked] = field(default_factory=dict)

@@ -4,13 +4,13 @@
          ^                                                                     |
          +--------- tell(values of the configuration, or FAIL) <---------------+
 
-The study is a journal file of Optuna's (`optuna-dashboard runs/NAME/study.db` opens it; it holds JSON, never pickled objects)
-and is all the state there is: the random numbers of a suggestion follow from the seed and the suggestion's number, so a sweep
-that is stopped and resumed makes the suggestions that it would have made. Method blocks are conditional parameters: a point has
-the dimensions of its own block only.
+The study is an Optuna journal file (`optuna-dashboard runs/NAME/study.db` opens it; it holds JSON, never pickled objects). It
+holds all the state: the random numbers of a suggestion follow from the seed and the suggestion's number, so a resumed sweep
+makes the suggestions that it would have made. Method blocks are conditional parameters: a point has the dimensions of its own
+block only.
 
-What the study asks for is not always trained. A point that breaks a constraint is told as infeasible, with the amount; one that
-equals an earlier configuration gets that one's answer; one that cannot be built is told as failed.
+Not every suggestion is trained. A point that breaks a constraint is told as infeasible, with the amount; a point that equals an
+earlier configuration gets the values of that one; a point that cannot be built is told as failed.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPEATS = 20
-"""After so many suggestions in a row that need no training, the next point is one that has not been asked for, at random."""
+"""After this many suggestions in a row that need no training, the next point is a random one that is new."""
 DRAWS = 500
-"""Points drawn at random for that, at most; when all are known the space is taken to be used up."""
+"""A new point is searched for in at most this many random draws; if all are known, the space counts as used up."""
 
 FIRST_GENERATION = {f"{kind.__name__}:generation": 0 for kind in (NSGAIISampler, NSGAIIISampler)}
 """Marks a trial as one of the first generation: without it the genetic samplers would not breed from it."""
 
 MakeSampler = Callable[[int], BaseSampler]
-"""Gives the sampler of one suggestion, by the seed of its random numbers."""
+"""Makes the sampler of one suggestion from the seed of its random numbers."""
 
 
 @dataclass
 class _Known:
-    """A configuration that the study asked for: the study's trials that wait for its values, or the values once told."""
+    """A configuration that the study asked for, with the study's trials that wait for its values, or the values told."""
 
     configuration: Configuration
     waiting: list[int]
@@ -70,8 +70,8 @@ class _Known:
 class StudyProposer:
     """A proposer (`orchestrator.search.proposers.Proposer`) over an Optuna study.
 
-    Making one restores the study: configurations asked for before are added to the plan, and what they still have to run is
-    the runner's to find out; values that they have already been told are never told again.
+    A new proposer restores the study: it adds the configurations asked for before to the plan, and never tells their values a
+    second time. The runner finds out which of their trials are left.
     """
 
     def __init__(self, plan: Plan, folder: Path | None, sampler: MakeSampler | None) -> None:
@@ -117,7 +117,7 @@ class StudyProposer:
         return None
 
     def tell(self, configuration: str, values: Mapping[str, float], status: str) -> None:
-        """Values of a configuration whose trials have ended; FAIL where one is lacking. A second time changes nothing."""
+        """Tells a configuration's values when its trials have ended, or FAIL if a value is missing; once."""
         known = self._by_id.get(configuration)
         if known is None or known.told:
             return
@@ -129,7 +129,7 @@ class StudyProposer:
         self._settle()
 
     def tell_partial(self, configuration: str, values: Mapping[str, float]) -> None:
-        """What is known of a configuration that waits: its trials in the study keep running, with that as an attribute."""
+        """Notes what is known of a waiting configuration as an attribute of its trials in the study, which keep running."""
         known = self._by_id.get(configuration)
         row = [values.get(name, math.nan) for name in self._objectives]
         if known is None or known.told or not all(map(math.isfinite, row)):
@@ -140,7 +140,7 @@ class StudyProposer:
         self._settle()
 
     def _settle(self) -> None:
-        """Before a suggestion is acted on, and after an answer, the disk has it."""
+        """Waits until the disk has every suggestion and answer so far."""
         if self._file is not None:
             self._file.settle()
 
@@ -166,7 +166,7 @@ class StudyProposer:
         return study
 
     def _restore(self) -> None:
-        """Takes up what the study knows. A suggestion that a crash cut short of its configuration is given up."""
+        """Takes up what the study knows; gives up a suggestion for which a crash left no configuration."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.state == TrialState.WAITING:
                 continue
@@ -204,7 +204,7 @@ class StudyProposer:
         for one in self._plan.earlier:
             if one.source in known:
                 continue
-            # Whole at once: asked for and answered in steps, a crash between the two would leave it for another one's answer.
+            # Added as a whole: a crash between asking and answering would leave a trial that another answer could go to.
             point = FixedTrial(self._encoding.parameters(one.point))
             self._encoding.suggest(point)
             self._study.add_trial(
@@ -229,7 +229,7 @@ class StudyProposer:
         return known
 
     def _ask(self) -> Configuration | None:
-        """One suggestion of the study; None if it needs no training, in which case it has been answered or will be."""
+        """One suggestion of the study; None if it needs no training: it is answered now, or with an equal configuration."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trials = self._study.get_trials(deepcopy=False)
@@ -258,7 +258,7 @@ class StudyProposer:
             self._plan.refuse(configuration, reason)
             self._study.tell(trial, self._stand_in(configuration))
             return None
-        # Last, so that a suggestion with a point is whole.
+        # This attribute is set last: a suggestion that has it is complete.
         trial.set_user_attr("point", json.dumps(point.__dict__))
         meaning = self._planner.meaning(configuration)
         if meaning not in self._known:
@@ -278,9 +278,9 @@ class StudyProposer:
             self._study.tell(number, known.values)
 
     def _stand_in(self, configuration: Configuration) -> list[float]:
-        """Values for a configuration that is not trained: what is counted beforehand, and the worst seen of what is not.
+        """Values for a configuration that is not trained: its counts, and the worst value seen of every other objective.
 
-        Samplers order such suggestions by how much they break a constraint; they only insist that values are there.
+        Samplers order such suggestions by how much they break a constraint, but demand values of them.
         """
         rows = [known.values for known in self._known.values() if known.values is not None]
         values = []
@@ -290,7 +290,7 @@ class StudyProposer:
         return [float(value) for value in values]
 
     def _unseen(self) -> Point | None:
-        """A point that has not been asked for and may be trained: the next of a small space, one at random of a large one."""
+        """A point that is not known yet and may be trained; None if no candidate is one."""
         for point in self._candidates():
             try:
                 configuration = self._planner.configuration(point)
@@ -313,7 +313,7 @@ class StudyProposer:
 
 
 def excesses(sweep: Sweep, configuration: Configuration) -> dict[str, float]:
-    """By how much a configuration exceeds each bound, as a share of the bound; negative where it keeps to it."""
+    """By how much a configuration exceeds each bound, as a share of the bound; negative if it keeps to the bound."""
     found = {}
     for name, bounds in sweep.constraints.items():
         value = configuration.known.get(name)

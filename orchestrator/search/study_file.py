@@ -1,10 +1,10 @@
-"""The file of a study: Optuna's journal with the manners of this project's own, so that no crash leaves it unreadable.
+"""The file of a study: Optuna's journal, written so that no crash leaves it unreadable.
 
-Optuna appends to its journal as it comes: half a line that a crash or a full disk left behind would be joined by the next one,
-and every later reader would stop there. And a process killed while it writes leaves its lock behind. Here half a line is cut
-away before the next one is written (`orchestrator.tools.journal`), and a lock that nobody renews is soon taken over. Optuna
-waits for the disk after each of a suggestion's ten lines; here whoever writes says when the disk must have them.
-`optuna-dashboard` reads and writes the same file beside a running sweep: format and lock file are Optuna's.
+Optuna's own backend appends to whatever is there: half a line left by a crash or a full disk would be joined by the next line,
+and every later reader would stop there. A process killed while it writes also leaves its lock behind. Here half a line is cut
+away before the next line is written (`orchestrator.tools.journal`), and a lock that nobody renews is soon taken over. Optuna
+waits for the disk after each of a suggestion's ten lines; here the caller says when the disk must have them (`settle`). Format
+and lock file are Optuna's, so `optuna-dashboard` can read and write the same file beside a running sweep.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from orchestrator.tools.journal import Journal
 
 STALE_SECONDS = 5
-"""A lock is held for one write; one as old as this is of a process that is no more."""
+"""A lock is held for one write, so an older one belongs to a process that has died."""
 
 
 class StudyFile(JournalFileBackend):
     """A study's journal at `path`, which is made if absent."""
 
     def __init__(self, path: Path) -> None:
-        Journal(path).close()  # cuts away what was left half written
+        Journal(path).close()  # cuts away a line that is half written
         lock = Path(f"{path}.lock")
         if lock.is_symlink() and not lock.exists():
-            lock.unlink()  # Optuna's link to where the study was before its folder was moved; it would wait for it without end
+            lock.unlink()  # a link to the folder's former place: Optuna would wait for it for ever
         self._path, self._writing = path, JournalFileOpenLock(str(path), STALE_SECONDS)
         super().__init__(str(path), self._writing)
 
@@ -50,6 +50,6 @@ class StudyFile(JournalFileBackend):
             self._writing.release()
 
     def settle(self) -> None:
-        """Returns when the disk has all that was written."""
+        """Returns when everything written is on the disk."""
         with self._path.open("rb") as file:
             os.fsync(file.fileno())

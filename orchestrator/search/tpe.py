@@ -1,12 +1,14 @@
-"""TPE over method blocks: Optuna's sampler, told what the blocks are, and with a bound on what a suggestion costs.
+"""TPE over method blocks: Optuna's sampler, which is told the blocks and looks at a bounded number of results.
 
     results --a tenth are good--> which block? --the results of that block--> its dimensions, together
 
-Optuna finds out by itself which parameters occur together, going through all results at every suggestion; it then samples the
-dimensions of every block, and takes what it does not use for what a running trial is about to try. Here the block is chosen
-first and only its dimensions are sampled. And where Optuna goes through all results, ordering them and setting the good ones
-against all the others, here it gets the latest ones and the best of those before them, so that a suggestion of a long study
-costs what one of a short study does. Up to two hundred results nothing is left out.
+At every suggestion Optuna goes through all results to find out which parameters occur together. It then samples the dimensions
+of every block, and believes that a running trial is about to try those it does not use. Here the block is chosen first, and
+only its dimensions are sampled. Optuna also sorts all results and compares the good ones with all others; here it gets the
+latest results and the best of the earlier ones, so that a suggestion of a long study costs no more than one of a short study.
+Up to two hundred results nothing is left out.
+
+The sampler is steered by names that Optuna keeps private, so pyproject.toml has an upper bound on its version.
 
 Source: Watanabe 2023, Tree-Structured Parzen Estimator (arXiv 2304.11127).
 """
@@ -27,17 +29,17 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.search.dimensions import BLOCK, Encoding
 
 LATEST = 200
-"""So many of the latest suggestions are looked at whatever came of them."""
+"""This many of the latest suggestions are used, whatever their state."""
 BEST = 50
-"""And so many of the best results before those."""
+"""This many of the best results before those are used too."""
 
 
 SO_FAR = "so far"
-"""The attribute of a trial that waits: its values as far as they are known. To a searcher they are its values."""
+"""The attribute of a waiting trial that holds its values as far as they are known; a searcher takes them for its result."""
 
 
 class Memory:
-    """What of a study's results is looked at. One goes with a study from suggestion to suggestion."""
+    """Selects the results of a study that a suggestion uses. One object serves all suggestions of a study."""
 
     def __init__(self) -> None:
         self._best: list[FrozenTrial] = []
@@ -45,7 +47,7 @@ class Memory:
         self._seen = 0
 
     def of(self, study: Study) -> list[FrozenTrial]:
-        """The latest trials, those before them that still run, and the best of the rest, in the study's order."""
+        """The latest trials, earlier trials that still run, and the best of the other earlier ones, in the study's order."""
         trials = study.get_trials(deepcopy=False)
         before = max(0, len(trials) - LATEST)
         older = [trials[number] for number in (*self._open, *range(self._seen, before))]
@@ -53,14 +55,14 @@ class Memory:
         self._seen = max(self._seen, before)
         for trial in older:
             if trial.state == TrialState.COMPLETE:
-                # One at a time, so that a resumed study comes to the same ones as one that was never stopped.
+                # Taken in one at a time, so that a resumed study keeps the same trials as one that was never stopped.
                 known = sorted([*self._best, trial], key=lambda one: one.number)
                 self._best = known if len(known) <= BEST else _split_trials(study, known, BEST)[0]
         return [*self._best, *(_as_known(trials[number]) for number in self._open), *map(_as_known, trials[before:])]
 
 
 def _as_known(trial: FrozenTrial) -> FrozenTrial:
-    """The trial; one that waits as if what is known of it were its result."""
+    """The trial; if it waits, a copy whose result is what is known of it so far."""
     if trial.state != TrialState.RUNNING or SO_FAR not in trial.user_attrs:
         return trial
     known = copy.copy(trial)
@@ -87,13 +89,13 @@ class BlockTpe(TPESampler):
             return {}  # too few results: Optuna then draws each parameter at random
         chosen |= self._sample_relative(view, trial, self._dimensions[title])
         if chosen:
-            # Where Optuna looks for what a running trial is about to try.
+            # Optuna looks here for the parameters that a running trial is about to try.
             study._storage.set_trial_system_attr(trial._trial_id, f"{_RELATIVE_PARAMS_KEY}:0", json.dumps(chosen))
         return chosen
 
 
 class _View:
-    """A study of some of its trials, as far as TPE asks."""
+    """A study that shows TPE only some of its trials."""
 
     def __init__(self, study: Study, trials: list[FrozenTrial]) -> None:
         self._study, self._trials = study, trials

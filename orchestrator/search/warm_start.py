@@ -1,9 +1,10 @@
 """Results of earlier sweeps, for a searcher that learns to begin with: `search.learn_from: [run folder or sweep's name]`.
 
-A configuration of an earlier sweep counts if it is complete, and if it is a point of this sweep's space: the same method, every
-dimension's value allowed here, and whatever this file fixes fixed there to the same. Model, protocol and tasks must be the same
-for all of it, or scores would be compared that cannot be. The searcher is told the search score, as of its own suggestions.
-What it suggests again is trained again: these results belong to another sweep, and its front is not this one's.
+A configuration of an earlier sweep counts if it is complete and a point of this sweep's space: it has the same method, each of
+its values is allowed by the dimension here, and every setting that this file fixes had the same value there. Model, protocol
+and tasks must be the same, because scores could not be compared otherwise. The searcher is told the search score, as for its
+own suggestions. A point that it suggests again is trained again: these results belong to another sweep and are not on this
+front.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep
 
 ELSEWHERE = ("model", "revision", "protocol", "task", "seed")
-"""Parameters that are compared for the whole sweep, or are no part of a configuration."""
+"""Parameters that are compared for the whole sweep, or do not belong to a configuration."""
 
 
 def planned(sweep: Sweep, planner: Planner | None = None) -> Plan:
@@ -39,7 +40,7 @@ def planned(sweep: Sweep, planner: Planner | None = None) -> Plan:
 
 
 def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
-    """What the sweeps that the file names found in this sweep's space, in their order.
+    """The results of the sweeps that the file names, in their order, as far as they lie in this sweep's space.
 
     Raises:
         SweepError: there is no such sweep, it is of another model, protocol or tasks, or none of it lies in this space.
@@ -118,7 +119,7 @@ def _values(block: Block, summary: Summary) -> dict[str, Any] | None:
 
 
 def _value(name: str, dimension: Dimension, flat: Mapping[str, Any]) -> tuple[bool, Any]:
-    """Whether the dimension allows what `flat` says, and which of its values that is."""
+    """Whether the dimension allows the value in `flat`, and which of its own values that is."""
     if isinstance(dimension, Choice):
         for value in dimension.values:
             wanted = flatten({name: value}) or {name: None}
@@ -136,5 +137,5 @@ def _value(name: str, dimension: Dimension, flat: Mapping[str, Any]) -> tuple[bo
 
 
 def _same(one: Any, other: Any) -> bool:
-    # A store keeps text, a journal numbers.
+    # A tracking store keeps text, a journal keeps numbers.
     return (one is None and other is None) or (one is not None and other is not None and text(one) == text(other))

@@ -1,9 +1,9 @@
-"""Recorded learning curves: what trials of a sweep scored at every evaluation, as one small file that can be replayed.
+"""Recorded learning curves: the scores of a sweep's trials at every evaluation, in one small file that can be replayed.
 
 A row is a finished trial: its parameters (flat, as the tracker shows them), task and seed, its curve of (epoch, search score),
-what it scored in the end, what it cost. JSON lines hold one trial each; CSV holds one evaluation a line, the trial's columns
-repeated, parameters and counts under `parameter.NAME` and `count.NAME`. Trials are found again by content, not by where the
-record was made: model, data folder and protocol are no part of the question.
+its final scores and its costs. JSON lines hold one trial each; CSV holds one evaluation a line with the trial's columns
+repeated, parameters and counts under `parameter.NAME` and `count.NAME`. Trials are found by their content, wherever the record
+was made: model, data folder and protocol are not compared.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from orchestrator.record.ledger import Ledger
 from orchestrator.tools.journal import read
 
 NOT_ASKED = ("model", "revision", "protocol", "task", "seed")
-"""Parameters of a run that are no part of its configuration; task and seed have columns of their own."""
+"""Parameters of a run by which no curve is searched; task and seed have columns of their own."""
 BEFOREHAND = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "optimizer_bytes")
-"""Counts that a sweep knows before it trains; a replay must know no more."""
+"""Counts that a sweep knows before it trains; a replay may use no others."""
 
 
 class MissingCurve(LookupError):
-    """Something is asked of a record that it does not hold. Nothing is made up in its place."""
+    """A record does not hold the curve or count that was asked for; nothing is made up in its place."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Curve:
 
 
 class RecordedCurves:
-    """Curves by what ran. Raises ValueError where two of them are the same trial."""
+    """Curves by the content of their trials. Raises ValueError if two of them are the same trial."""
 
     def __init__(self, curves: Iterable[Curve]) -> None:
         self.curves = list(curves)
@@ -76,7 +76,7 @@ class RecordedCurves:
         return found
 
     def counts(self, run: RunSpec) -> Counts:
-        """What the run's method costs, from any curve of equal method parameters. Raises MissingCurve."""
+        """The costs of the run's method, from any curve of equal method parameters. Raises MissingCurve."""
         own = {"method": run.method, **flatten(run.parameters)}
         key = content_hash(own, 16)
         if key not in self._counts:
@@ -197,7 +197,7 @@ def _from_csv(path: Path) -> list[Curve]:
 
 
 def asked(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's flat parameters a curve is found by."""
+    """The flat parameters of a run by which its curve is found."""
     return {name: value for name, value in flat.items() if name not in NOT_ASKED}
 
 

@@ -1,9 +1,10 @@
-"""Curves for what was not recorded, made up only where a person asks for it by name (`--surrogate nearest`).
+"""Curves for trials that were not recorded, made up only on request (`--surrogate nearest`).
 
 `nearest` answers with the curve of the nearest recorded trial of the same method, task and seed. Only dimensions of the space
-may differ; every other setting, and whatever decides how long a curve is, must be as recorded. A number's distance is that of
-its logarithms, as a share of what the record spans; a word differs or does not. What a configuration costs is never made up:
-it is counted on the model. A replay says how many of its trials were made up, and is worth as much as the record is dense.
+may differ; every other setting, and all settings that decide how long a curve is, must be as recorded. The distance of two
+numbers is that of their logarithms, as a share of the range in the record; two words differ by 1. A configuration's costs are
+never made up but counted on the model. A replay reports how many of its trials were made up; a denser record makes it more
+trustworthy.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from orchestrator.plan.planner import Counter
 from orchestrator.simulator.curves import Curve, MissingCurve, RecordedCurves, asked
 
 LENGTH = ("epochs", "max_steps", "batch_size", "train_examples", "evaluate_every")
-"""Settings that decide how long a curve is: a curve of another length says nothing."""
+"""Settings that decide how long a curve is; a curve of another length cannot stand in."""
 SURROGATES = ("nearest",)
 
 
 class Nearest(RecordedCurves):
-    """A record that answers for its neighbourhood. `made_up` holds the trials it had to answer for so far."""
+    """A record that answers for trials near its own. `made_up` holds the keys of the trials it made up so far."""
 
     def __init__(self, record: RecordedCurves, dimensions: Iterable[str], counter: Counter) -> None:
         """
         Args:
             dimensions: names of the space's dimensions.
-            counter: counts what the record does not know, such as `craft.trainer.counting.planned_counts`.
+            counter: counts configurations that the record does not hold, such as `craft.trainer.counting.planned_counts`.
         """
         super().__init__(record.curves)
         self.made_up: set[str] = set()

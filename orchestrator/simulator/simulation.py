@@ -1,10 +1,11 @@
 """A sweep replayed from recorded curves with simulated time: the same proposers and rules, no training, no Ray.
 
-    proposer --configuration--> queue of trials --> N workers --events in order of time--> rule, results --> tell
+    proposer --configuration--> queue of trials --> N workers --events in order of time--> judge, results --> tell
 
-A worker takes the next trial and is busy until its next evaluation, for as long as that took in the record; then the rule says
-whether the trial goes on. Failures lose the work since the last evaluation; preemptions lose the worker, and the trial goes to
-the front of the queue. A loop over a heap, so a thousand workers cost what one does.
+A worker takes the next trial and is busy until its next evaluation, for as long as that took in the record; then the judge
+decides whether the trial goes on, as it does on Ray Tune (`orchestrator.search.judge`). A failure loses the work since the last
+evaluation; a preemption loses the worker, and the trial goes to the front of the queue. Events are kept in a heap, so a
+thousand workers cost no more time than one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MAX_FAILURES = 3
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong, as chances at every evaluation."""
+    """The chance of a failure and of a preemption at every evaluation."""
 
     failures: float = 0.0
     preemptions: float = 0.0
@@ -44,7 +45,7 @@ class Faults:
 
 @dataclass
 class Outcome:
-    """What a replay did. `progress` is (trial-epochs, seconds, hypervolume) whenever a configuration finished."""
+    """The result of a replay. `progress` has (trial-epochs, seconds, hypervolume) for each configuration that finished."""
 
     plan: Plan
     epochs: float = 0.0

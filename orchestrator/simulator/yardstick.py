@@ -1,4 +1,4 @@
-"""What a replayed search is measured by: the hypervolume of the whole record, and how soon it is reached."""
+"""The measure of a replayed search: the hypervolume of the whole record, and how soon the search reaches it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def planner_of(sweep: Sweep, record: RecordedCurves) -> Planner:
     """A planner that counts by the record, so that a replay needs neither the model nor torch.
 
     Raises:
-        SweepError: a constraint on what a record does not hold: what a sweep would refuse, its replay would train.
+        SweepError: a constraint on a count that a record does not hold: the replay would train what the sweep refuses.
     """
     unknown = [name for name in sweep.constraints if name not in BEFOREHAND]
     if unknown:
@@ -47,8 +47,8 @@ def planner_of(sweep: Sweep, record: RecordedCurves) -> Planner:
 def whole_record(sweep: Sweep, record: RecordedCurves) -> tuple[list[Summary], float]:
     """Every configuration of the sweep's space that its constraints allow, summed up, and the trial-epochs they all took.
 
-    It is the best that a search could reach. Raises MissingCurve where something was not recorded, SweepError where the space
-    has ranges, of which no record can hold every value.
+    This is the best that a search can reach. Raises MissingCurve if a trial was not recorded, and SweepError if the space has
+    ranges, because no record can hold all of their values.
     """
     for block in sweep.blocks:
         if block.ranges:
@@ -64,8 +64,8 @@ def whole_record(sweep: Sweep, record: RecordedCurves) -> tuple[list[Summary], f
 
 
 def everything(record: RecordedCurves) -> tuple[list[Summary], float]:
-    """Every configuration of a record, summed up, and the trial-epochs they all took: the yardstick where a sweep's space is
-    wider than what was recorded. Settings may differ from task to task; those that a configuration chose are in its label."""
+    """Every configuration of a record, summed up, and the trial-epochs they all took: the yardstick if a sweep's space is
+    wider than the record. Settings may differ from task to task; those that a configuration chose are in its label."""
     settings = TrainingSettings.model_fields
     entries = [
         Entry(

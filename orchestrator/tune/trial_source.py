@@ -1,4 +1,11 @@
-"""`TrialSource`: turns suggested configurations into the trials that Ray Tune asks for."""
+"""`TrialSource` turns the configurations that a proposer suggests into the trials that Ray Tune asks for.
+
+    proposer  --configuration-->  TrialSource  --its trials on every task with every seed-->  Ray Tune
+        ^                                                                                        |
+        +------ tell(values of the configuration: means over tasks and seeds) <--- all ended ----+
+
+A searcher thinks in configurations, Ray in trials. Proposers are in `orchestrator.search.proposers`, without Ray.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +27,8 @@ if TYPE_CHECKING:
 class TrialSource(Searcher):
     """Hands Ray Tune one trial after another; a configuration's trials follow each other, so that its summary comes early.
 
-    A trial that needs no run (a result is on record) is not handed out. State is never saved with Ray's: on a resume the plan
-    and the ledger say it all.
+    A trial whose result is on record is not handed out. Ray saves no state of this class: a resumed sweep knows everything from
+    the plan and the ledger.
     """
 
     def __init__(
@@ -49,13 +56,13 @@ class TrialSource(Searcher):
         self._out: dict[str, TrialSpec] = {}
 
     def suggest(self, trial_id: str) -> Any:
-        # Ray's own signature leaves out the word for `no more`.
+        # The return type is Any: Ray's own signature leaves out Searcher.FINISHED.
         if self._max_concurrent is not None and len(self._out) >= self._max_concurrent:
             return None
         while (trial := self._ready()) is None:
             configuration = self._proposer.suggest()
             if configuration is None:
-                # What waits while nothing runs any more waits for ever.
+                # When nothing is running, a waiting trial can never be promoted.
                 over = self._proposer.exhausted and not (self._out if self._turns else self._next)
                 return Searcher.FINISHED if over else None
             self._next.extend(trial for trial in self._trials_of(configuration) if not self._is_settled(trial.key))
@@ -64,7 +71,7 @@ class TrialSource(Searcher):
         return trial_config(trial)
 
     def _ready(self) -> TrialSpec | None:
-        """The first waiting trial that waits for no other: one that starts warm needs the run it starts from."""
+        """The first trial that can start: a warm start needs the result of the run it begins from."""
         while self._next and self._is_settled(self._next[0].key):
             self._next.popleft()  # spared since
         if self._turns is not None:
