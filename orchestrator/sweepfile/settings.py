@@ -46,7 +46,7 @@ class SearchSettings(Settings):
 
     @property
     def row(self) -> SearcherRow:
-        """The facts of its algorithm."""
+        """The row of SEARCHERS for this algorithm."""
         return SEARCHERS[self.algorithm]
 
     @field_validator("algorithm")
@@ -70,7 +70,7 @@ class SchedulerSettings(Settings):
 
     @property
     def row(self) -> SchedulerRow:
-        """The facts of the scheduler of this name."""
+        """The row of SCHEDULERS for this name."""
         return SCHEDULERS[self.name]
 
     @model_validator(mode="after")
