@@ -35,7 +35,7 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
     Args:
         model: on any device, the meta device included.
         kind: PEFT's name of the method (`VERA`); a row of `craft.tuners.registration.TUNERS` for a tuner of our own.
-        projections: words of `craft.models.projections`.
+        projections: words of `craft.models.families`.
         settings: fields of the method's configuration class.
 
     Raises:

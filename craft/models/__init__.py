@@ -1,4 +1,4 @@
-"""Base models: where they are found (`loading`), which modules are the task head (`heads`) and the projections.
+"""Base models: where they are found and how they are loaded (`loading`), and which modules are the task head (`heads`).
 
-`projections` finds the places of a family's weights; `quiet` keeps the libraries' messages off the screen meanwhile.
+`families` and `projections` say where a model keeps its projections; `quiet` silences the libraries meanwhile.
 """

@@ -1,11 +1,7 @@
-"""Where a model family keeps its projections: the words q, k, v, o, gate, up, down as places in a transformers model.
+"""Finds the projections of a model: the words q, k, v, o, gate, up, down as places in a transformers model.
 
 A projection word names one linear map of every layer. CRAFT stacks the L weights of a word into one tensor; LoRA and similar
-methods adapt each weight alone. `FAMILIES` is a table from transformers' `model_type` to the end of the module's path for each
-word; `pattern[i/n]` is the i-th of n equal parts of a fused module's outputs (GPT-2's `c_attn` holds q, k and v)::
-
-    bert.encoder.layer.3.attention.self.query     word q, path without digits bert.encoder.layer.attention.self.query
-    transformer.h.3.attn.c_attn[0/3]              word q of GPT-2: outputs 0 to d of 3 d
+methods adapt each weight alone. `craft.models.families` says where each model family keeps them.
 
 Modules whose path without its digits differs (an encoder's, a decoder's, a cross attention's q) or whose shapes differ are
 different stacks. For a family that is not in the table, the method's configuration gives a mapping, word -> pattern.
@@ -20,80 +16,8 @@ from dataclasses import dataclass
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from craft.models.families import FAMILIES, WORDS
 from craft.words import nearest
-
-WORDS = ("q", "k", "v", "o", "gate", "up", "down")
-
-_BERT = {
-    "q": r"attention\.self\.query",
-    "k": r"attention\.self\.key",
-    "v": r"attention\.self\.value",
-    "o": r"attention\.output\.dense",
-    "up": r"intermediate\.dense",
-    "down": r"layer\.\d+\.output\.dense",
-}
-_LLAMA = {
-    "q": r"self_attn\.q_proj",
-    "k": r"self_attn\.k_proj",
-    "v": r"self_attn\.v_proj",
-    "o": r"self_attn\.o_proj",
-    "gate": r"mlp\.gate_proj",
-    "up": r"mlp\.up_proj",
-    "down": r"mlp\.down_proj",
-}
-_OPT = {
-    "q": r"(?:self|encoder)_attn\.q_proj",
-    "k": r"(?:self|encoder)_attn\.k_proj",
-    "v": r"(?:self|encoder)_attn\.v_proj",
-    "o": r"(?:self|encoder)_attn\.out_proj",
-    "up": r"fc1",
-    "down": r"fc2",
-}
-_DISTILBERT = {
-    "q": r"attention\.q_lin",
-    "k": r"attention\.k_lin",
-    "v": r"attention\.v_lin",
-    "o": r"attention\.out_lin",
-    "up": r"ffn\.lin1",
-    "down": r"ffn\.lin2",
-}
-_GPT2 = {
-    "q": r"attn\.c_attn[0/3]",
-    "k": r"attn\.c_attn[1/3]",
-    "v": r"attn\.c_attn[2/3]",
-    "o": r"attn\.c_proj",
-    "up": r"mlp\.c_fc",
-    "down": r"mlp\.c_proj",
-}
-_T5 = {
-    "q": r"(?:SelfAttention|EncDecAttention)\.q",
-    "k": r"(?:SelfAttention|EncDecAttention)\.k",
-    "v": r"(?:SelfAttention|EncDecAttention)\.v",
-    "o": r"(?:SelfAttention|EncDecAttention)\.o",
-    "gate": r"DenseReluDense\.wi_0",
-    "up": r"DenseReluDense\.wi(?:_1)?",
-    "down": r"DenseReluDense\.wo",
-}
-
-FAMILIES: dict[str, Mapping[str, str]] = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "electra": _BERT,
-    "distilbert": _DISTILBERT,
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "gemma": _LLAMA,
-    "gemma2": _LLAMA,
-    "gemma3_text": _LLAMA,
-    "opt": _OPT,
-    "bart": _OPT,
-    "gpt2": _GPT2,
-    "t5": _T5,
-}
-"""Rows: transformers' `model_type` -> word -> end of the module's path (a regular expression), `[i/n]` for a fused part."""
 
 
 @dataclass(frozen=True)

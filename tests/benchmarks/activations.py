@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from craft.tuners.craft.stack import CraftAdapter
+from craft.tuners.craft.adapter import CraftAdapter
 from tests.benchmarks.shapes import SHAPES, Shape, Task, backbone, shared_copy, tokens
 from tests.benchmarks.step_time import DTYPES, QV, RANKS, craft, lora
 from tests.benchmarks.timing import arguments, machine

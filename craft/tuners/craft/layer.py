@@ -20,8 +20,9 @@ from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from craft.models.projections import Located
+from craft.tuners.craft.adapter import CraftAdapter
 from craft.tuners.craft.bypass import HybridLinear, bypass, cheapest
-from craft.tuners.craft.stack import CraftAdapter, Stack
+from craft.tuners.craft.stack import Stack
 
 
 @dataclass(eq=False)

@@ -25,11 +25,12 @@ from torch import Tensor, nn
 
 from craft.models.projections import Located
 from craft.tuners.craft import fingerprint
+from craft.tuners.craft.adapter import CraftAdapter
 from craft.tuners.craft.config import CraftConfig
 from craft.tuners.craft.export import to_lora
 from craft.tuners.craft.find_stacks import build_stacks
 from craft.tuners.craft.layer import CraftLinear, Slice
-from craft.tuners.craft.stack import CraftAdapter, Stack
+from craft.tuners.craft.stack import Stack
 from craft.tuners.joint import JointTuner
 
 

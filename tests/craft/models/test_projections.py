@@ -11,7 +11,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BartConfig, BertConfig, T5Config
 
-from craft.models.projections import FAMILIES, find_projections, find_targets, linear_modules, target_modules
+from craft.models.families import FAMILIES
+from craft.models.projections import find_projections, find_targets, linear_modules, target_modules
 
 TinyModel = Callable[..., Any]
 GROUPED = ("llama", "mistral", "qwen2", "qwen3", "gemma")

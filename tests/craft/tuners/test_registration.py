@@ -8,7 +8,10 @@ import sys
 import pytest
 
 MODULES = (
-    *("craft.tuners.craft." + name for name in ("config", "stack", "find_stacks", "fingerprint", "layer", "export", "model")),
+    *(
+        "craft.tuners.craft." + name
+        for name in ("config", "adapter", "stack", "find_stacks", "fingerprint", "layer", "export", "model")
+    ),
     *("craft.tuners." + name for name in ("joint", "lotr", "milora", "registration")),
     *("craft.models." + name for name in ("projections", "loading", "heads")),
 )
