@@ -137,6 +137,8 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
     """A column as numbers; all NaN where the frame has no such column."""
     if name not in frame:
         return pd.Series(np.nan, index=frame.index, dtype=float)
+    if frame[name].dtype == float:
+        return frame[name]
     return pd.to_numeric(frame[name], errors="coerce").astype(float)
 
 

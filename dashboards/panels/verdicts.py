@@ -39,8 +39,10 @@ def verdict_over(sweep: Frames, ready: pd.DataFrame, x: Metric, y: Metric) -> Ve
 
 def shown_as_possible(ready: pd.DataFrame, found: Verdict) -> list[str]:
     """Ids of those that may be on the front but are not. One without an interval over seeds is left out: nothing is known."""
+    if not (possible := found.may_be_on_front - found.on_front):
+        return []
     measured = ready["id"][np.isfinite(column(ready, "m.score_high") - column(ready, "m.score_low"))]
-    return sorted((found.may_be_on_front - found.on_front) & {*measured})
+    return sorted(possible & {*measured})
 
 
 def in_words(metrics: Iterable[Metric], sweeps: Iterable[Frames]) -> str:
@@ -56,4 +58,6 @@ def _judged(ready: pd.DataFrame, objectives: Mapping[str, Any]) -> Verdict:
         names = [f"m.{name}{end}" if name == "score" else f"m.{name}" for name in objectives]
         return np.column_stack([column(ready, name) for name in names])
 
-    return judge(ready["id"].tolist(), values(""), values("_low"), values("_high"), objectives)
+    mean = values("")
+    low, high = (values("_low"), values("_high")) if "score" in objectives else (mean, mean)
+    return judge(ready["id"].tolist(), mean, low, high, objectives)

@@ -1,0 +1,55 @@
+"""The one rule for a sweep's front: what `judge` decides from values alone, and how recorded objectives are read."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.results.front import axes, judge, recorded_objectives
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
+
+MEMORY: Objectives = {"score": "maximize", "peak_memory_bytes": "minimize"}
+rows = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), st.sampled_from([0.0, 0.5, math.nan])), min_size=1, max_size=12)
+
+
+@given(rows, st.randoms(use_true_random=False))
+def test_the_order_of_the_rows_does_not_matter(found: list[tuple[int, int, float]], random: object) -> None:
+    table = [(f"c{index:02}", score, cost, half) for index, (score, cost, half) in enumerate(found)]
+    shuffled = list(table)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    def decide(some: list[tuple[str, int, int, float]]) -> object:
+        mean = np.array([[score, cost] for _, score, cost, _ in some], dtype=float)
+        reach = np.array([[half, 0.0] for *_, half in some])
+        return judge([name for name, *_ in some], mean, mean - reach, mean + reach, MEMORY)
+
+    assert decide(table) == decide(shuffled)
+
+
+def test_a_configuration_without_a_value_takes_no_part() -> None:
+    mean = np.array([[80.0, 1e9], [90.0, math.nan], [70.0, 2e9]])
+    verdict = judge(["a", "b", "c"], mean, mean, mean, MEMORY)
+    assert (verdict.on_front, verdict.may_be_on_front, verdict.knee) == ({"a"}, {"a"}, "a")
+
+
+@pytest.mark.parametrize("names", [("score",), ("score", "seconds", "peak_memory_bytes")])
+def test_a_knee_needs_two_objectives(names: tuple[str, ...]) -> None:
+    mean = np.arange(3.0 * len(names)).reshape(3, len(names)) + 1
+    verdict = judge(["a", "b", "c"], mean, mean, mean, dict.fromkeys(names, "minimize"))
+    assert (verdict.on_front, verdict.knee) == ({"a"}, None)
+
+
+@pytest.mark.parametrize("text", [None, "", "no json", "{}", '["score"]', '{"score": "up"}'])
+def test_a_record_without_objectives_has_the_default_ones(text: str | None) -> None:
+    assert recorded_objectives(text) == DEFAULT_OBJECTIVES
+
+
+def test_recorded_objectives_keep_their_order() -> None:
+    found = recorded_objectives('{"seconds": "minimize", "score": "maximize"}')
+    assert list(found.items()) == [("seconds", "minimize"), ("score", "maximize")]
+    assert axes(found) == ("score", "seconds")
+    assert axes({"score": "maximize"}) == ("trainable_parameters", "score")
