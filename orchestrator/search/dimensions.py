@@ -29,8 +29,10 @@ class Encoding:
 
     @property
     def signature(self) -> list[Any]:
-        """Equal for equal spaces."""
-        return [[title, {name: repr(one) for name, one in block.dimensions.items()}] for title, block in self._blocks.items()]
+        """Equal for equal spaces. Its hash names the space's study in files of earlier sessions, so it must not change."""
+        return [
+            [title, {name: _identity(one) for name, one in block.dimensions.items()}] for title, block in self._blocks.items()
+        ]
 
     @property
     def distributions(self) -> tuple[dict[str, BaseDistribution], dict[str, dict[str, BaseDistribution]]]:
@@ -88,6 +90,13 @@ class Encoding:
     def _name(self, title: str, name: str, dimension: Dimension) -> str:
         plain = f"{title}.{name}" if len(self._blocks) > 1 else name
         return f"{plain}.place" if isinstance(dimension, Choice) and has_order(dimension.values) else plain
+
+
+def _identity(dimension: Dimension) -> str:
+    # Written out, so that classes and fields may be renamed without losing the studies on disk.
+    if isinstance(dimension, Choice):
+        return f"Choice(values={dimension.values!r})"
+    return f"Range(low={dimension.low!r}, high={dimension.high!r}, distribution={dimension.distribution!r})"
 
 
 def _suggest(trial: BaseTrial, name: str, dimension: Dimension) -> Any:

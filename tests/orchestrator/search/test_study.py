@@ -196,6 +196,13 @@ def test_another_space_is_another_study_of_the_same_file(tmp_path: Path) -> None
     assert {one.method for one in plan.configurations} == {"lora"}
 
 
+@pytest.mark.parametrize(("space", "name"), [(LORA, "t 9628d7"), (f"{LORA}, {CRAFT}", "t bac48f")])
+def test_a_study_of_an_earlier_version_is_found_by_its_name(tmp_path: Path, space: str, name: str) -> None:
+    propose(plan_of(tmp_path, space=space), tmp_path / "run")
+    storage = JournalStorage(JournalFileBackend(str(SweepFolder(tmp_path / "run").study)))
+    assert [one.study_name for one in optuna.get_all_study_summaries(storage)] == [name]
+
+
 def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path) -> None:
     def reached(algorithm: str, seed: int) -> float:
         plan = plan_of(tmp_path, algorithm, 40, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]"))
