@@ -38,6 +38,7 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
+from craft.tasks.task import Task
 from craft.trainer.adapter_folder import start_from
 from craft.trainer.hf_trainer import RunTrainer, total_steps
 from craft.trainer.meter import Meter
@@ -164,23 +165,11 @@ def _prepare(
         search_examples=training.search_examples,
     )
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
-    base = load_model(
-        spec.model,
-        task.kind,
-        task.labels,
-        revision=spec.revision,
-        dtype=training.dtype,
-        seed=spec.seed,
-        pad_token_id=tokenizer.pad_token_id,
-        quantization=method.quantization(parameters) if method.quantization else None,
-    )
+    base = _base_model(spec, task, tokenizer.pad_token_id, method.quantization(parameters) if method.quantization else None)
     scorer = make_scorer(spec, task, splits, tokenizer, base.config, listener.scored)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *scorer.notes]
-    if training.gradient_checkpointing:
-        enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
     transformers.set_seed(spec.seed)
     context = BuildContext(
         TASK_TYPES[task.kind], seed=spec.seed, total_steps=total_steps(training, scorer.sizes["train_examples"])
@@ -214,6 +203,24 @@ def _prepare(
         team=team,
     )
     return run
+
+
+def _base_model(spec: RunSpec, task: Task, pad_token_id: int | None, quantization: dict[str, Any] | None) -> Any:
+    """The base model with the task's head, before a method is put on it; gradient checkpointing as the settings ask."""
+    base: Any = load_model(
+        spec.model,
+        task.kind,
+        task.labels,
+        revision=spec.revision,
+        dtype=spec.training.dtype,
+        seed=spec.seed,
+        pad_token_id=pad_token_id,
+        quantization=quantization,
+    )
+    if spec.training.gradient_checkpointing:
+        enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    return base
 
 
 def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:
