@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from craft.train import _parser, main, run_spec
+from craft.train import main
+from craft.train_flags import parser, run_spec
 
 TINY = [
     "--set",
@@ -27,7 +28,7 @@ TINY = [
 
 def test_flags_and_set_become_the_run() -> None:
     call = "--task glue/rte --method craft --ranks all 8 16 --projections q k --dropout 0.1 --learning-rate 3e-3 --seed 4"
-    arguments = _parser().parse_args([*call.split(), "--set", "head_learning_rate=1e-4", "--set", "scaling=2"])
+    arguments = parser().parse_args([*call.split(), "--set", "head_learning_rate=1e-4", "--set", "scaling=2"])
     spec = run_spec(arguments)
     assert spec.parameters["ranks"] == ["all", 8, 16]
     assert spec.parameters["projections"] == ["q", "k"]
@@ -37,13 +38,13 @@ def test_flags_and_set_become_the_run() -> None:
 
 def test_a_custom_task_is_given_under_data(tmp_path: Path) -> None:
     block = "data.custom.mine={train: t.csv, text: [a, b], label: y}"
-    spec = run_spec(_parser().parse_args(["--task", "custom/mine", "--set", block, "--set", "data.search_fraction=0.2"]))
+    spec = run_spec(parser().parse_args(["--task", "custom/mine", "--set", block, "--set", "data.search_fraction=0.2"]))
     assert spec.data.custom["mine"].text == ("a", "b")
     assert spec.data.search_fraction == 0.2
 
 
 def test_other_spellings_of_a_parameter_are_known() -> None:
-    spec = run_spec(_parser().parse_args(["--task", "glue/rte", "--method", "lora", "--set", "r=3", "--set", "lora_alpha=6"]))
+    spec = run_spec(parser().parse_args(["--task", "glue/rte", "--method", "lora", "--set", "r=3", "--set", "lora_alpha=6"]))
     assert (spec.parameters["rank"], spec.parameters["alpha"]) == (3, 6.0)
 
 

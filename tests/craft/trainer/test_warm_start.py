@@ -17,7 +17,8 @@ from craft.models.loading import load_model
 from craft.results import Progress, RunFailed
 from craft.settings import WarmStart
 from craft.spec import RunSpec
-from craft.train import _parser, main, run_spec
+from craft.train import main
+from craft.train_flags import parser, run_spec
 from craft.trainer.adapter_folder import load_adapter, start_from
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.training import train_run
@@ -127,7 +128,7 @@ def test_the_command_line_takes_a_folder(
     source = spec_of(tiny_bert, "lora", "toy/entailment")
     train_run(source, tmp_path / "source")
     call = ["--task", "toy/sentiment", "--model", tiny_bert, "--method", "lora", "--rank", "2"]
-    spec = run_spec(_parser().parse_args([*call, "--warm-start", str(tmp_path / "source")]))
+    spec = run_spec(parser().parse_args([*call, "--warm-start", str(tmp_path / "source")]))
     assert spec.warm_start == WarmStart(run=source.key, adapter=str((tmp_path / "source" / "adapter").resolve()))
     monkeypatch.chdir(tmp_path)
     assert main([*call, "--warm-start", "nowhere"]) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from craft.plain_yaml import YamlProblem
-from craft.train import CallError, _assignment
+from craft.train_flags import CallError, _assignment
 from orchestrator.sweepfile.yaml_source import Source, read_yaml
 
 MEANT: dict[str, Any] = {
