@@ -1,9 +1,9 @@
-"""Taking it home: `python -m orchestrator.adapters SWEEP --pick knee --to DIR` writes an adapter of a sweep, with a model card.
+"""`python -m orchestrator.adapters SWEEP --pick knee --to DIR` writes an adapter of a sweep, with a model card.
 
     find_sweep --> pick a configuration --> a trial for each task --> its adapter, checked --> DIR [merged] --> [registry]
 
-What is written loads without this package's sweeps: an adapter with torch, transformers, peft and `craft`, a merged model with
-plain transformers. Exit status: 0 written; 1 the sweep has nothing of that kind (yet); 2 the call is wrong.
+No sweep is needed to load the result: an adapter loads with torch, transformers, peft and `craft`, a merged model with plain
+transformers. Exit status: 0 written; 1 the sweep has nothing of that kind (yet); 2 the call is wrong.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ CARD_FILE = "README.md"
 EXAMPLES = f"""\
 what --pick takes:
 {RULES}
-All but the knee go by the search score, never by the reported one, and so does the choice of a seed (unless --seed says): the
-reported score of what is picked stays an honest one. Under the customary protocol, where the search saw the reported split, the
-seed in the middle is taken.
+All rules but the knee go by the search score, and so does the choice of a seed (unless --seed is given): the reported score of
+the picked configuration stays honest. Under the customary protocol, where the search saw the reported split, the seed in the
+middle is taken.
 
 examples:
   python -m orchestrator.adapters ranks --pick knee --to adapters/knee
-      the sweep in runs/ranks (or, if there is none, of that name in mlflow.db); a sweep of several tasks gives a folder each
+      the sweep in runs/ranks (or, if there is none, the one of that name in mlflow.db); each of several tasks gets a folder
   python -m orchestrator.adapters ranks --pick under:70000 --task toy/sentiment --to small
       one task's adapter
   python -m orchestrator.adapters runs/ranks --pick 3f9a --seed 1 --to mine --merge
@@ -61,7 +61,7 @@ exit status: 0 written; 1 the sweep has nothing of that kind; 2 the call is wron
 
 @dataclass(frozen=True)
 class Taken:
-    """An adapter that is on its way home: which trial, why, and where it goes."""
+    """A trial whose adapter is taken home, the reasons, and the folder that gets it."""
 
     entry: Entry
     reasons: tuple[str, ...]
@@ -75,10 +75,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("sweep", metavar="SWEEP", help="a sweep's name, or its folder runs/NAME")
     flags.add_argument("--pick", metavar="RULE|CONFIGURATION", required=True, help="which configuration; see below")
     flags.add_argument("--to", metavar="DIR", type=Path, help="where to write; made, and must be empty")
-    flags.add_argument("--task", help="this task's adapter alone, of a sweep of several")
+    flags.add_argument("--task", help="take this task's adapter only")
     flags.add_argument("--seed", type=int, metavar="N", help="the trial with this seed, instead of the best by search score")
     flags.add_argument("--merge", action="store_true", help="merged into the base: a full model, written in float32")
-    flags.add_argument("--base", metavar="FOLDER|ID", help="where the base model lies here, if not under its name in the sweep")
+    flags.add_argument(
+        "--base", metavar="FOLDER|ID", help="the place of the base model, if it is not found under its name in the sweep"
+    )
     flags.add_argument("--register", metavar="NAME", help="also (or only) make it a version of this registered model")
     return flags
 
@@ -114,7 +116,7 @@ def _main(given: argparse.Namespace, console: Console) -> None:
 
 
 def _choose(given: argparse.Namespace, record: PastSweep, configuration: str, reason: str, to: Path) -> list[Taken]:
-    """The trials to take: one for each task asked for."""
+    """The trials to take, one for each wanted task."""
     tasks = record.sweep.task_names
     if given.task is not None and given.task not in tasks:
         raise ValueError(f"--task: {unknown('task of this sweep', given.task, tasks)}")
@@ -128,7 +130,7 @@ def _choose(given: argparse.Namespace, record: PastSweep, configuration: str, re
 
 
 def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: str | None) -> None:
-    """One adapter, or merged model, with its card, into `taken.folder`."""
+    """Writes one adapter, or merged model, with its model card to `taken.folder`."""
     from craft.trainer.adapter_folder import RUN_FILE
 
     adapter = record.adapter(taken.entry.key, scratch)
@@ -140,7 +142,7 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
 
         merged = write_merged(adapter, taken.folder, base)
     else:
-        # The seal is of the folder as it was stored; a card beside it breaks nothing, for it names no file that is missing.
+        # The seal lists the files of the stored folder. The copy gets a model card too, so the seal is left out.
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons)
@@ -148,7 +150,7 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
 
 
 def _register(given: argparse.Namespace, record: PastSweep, taken: Sequence[Taken], console: Console) -> None:
-    """Each adapter as a version of the registered model; of several tasks, NAME-TASK each."""
+    """Makes each adapter a version of the registered model NAME; for several tasks, of NAME-TASK."""
     from craft.trainer.adapter_folder import RUN_FILE
     from orchestrator.record.registry import Candidate, find_trial, register
     from orchestrator.review.merging import RECORD_FILE
@@ -203,14 +205,14 @@ def _tell(given: argparse.Namespace, taken: Sequence[Taken], aside: Path, consol
 
 
 def _pair(run: Mapping[str, Any]) -> bool:
-    """Whether the run's task reads two texts. A task of the user's own says so itself: its files need not be here."""
+    """Whether the run's task reads two texts. The run's own record says so for a user's task, whose files need not be here."""
     task = run["spec"]["task"]
     own = run["spec"]["data"]["custom"].get(task.removeprefix("custom/"), {}) if task.startswith("custom/") else {}
     return len(own["text"] if own else find_task(task, DataSettings()).text) == 2
 
 
 def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:
-    """`to` itself for one task, a folder in it for each of several; two tasks of one name on disk are told apart by number."""
+    """The folder of each task: `to` itself for one task, folders inside it for several. Numbers separate equal folder names."""
     if len(tasks) == 1:
         return {tasks[0]: to}
     folders: dict[str, Path] = {}
@@ -223,7 +225,7 @@ def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:
 
 
 def slug(name: str) -> str:
-    """`name` as part of a path or a model's name: letters, digits, `_` and `-` of any script; nothing else, and never empty."""
+    """`name` as part of a path or of a model's name: letters and digits of any script, `_` and `-`; never empty."""
     return re.sub(r"[^\w-]+", "-", name).strip("-")[:80] or "task"
 
 

@@ -1,7 +1,7 @@
-"""What commands share: quiet libraries, an address, where sweeps are looked up, and how a call ends.
+"""Shared by the commands: quiet libraries, flags for finding a sweep or a cluster, and exit statuses.
 
-Exit status: 0 done; 1 the sweep has nothing of that kind (yet); 2 the call is wrong; 130 stopped by Ctrl-C. A mistake is a
-sentence on stderr, never a traceback, and holds no password.
+Exit status: 0 done; 1 the sweep has nothing of that kind (yet); 2 the call is wrong; 130 stopped by Ctrl-C. A mistake is told
+in a sentence on stderr, without a traceback and without passwords.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.console import Console
 from craft.words import redact
 from orchestrator.driver.options import cluster_address
 
-# Libraries read these when they are imported: progress bars, banners and usage reports have no place on the screen.
+# Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -29,7 +29,7 @@ QUIET = {
 
 GOOD, NOTHING, WRONG, STOPPED = 0, 1, 2, 130
 WIDTH = 160
-"""Columns of a table that goes to a file or a pipe."""
+"""The width of a table that goes to a file or a pipe, in characters."""
 
 
 def flags_for(name: str, about: str, examples: str) -> argparse.ArgumentParser:
@@ -56,9 +56,9 @@ def answer(
     """Runs a command on its arguments (the process's own if None) and returns the exit status.
 
     Args:
-        stopped: what Ctrl-C leaves behind, in words.
+        stopped: the message after Ctrl-C, about what is left behind.
     """
-    from orchestrator.review.pick import NothingMeets  # loads numpy, which the command line of a sweep need not wait for
+    from orchestrator.review.pick import NothingMeets  # late, because it loads numpy, which `orchestrator.run` does not need
 
     given = flags.parse_args(arguments)
     for name, value in QUIET.items():
@@ -81,7 +81,7 @@ def answer(
 
 
 def joinable(text: str) -> str:
-    """`--address` as the parser takes it."""
+    """Checks `--address`. Raises argparse.ArgumentTypeError with the reason."""
     try:
         return cluster_address(text)
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""Did the new idea beat the old one? `python -m orchestrator.compare SWEEP_A SWEEP_B`, in pairs and in a plain sentence.
+"""`python -m orchestrator.compare SWEEP_A SWEEP_B` says in a plain sentence whether one sweep is better than the other.
 
-Two configurations are compared over the tasks and seeds that both finished. Trials of one task and seed saw the same examples
-in both sweeps, so their scores are paired and what is uncertain is the difference. By default each sweep is stood for by its
-best configuration, best by the search score, so that the reported scores that are compared decided nothing. Numbers that mean
-different things (another model, protocol or other data) are not compared unless the caller says that this is the question.
+It compares two configurations over the tasks and seeds that both finished. Trials of one task and seed saw the same examples in
+both sweeps, so their scores are paired, and the interval is that of the difference. By default the best configuration of each
+sweep is taken, by the search score: the reported scores, which are compared, decide nothing. Sweeps whose numbers mean
+different things (another model, protocol or other data) are not compared unless the caller asks for it.
 
 Exit status: 0 compared, whatever the verdict; 1 nothing to compare; 2 the call is wrong, or the sweeps do not compare.
 """
@@ -31,9 +31,9 @@ DESPITE = ("model", "protocol", "data")
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 
 EXAMPLES = """\
-what is compared: reported scores, over the task-seed pairs that both configurations finished; the first minus the second, with
-a 95 % t interval over the pairs. Where the interval holds zero, no difference is shown, which does not mean there is none: more
-seeds narrow it (--set seeds=[0,1,2,3,4] --resume).
+The difference is that of the reported scores, first minus second, over the task-seed pairs that both configurations finished,
+with a 95 % t interval over the pairs. If the interval holds zero, no difference is shown. That does not mean that there is
+none: more seeds narrow the interval (--set seeds=[0,1,2,3,4] --resume).
 
 examples:
   python -m orchestrator.compare new old
@@ -117,7 +117,7 @@ def _main(given: argparse.Namespace, console: Console) -> None:
 
 
 def differences(one: Side, other: Side) -> dict[str, str]:
-    """What makes the scores of two sides mean different things, in words, by kind: `model`, `protocol`, `data`."""
+    """The differences, in words, that give the scores of two sides different meanings, by kind: `model`, `protocol`, `data`."""
     found = {}
     models = [
         f"{side.record.sweep.model}{f' at {side.record.sweep.revision}' if side.record.sweep.revision else ''}"
@@ -196,7 +196,7 @@ def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
 
 
 def _data(side: Side) -> dict[str, dict[str, str]]:
-    """What is on record of each task's data."""
+    """The facts on record about each task's data."""
     finished = [
         (entry, entry.result) for entry in side.entries if entry.result is not None and entry.result.status == "finished"
     ]

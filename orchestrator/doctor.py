@@ -1,11 +1,11 @@
-"""Looks whether a sweep would get through the night: `python -m orchestrator.doctor SWEEP.yaml [--address auto] ...`.
+"""`python -m orchestrator.doctor SWEEP.yaml [--address auto] ...` checks whether a sweep would get through the night.
 
-    every machine    sees the storage, the model and the data, the same data and libraries as the others
-    the cluster      holds a trial, and has its GPUs, free
+    every machine    sees the storage, the model and the data, and has the same data and libraries as the others
+    the cluster      has room for a trial, and its GPUs are free
     tracking store   answers and takes a write (a throw-away run, deleted again)
-    disk             will hold the checkpoints and adapters that the plan means
+    disk             has room for the checkpoints and adapters of the plan
 
-Nothing is trained and nothing stays behind. Exit status: 0 all good (doubts are told), 1 something would go wrong, 2 the file
+It trains nothing and leaves nothing behind. Exit status: 0 all good (doubts are shown), 1 something would go wrong, 2 the file
 or the call is wrong.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 GOOD, TROUBLE, WRONG = 0, 1, 2
 KEPT_CHECKPOINTS = 2
 STATES_A_PARAMETER = 4
-"""Numbers a checkpoint holds for each trained parameter: itself, its best value, Adam's two moments."""
+"""Numbers in a checkpoint for each trained parameter: its value, its best value, Adam's two moments."""
 BUSY_SHARE = 0.1
 
 Level = Literal["good", "doubt", "bad"]
@@ -47,7 +47,7 @@ MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at; `advice` says what to do where it is not good."""
+    """One thing that was checked; `advice` says what to do if it is not good."""
 
     level: Level
     what: str
@@ -56,7 +56,7 @@ class Finding:
 
 
 def diagnose(plan: Plan, storage: str, address: str | None, tracking_uri: str) -> list[Finding]:
-    """Everything there is to find."""
+    """All checks."""
     return [*_tracking(tracking_uri), *_machines(plan, storage, address)]
 
 
@@ -73,7 +73,7 @@ def _tracking(uri: str) -> Iterator[Finding]:
 
     try:
         artifacts = probe(uri)
-    except Exception as error:  # whatever a store, its driver or the network raises
+    except Exception as error:  # stores, their drivers and the network have errors of their own
         reason = redact(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)[:300]
         advice = "is the server up, and are MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD set, if it asks for them?"
         yield Finding("bad", "tracking", f"{shown}: {reason}", advice)
@@ -117,7 +117,7 @@ def _ask(plan: Plan, storage: str, token: str, address: str | None) -> tuple[lis
         content = examine(*question)
         has = {"CPU": float(os.cpu_count() or 1), "GPU": float(len(content["gpus"]))}
         has["memory"] = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        # What only Ray knows of a machine (custom resources) cannot be asked here.
+        # Only Ray knows a machine's custom resources; without it they count as enough.
         unknown = {name: 1e9 for share in shares for name in share.asked if name not in has}
         return [Answer(content["host"], has, content)], [_fitting(share, share.slots(has | unknown)) for share in shares]
     with joined(address) as cluster:
@@ -163,7 +163,7 @@ def _gpu_findings(host: str, gpus: list[tuple[str, int, int]], known: float) -> 
 
 
 def _agreement(answers: Sequence[Answer]) -> Iterator[Finding]:
-    """Whether machines that answered have the same libraries and read the same data; and the same as this one."""
+    """Whether the machines that answered have the same libraries and data as each other and as this one."""
     from orchestrator.worker.examination import own_versions
 
     contents: dict[str, Any] = {answer.host: answer.content for answer in answers if answer.error is None}
@@ -186,7 +186,7 @@ def _agreement(answers: Sequence[Answer]) -> Iterator[Finding]:
 
 
 def needed_bytes(plan: Plan) -> int:
-    """What the plan's checkpoints and adapters take on storage when the sweep is done, at most."""
+    """The most bytes that the plan's checkpoints and adapters take on storage."""
     trials_each = len(plan.sweep.task_names) * len(plan.sweep.seeds)
     total = 0
     for one in plan.configurations:
@@ -226,8 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     flags = argparse.ArgumentParser(
         prog="python -m orchestrator.doctor",
-        description="Look whether a sweep would get through the night. Give it what the run will be given.",
-        epilog="exit status: 0 all good (doubts are told); 1 something would go wrong; 2 the file or the call is wrong",
+        description="Check whether a sweep would get through the night. Give it the same flags as the run.",
+        epilog="exit status: 0 all good (doubts are shown); 1 something would go wrong; 2 the file or the call is wrong",
     )
     flags.add_argument("sweep", metavar="SWEEP.yaml", help="the sweep file")
     flags.add_argument("--set", dest="overrides", metavar="KEY.PATH=VALUE", action="append", default=[], help="as for the run")

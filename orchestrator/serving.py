@@ -1,8 +1,8 @@
-"""What `mlflow models serve` runs for a registered adapter: texts in, the task head's outputs out.
+"""The code that `mlflow models serve` runs for a registered adapter: texts in, the task head's outputs out.
 
-MLflow finds `_load_pyfunc` by this module's name, which stands in the registered model in the place of a pickled object, so
-loading one runs no code but this package's. Texts go the way they went when the sweep scored the adapter (same tokens, same
-batching), so the outputs are those that were scored. No MLflow here.
+A registered model holds this module's name instead of a pickled object. MLflow imports the module and calls `_load_pyfunc`, so
+loading a model runs no code but this package's. Texts are encoded and batched as when the sweep scored the adapter, so the
+outputs are the scored ones. This module does not import MLflow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Answerer:
 
     Args:
         folder: the model's folder.
-        base: where the base model lies here, if not under the name the adapter was trained with.
+        base: the place of the base model, if it is not found under the name it was trained with.
     """
 
     def __init__(self, folder: Path, base: str | None = None) -> None:
@@ -73,5 +73,5 @@ class Answerer:
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Answerer:
-    """MLflow's way in. `model_config` may name another place of the base model as `base`."""
+    """MLflow calls this. `model_config` may name another place of the base model as `base`."""
     return Answerer(Path(path), (model_config or {}).get("base"))

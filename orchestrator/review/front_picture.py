@@ -26,11 +26,11 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LOOKS = ("dominated", "possible", "front")
 LABELS = 12
-"""Front points named in the picture; a longer front is read from the table."""
+"""The number of front points with a label; the table names all of them."""
 
 
 def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, title: str) -> None:
-    """Draw the first objective (up) against the last (across) into `path`; a single objective is drawn against parameters."""
+    """Draws the first objective (up) against the last (across); a single objective is drawn against parameters."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -63,7 +63,7 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
         axes.legend(frameon=False, fontsize=9)
     figure.text(0.01, -0.02, caption(summaries, objectives), fontsize=7.5, color="#444444", va="top", parse_math=False)
     with warnings.catch_warnings():
-        # A label in a script the font lacks is drawn as boxes; the table beside the picture has it whole.
+        # The font draws boxes for scripts it lacks; the table beside the picture shows such labels.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(path, bbox_inches="tight", facecolor="white")
 

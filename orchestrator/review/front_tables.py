@@ -1,7 +1,7 @@
 """The front for people: a table on the terminal, CSV, LaTeX in the paper's style, Markdown for the tracking store, a picture.
 
-All of them show the same rows in the same order: configurations by their cost, smallest first. `●` marks the front, `○` what
-the intervals do not rule out from it; incomplete configurations say so and stand last, never among the ranked.
+All of them show the same rows in the same order: configurations by their cost, smallest first. `●` marks the front; `○` marks
+configurations that their intervals do not rule out from it. Incomplete configurations stand last and are not ranked.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import (
     TITLES,
-    _amount,
-    _short,
-    _tasks,
     caption,
+    format_amount,
     full_label,
     number,
     possible,
     ranked,
+    short_task,
     shown,
     size,
+    tasks_of,
     trials,
 )
 from orchestrator.sweepfile.objectives import Direction, Objectives
@@ -41,14 +41,14 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
     from rich.markup import escape
     from rich.table import Table
 
-    tasks = _tasks(summaries) if 1 < len(_tasks(summaries)) <= tasks_shown else []
+    tasks = tasks_of(summaries) if 1 < len(tasks_of(summaries)) <= tasks_shown else []
     table = Table(title=escape(title) or None, title_justify="left", header_style="bold", pad_edge=False)
     table.add_column("", width=1)
     table.add_column("configuration", overflow="fold", min_width=16)
     for name in objectives:
         table.add_column(TITLES.get(name, name), justify="right", no_wrap=True)
     for task in tasks:
-        table.add_column(escape(_short(task)), justify="right")
+        table.add_column(escape(short_task(task)), justify="right")
     table.add_column("trials", justify="right", no_wrap=True)
     for summary in ranked(summaries, objectives):
         row = [_mark(summary), escape(full_label(summary)), *(shown(summary, name) for name in objectives)]
@@ -60,8 +60,8 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
 
 def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 40) -> str:
     """The front as a Markdown table, for the description of the sweep's run: front rows first, at most `limit` rows."""
-    tasks = _tasks(summaries) if len(_tasks(summaries)) > 1 else []
-    heads = ["", "configuration", *(TITLES.get(name, name) for name in objectives), *map(_short, tasks), "trials"]
+    tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
+    heads = ["", "configuration", *(TITLES.get(name, name) for name in objectives), *map(short_task, tasks), "trials"]
     lines = ["| " + " | ".join(map(plain, heads)) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
     rows = sorted(ranked(summaries, objectives), key=lambda summary: not summary.on_front)
     for summary in rows[:limit]:
@@ -90,7 +90,7 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
     `\\usepackage[table]{xcolor}`.
     """
     rows = [summary for summary in ranked(summaries, objectives) if summary.finished]
-    tasks = _tasks(rows)
+    tasks = tasks_of(rows)
     columns: list[tuple[str, str, Direction]] = [(f"score/{task}", _title(task), "maximize") for task in tasks]
     columns.append(("score", "Avg." if len(tasks) > 1 else "Score", "maximize"))
     columns += [(name, TITLES.get(name, name), way) for name, way in objectives.items() if name not in _IN_LATEX]
@@ -110,7 +110,7 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
         cells = [_escape(full_label(row) + note), size(row.value("trainable_parameters"))]
         for name, _, _ in columns:
             value = row.bounds(name)
-            plain = number(value.mean) if name.startswith("score") else _escape(_amount(name, value.mean))
+            plain = number(value.mean) if name.startswith("score") else _escape(format_amount(name, value.mean))
             text = f"\\textbf{{{plain}}}" if row.complete and value.mean == best[name] else plain
             half = f"$_{{\\pm{value.half:.1f}}}$" if name == "score" and math.isfinite(value.half) and value.n > 1 else ""
             cells.append("--" if math.isnan(value.mean) else text + half)
@@ -140,7 +140,7 @@ def _title(task: str) -> str:
     from craft.tasks import TASKS
 
     # Titles read "CoLA: is the sentence acceptable English?"; a column has room for the name.
-    return TASKS[task].title.partition(":")[0] if task in TASKS else _short(task)
+    return TASKS[task].title.partition(":")[0] if task in TASKS else short_task(task)
 
 
 def _escape(text: str) -> str:

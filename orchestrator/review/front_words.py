@@ -49,15 +49,15 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
 
 
 def possible(summary: Summary) -> bool:
-    """Whether the configuration is shown as one that may be on the front: its interval does not rule it out.
+    """Whether the configuration is marked as one that may be on the front: its interval does not rule it out.
 
-    A single seed has no interval, which rules nothing out and says nothing either.
+    A single seed has no interval, so such a configuration is not marked.
     """
     return summary.may_be_on_front and not summary.on_front and summary.score.n > 1
 
 
 def full_label(summary: Summary) -> str:
-    """The configuration's label, with its method in front where the label does not begin with it."""
+    """The configuration's label, with the method in front unless the label begins with it."""
     return summary.label if summary.label.lower().startswith(summary.method.lower()) else f"{summary.method} {summary.label}"
 
 
@@ -67,7 +67,7 @@ def shown(summary: Summary, name: str) -> str:
     if name in summary.metrics or name.startswith("score"):
         half = f" ± {value.half:.2f}" if value.n > 1 and math.isfinite(value.half) else ""
         return number(value.mean) + half
-    return _amount(name, value.mean)
+    return format_amount(name, value.mean)
 
 
 def number(value: float) -> str:
@@ -95,7 +95,7 @@ def trials(summary: Summary) -> str:
     return text
 
 
-def _amount(name: str, value: float) -> str:
+def format_amount(name: str, value: float) -> str:
     if math.isnan(value):
         return "–"
     if name.endswith("_bytes"):
@@ -107,9 +107,9 @@ def _worse(value: float, direction: Direction) -> float:
     return math.inf if math.isnan(value) else -value if direction == "maximize" else value
 
 
-def _tasks(summaries: Sequence[Summary]) -> list[str]:
+def tasks_of(summaries: Sequence[Summary]) -> list[str]:
     return list(dict.fromkeys(task for summary in summaries for task in summary.tasks))
 
 
-def _short(task: str) -> str:
+def short_task(task: str) -> str:
     return task.rsplit("/", 1)[-1]

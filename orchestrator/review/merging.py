@@ -1,7 +1,7 @@
-"""An adapter merged into its base: a full model that plain transformers loads, checked against the adapter's own outputs.
+"""Merges an adapter into its base: a full model that plain transformers loads, checked against the adapter's own outputs.
 
-Merging adds the adapter's change to the base's weights. Sixteen-bit weights cannot hold a small change (a fifth of it and more
-is rounded away), so the merged model is always written in float32.
+Merging adds the adapter's change to the base's weights. Sixteen-bit weights round away a fifth or more of a small change, so
+the merged model is always written in float32.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "trained_as.json"
 TOLERANCE = 1e-3
-"""The largest difference that outputs of the merged model may show, as a share of the largest output."""
+"""The largest allowed difference of the merged model's outputs, as a share of the largest output."""
 
 
 class CannotMerge(ValueError):
-    """The adapter has no weights that could be added to the base's, or the sum is another model."""
+    """The adapter has no weights to add to the base's, or the merged model answers differently."""
 
 
 def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
@@ -27,14 +27,14 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
 
     Args:
         adapter: a checked adapter folder.
-        base: where the base model lies here, if not under the name it was trained with.
+        base: the place of the base model, if it is not found under the name it was trained with.
 
     Returns:
-        A sentence that says how near the merged model's outputs are to the adapter's.
+        A sentence that compares the merged model's outputs with the adapter's.
 
     Raises:
-        CannotMerge: the method cannot be merged, or the merged model, read back, answers otherwise.
-        ValueError: the base model cannot be had.
+        CannotMerge: the method cannot be merged, or the merged model answers differently after it is read back.
+        ValueError: the base model is not available.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification

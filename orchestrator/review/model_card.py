@@ -1,7 +1,7 @@
-"""The README.md that goes with an adapter taken home: what it is, what it scored and under which protocol, how to load it.
+"""The model card (README.md) of an adapter that is taken home: what it is, its scores, their protocol, and how to load it.
 
-Written in the form that model hubs read (YAML on top, Markdown below). Whatever comes from a sweep file (names of tasks,
-models, labels) is data here: it stands as text, never as markup.
+Model hubs read this form: YAML on top, Markdown below. Names of tasks, models and labels come from a sweep file, so the card
+shows them as plain text, never as markup.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COSTS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an adapter comes from: the sweep, its configuration, the trial, and why these were taken."""
+    """The origin of an adapter: the sweep, its configuration, the trial, and the reasons for the choice."""
 
     sweep: str
     summary: Summary
@@ -51,10 +51,9 @@ def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged:
     """The card's text.
 
     Args:
-        origin: where the adapter comes from.
-        record: the content of its run.json.
+        record: the content of the adapter's run.json.
         pair: whether the model reads two texts.
-        merged: how the merged weights compare with the adapter, where the adapter was merged; None for an adapter.
+        merged: a sentence that compares the merged model with the adapter; None if the adapter is not merged.
     """
     spec, summary, entry = record["spec"], origin.summary, origin.entry
     kind = "A fine-tuned" if merged else f"An adapter ({summary.method}) of"
@@ -87,7 +86,7 @@ def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged:
 
 
 def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:
-    """The five lines of Python that load what is in `folder` and ask it something."""
+    """Lines of Python that load the model in `folder` and give it an input."""
     inputs = '"the first text", "the second"' if pair else '"a text"'
     auto = "AutoModelForCausalLM" if record["kind"] == "generation" else "AutoModelForSequenceClassification"
     load = [
@@ -116,7 +115,7 @@ def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
     }
     model = str(spec["model"])
     if not model.startswith((".", "/", "~")) and model.count("/") <= 1:
-        content["base_model"] = model  # a hub's page links it; a folder of some machine is no name of a model
+        content["base_model"] = model  # a hub links it by name; the path of a local folder is no name
     return f"---\n{yaml.safe_dump(content, sort_keys=True, allow_unicode=True).strip()}\n---"
 
 
@@ -178,5 +177,5 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _code(words: str) -> str:
-    """Text in a monospaced span, shown as it is."""
+    """`words` as a Markdown code span."""
     return f"`{' '.join(str(words).split()).replace('`', chr(39)).replace('|', '/')}`"

@@ -1,8 +1,8 @@
 """A sweep that has run, read back: from its folder `runs/NAME`, or from the tracking store by its name.
 
-Both hold the same: the effective sweep file, every trial with how it ended, and the adapters. A `PastSweep` is that, whatever
-it came from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. In a folder the
-journal tells which trials there are and the ledger how they ended; in the store each is a run
+Both hold the effective sweep file, every trial with how it ended, and the adapters. A `PastSweep` is these three, whichever
+place it was read from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. In a
+folder the journal lists the trials and the ledger says how they ended; in the store each trial is a run
 (`orchestrator.record.mlflow_reader`).
 """
 
@@ -39,8 +39,10 @@ class NoSuchSweep(ValueError):
 
 @dataclass(frozen=True)
 class SweepTerms:
-    """What of a sweep's file says what its numbers mean. Read as data and not as a sweep to run: the user's own files that it
-    names need not be here."""
+    """The settings of a sweep file that give its numbers their meaning.
+
+    They are read as data and not as a sweep to run, so the user's own files that it names need not be here.
+    """
 
     name: str
     model: str
@@ -57,14 +59,14 @@ class SweepTerms:
 
 @dataclass(frozen=True)
 class PastSweep:
-    """A sweep's trials as they stand.
+    """A sweep as it stands, with its trials.
 
     Attributes:
         sweep: the terms of its effective file.
         where: the folder or store it was read from, for people.
-        uri: the tracking store it is recorded in; None where that has a password nobody gave.
-        entries: every trial that should be there: each configuration on each task with each seed.
-        fetch: gives a trial's adapter folder, by its key; an empty folder is for copies.
+        uri: the tracking store that has its record; None if the address lacks its password.
+        entries: every trial that the sweep asks for: each configuration on each task with each seed.
+        fetch: gives a trial's adapter folder, by the trial's key; its second argument is an empty folder for copies.
     """
 
     sweep: SweepTerms
@@ -79,7 +81,7 @@ class PastSweep:
 
     @cached_property
     def summaries(self) -> list[Summary]:
-        """Its configurations, those on the front marked."""
+        """Its configurations; those on the front are marked."""
         return mark_front(summarize_entries(self.entries), self.sweep.objectives, self.sweep.deciding)
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
@@ -90,10 +92,10 @@ class PastSweep:
         """The adapter of a finished trial, checked file by file against the seal it was written with.
 
         Args:
-            scratch: where it is copied to if it does not lie on this machine.
+            scratch: gets a copy if the adapter is not on this machine.
 
         Raises:
-            ValueError: it is not there any more, or it is damaged.
+            ValueError: the adapter is gone, or damaged.
         """
         folder = self.fetch(key, scratch)
         try:
@@ -106,11 +108,13 @@ class PastSweep:
 def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> PastSweep:
     """The sweep that a person means by `name`.
 
-    A path to a folder is that folder. A plain name is looked up in the tracking store if one is given, else in the folder
+    A path to a folder means that folder. A plain name is looked up in the tracking store if one is given, else in the folder
     `storage` (runs), else in the store beside it (mlflow.db).
 
     Raises:
-        NoSuchSweep: there is none; TrackingError: the store cannot be read; ValueError: its sweep file cannot.
+        NoSuchSweep: there is none.
+        TrackingError: the store cannot be read.
+        ValueError: the sweep file cannot be read.
     """
     path = Path(name)
     if os.sep in name or SweepFolder(path).effective.is_file():
@@ -129,10 +133,11 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     """The sweep that a folder holds.
 
     Args:
-        tracking_uri: its store, if it is not the one in its file.
+        tracking_uri: the sweep's store, if it is not the one in the sweep's file.
 
     Raises:
-        NoSuchSweep: the folder holds no sweep; ValueError: its file cannot be read.
+        NoSuchSweep: the folder holds no sweep.
+        ValueError: the sweep file cannot be read.
     """
     folder = folder.absolute()
     if not SweepFolder(folder).effective.is_file():
@@ -154,10 +159,10 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
 
 
 def read_terms(file: Path) -> SweepTerms:
-    """The terms in an effective sweep file, where defaults are written out.
+    """The terms in an effective sweep file, in which every default is written out.
 
     Raises:
-        ValueError: it is no sweep file.
+        ValueError: `file` is no effective sweep file.
     """
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -197,7 +202,7 @@ def _read_store(name: str, uri: str, folders: list[str]) -> PastSweep:
 
 
 def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """The trials that the sweep's file still asks for, and for each configuration those that never began."""
+    """The trials that the sweep's file asks for now, those that never began included."""
     by_configuration: dict[str, dict[tuple[str, int], Entry]] = {}
     for entry in entries:
         by_configuration.setdefault(entry.configuration, {})[entry.task, entry.seed] = entry
@@ -214,7 +219,7 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) -> Path:
-    """The adapter where the ledger says it is, or in the sweep's folder, which may have been moved since."""
+    """The adapter at its place in the ledger, or in the sweep's folder, which somebody may have moved."""
     places = [Path(noted)] if noted and "://" not in noted else []
     for place in [*places, SweepFolder(folder).adapters / key / ADAPTER_FOLDER]:
         if place.is_dir():

@@ -1,4 +1,4 @@
-"""Which configuration to take home, and which of its trials: rules for picking, and the sentence that says why.
+"""Rules that pick a configuration to take home, and one of its trials, with a sentence that says why.
 
 The front shows reported scores. Choosing among many configurations by those would make the reported score of the chosen one too
 good to be true. So `best`, `smallest-within` and `under` go by the search score, which training was allowed to see, and so does
@@ -25,12 +25,12 @@ RULES = """\
   best                 the best mean search score
   smallest-within:1    the fewest parameters within 1 point of the best search score (any number of points)
   under:70000          the best search score with at most 70,000 trainable parameters
-  CONFIGURATION        one you name: its id, its label as the front's table shows it, or a part of either that no other has
+  CONFIGURATION        one you name: its id, its label as the front's table shows it, or a part that no other id or label has
 """
 
 
 class NothingMeets(ValueError):
-    """The call is right, but the sweep has nothing of that kind."""
+    """The call is right, but the sweep has no such configuration or trial (yet)."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pic
         chosen = knee(summaries, objectives)
         if chosen is None:
             raise NothingMeets(
-                f"a knee is one of a front of two objectives; this sweep's are {', '.join(objectives)}: --pick best"
+                f"only a front of two objectives has a knee; this sweep's objectives are {', '.join(objectives)}: --pick best"
             )
         return Pick(chosen, f"the knee of the front of {' against '.join(objectives)}, which shows reported scores")
     return _named(rule, summaries)
 
 
 def titles(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, str]:
-    """Configurations' ids by the alias they have earned: `champion`, `smallest-within-1-point`, `knee`, where there is one."""
+    """Ids of configurations by the alias they earn: `champion`, `smallest-within-1-point` and `knee`, if there is one."""
     aliases = {"champion": "best", "smallest-within-1-point": "smallest-within:1", "knee": "knee"}
     found = {}
     for alias, rule in aliases.items():
@@ -160,8 +160,8 @@ def _complete(summaries: Sequence[Summary]) -> list[Summary]:
     if not complete:
         stand = "; ".join(f"{full_label(one)}: {trials(one)}" for one in summaries[:5])
         raise NothingMeets(
-            f"no configuration has finished all of its trials, and only such are ranked ({stand or 'none has begun'}). Finish "
-            "the sweep (--resume), or name a configuration that has finished trials"
+            f"no configuration has finished all trials, and only complete ones are ranked ({stand or 'none has begun'}). "
+            "Finish the sweep (--resume), or name a configuration that has finished trials"
         )
     return complete
 
