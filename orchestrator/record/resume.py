@@ -38,7 +38,7 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
         lines += _differences(old, new, (name,), now)
     for name in DRAWING:
         old, new = getattr(before.search, name), getattr(now.search, name)
-        if before.search.algorithm != "grid" or name == "algorithm":
+        if before.search.row.samples or name == "algorithm":
             lines += _differences(old, new, ("search", name), now)
     return lines
 
