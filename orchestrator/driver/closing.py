@@ -1,0 +1,54 @@
+"""What the terminal shows when a session has ended: failures, files, and how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from craft.words import redact
+from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.driver.tally import trial_name
+from orchestrator.plan.plan import Plan
+from orchestrator.record.folder import SweepFolder
+
+FAILURES_SHOWN = 5
+
+
+def show_outcome(plan: Plan, outcome: SweepOutcome, console: Console, uri: str, files: Sequence[Path]) -> None:
+    """Prints the first failures with their reasons, and where files, runs and the log are."""
+    trials = {trial.key: trial for trial in plan.trials}
+    for key in outcome.failed[:FAILURES_SHOWN]:
+        console.print(f"failed: {trial_name(trials[key])}: {outcome.results[key].error}", style="red", markup=False)
+    if more := len(outcome.failed[FAILURES_SHOWN:]):
+        console.print(f"failed: {more} more", style="red", markup=False)
+    for note in outcome.notes:
+        console.print(note, markup=False)
+    if files:
+        console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
+    console.print(f"runs and adapters: mlflow ui --backend-store-uri {redact(uri)}", markup=False, soft_wrap=True)
+    console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
+
+
+def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, again: str) -> None:
+    """Prints what is still to do, and the command that does it.
+
+    Args:
+        left: how many events the tracking store has not taken.
+        again: the command that goes on with the sweep.
+    """
+    if left:
+        replay = f"python -m orchestrator.tracking replay {shown_path(folder)}"
+        console.print(f"{left} records wait for the tracking store; ship them with: {replay}", markup=False, soft_wrap=True)
+    rest = len(outcome.interrupted) + len(outcome.missing)
+    if rest:
+        have = "trial has" if rest == 1 else "trials have"
+        console.print(f"{rest} {have} no result yet; go on with: {again}", markup=False, soft_wrap=True)
+    elif outcome.open:
+        console.print(f"there was more to propose; go on with: {again}", markup=False, soft_wrap=True)
+
+
+def shown_path(path: Path) -> str:
+    """`path` from the current folder where it lies inside it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
