@@ -1,7 +1,7 @@
 """What a running sweep shows: trials done, running and failed, the best so far, the time that has passed and that is left.
 
-On a terminal one block that redraws itself; in a file or a pipe a plain line now and then. Failures and troubles are told when
-they happen, in either. The numbers are kept in `Tally`, apart from the drawing.
+On a terminal it is one block that redraws itself; in a file or a pipe it is a plain line every 30 s. Either shows failures and
+troubles when they happen. `Tally` keeps the numbers, apart from the drawing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Display:
             self._console.print(self.tally.sentence(), markup=False)
 
     def expect(self, total: int) -> None:
-        """There are so many trials now."""
+        """Sets how many trials there will be."""
         self.tally.total = total
 
     def started(self, spec: TrialSpec) -> None:
@@ -88,7 +88,7 @@ class Display:
         self.say(f"again: {trial_name(spec)}: {why}", style="yellow")
 
     def trouble(self, what: str) -> None:
-        """Says what goes wrong around the trials, once until something else does."""
+        """Says what goes wrong around the trials, and does not repeat it until something else has gone wrong."""
         if what != self._last_trouble:
             self.say(what, style="yellow")
         self._last_trouble = what

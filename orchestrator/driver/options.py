@@ -1,4 +1,4 @@
-"""What a caller asks of a run beyond the sweep file, and what it gets back. No Ray here: the command line stays light."""
+"""What a caller asks of a session beyond the sweep file. No Ray here: the command line stays light."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cluster_address(text: str) -> str:
     """The address of a cluster, as a driver can join it.
 
     Raises:
-        ValueError: it is one of Ray's client, which would run half of the driver in a process of the cluster's.
+        ValueError: it is an address for Ray's client, which would run half of the driver in a process of the cluster.
     """
     if text.startswith("ray://"):
         raise ValueError(

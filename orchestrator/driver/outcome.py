@@ -14,10 +14,10 @@ class SweepOutcome:
     """How a sweep ended. Keys of trials by how they ended; `missing` never ended, `interrupted` will go on from a checkpoint.
 
     Attributes:
-        results: of every trial of the plan that ever ended, by key, those of earlier runs included.
+        results: of every trial of the plan that ever ended, in this session or an earlier one, by key.
         stopped: ended early by the scheduler, with a result.
-        seconds: of this run.
-        trouble: why the run ended before its plan did, where it did.
+        seconds: of this session.
+        trouble: why the session ended before its plan did, if it did.
         signal: the number of the signal that stopped it, where one did.
         spent: what of the budget ended it, where something did.
         open: whether a searcher had more to propose, or more seeds were to be given, when it ended.

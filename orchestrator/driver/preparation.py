@@ -1,7 +1,7 @@
-"""What trials share, prepared once before the first of them starts: model files, data, one decomposition a projection.
+"""Prepares what trials share, once, before the first trial starts: model files, data, one decomposition for each projection.
 
-It also is the last place where a mistake costs nothing: a model that is not there, a data file with a missing column, show here
-and not in every trial. Workers find it all in the caches on disk.
+A missing model or a data file without a column is found here, where it costs nothing, and not in every trial. Workers find the
+prepared files in the caches on disk.
 """
 
 from __future__ import annotations

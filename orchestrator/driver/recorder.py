@@ -1,8 +1,8 @@
 """The one writer of a sweep's record on the driver: every event of a trial passes here, in one thread, in order.
 
 One other thread may come in, to close the record when the driver's own is lost in Ray; `lock` keeps them apart.
-The ledger hears of a result first, and only then do the tracker, the display and the searcher. What a tracker does wrong is
-logged and never stops the sweep; results that the ledger cannot take (a full disk) wait and are tried again until the end.
+The ledger gets a result first; then the tracker, the display and the searcher are told. An error of the tracker is logged and
+never stops the sweep; results that the ledger cannot take (a full disk) wait and are tried again until the end.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Recorder:
         return True
 
     def _catch_up(self) -> None:
-        """Tells the tracker what the driver before wrote into the ledger and died before saying."""
+        """Tells the tracker of results that an earlier driver wrote into the ledger and did not live to pass on."""
         settled = self.standing.settled_results
         if self._tracker is None or not settled:
             return
@@ -229,7 +229,7 @@ class Recorder:
     def _spare(self, configuration: str) -> None:
         """Ends the trials of a stopped configuration that do not run; those that do, the scheduler stops at their next report.
 
-        What they would cost is better spent: without the stopped trial the configuration cannot be complete any more.
+        Without the stopped trial the configuration cannot become complete, so its other trials are not worth their cost.
         """
         running = self.underway.running
         for trial in self.standing.trials_of(configuration):

@@ -77,7 +77,7 @@ class Tally:
             self.best = score, f"{spec.label} on {spec.run.task}, seed {spec.run.seed}"
 
     def sentence(self) -> str:
-        """All of it in one line."""
+        """All counts and times in one line."""
         parts = [f"{self.done}/{self.total} trials done", f"{len(self.running)} running", f"{self.failed} failed"]
         if self.paused:
             parts.insert(2, f"{len(self.paused)} paused")

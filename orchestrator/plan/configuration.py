@@ -1,4 +1,4 @@
-"""A configuration: one point of a sweep's search space, with what it costs."""
+"""A configuration: one point of a sweep's search space, with its cost."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from orchestrator.sweepfile.space import Point
 
 @dataclass(frozen=True)
 class Configuration:
-    """One point of the search space, by its effective content.
+    """One point of the search space, named by its effective content.
 
     Attributes:
         id: 10 hexadecimal digits, a hash of method, parameters and training settings.
         parameters: the method's, defaults filled in.
         training: the training settings that the point itself chose; they win over the file's other ones.
-        counts: what it costs, counted on the meta device, with the widest of its tasks' heads.
-        estimated_memory_bytes: what a training step is estimated to need, on the hungriest of its tasks.
+        counts: its parameters and bytes, counted on the meta device, with the widest of its tasks' heads.
+        estimated_memory_bytes: the estimated memory of a training step, on the task that needs most.
         path: the method block it came from.
         parent: the configuration from whose adapters its trials go on, in population based training.
     """

@@ -3,7 +3,8 @@
 `make_plan(sweep)` turns the search space into configurations and those into trials. A configuration is named by a hash of its
 effective content (defaults filled in), so writing a default out changes nothing and equal configurations are merged. Its
 parameters are counted on the meta device from the model's config.json, which also finds what only the model can tell: a rank
-above a dimension, a projection that is not there. Constraints are judged on these counts; what breaks one is dropped and named.
+above a dimension, a projection that is not there. Constraints are judged on these counts; a configuration that breaks one is
+dropped and named.
 
 `Planner` does this for one point at a time, for searchers that propose points while the sweep runs; the plan of such a sweep
 starts empty and grows.
@@ -25,7 +26,7 @@ from orchestrator.sweepfile.sweep import Sweep
 
 MAX_TRIALS = 100_000
 PROBES = 100
-"""Points drawn at random, beside those that cover the space, to see whether anything meets the constraints."""
+"""How many points are drawn at random, beside those that cover the space, to see whether any meets the constraints."""
 
 
 @dataclass(eq=False)
@@ -135,8 +136,8 @@ class Plan:
 
 
 def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
-    """Every configuration and trial of `sweep`, where its algorithm knows them beforehand (grid, random); otherwise a plan
-    without any, whose space is checked as far as it can be.
+    """The plan of `sweep`: with every configuration and trial if its algorithm knows them beforehand (grid, random), otherwise
+    without any, after its space has been checked on points tried out.
 
     Raises:
         SweepError: configurations that cannot be built, every one named; nothing left to run; too much to run.
@@ -185,7 +186,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
 
 
 def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
-    """A plan for an algorithm that chooses later: every value of the space is built once, and one point must be allowed."""
+    """An empty plan for an algorithm that chooses later. Every value of the space is built once; one point must be allowed."""
     _refuse_too_many(sweep, sweep.search.trials or 0)
     allowed: list[Configuration] = []
     dropped: dict[str, Dropped] = {}

@@ -31,7 +31,7 @@ class Planner:
     """Points -> configurations -> trials, for one sweep.
 
     `counter` and `memory` are `craft.trainer.counting.planned_counts` and `estimated_memory`, which remember what they
-    counted, or what stands in for them.
+    counted, unless others are given.
     """
 
     def __init__(self, sweep: Sweep, counter: Counter | None = None, memory: MemoryEstimate | None = None) -> None:
@@ -46,7 +46,7 @@ class Planner:
         self._counter, self._memory = counter, memory
 
     def configuration(self, point: Point) -> Configuration:
-        """The configuration that `point` means, counted.
+        """The configuration of `point`, with its counts.
 
         Raises:
             SweepError: parameters that do not go together, or that the model cannot have; names the block's place in the file.

@@ -1,10 +1,4 @@
-"""One trial: a configuration on one task with one seed. What Ray schedules, with no Ray in it.
-
-`run_trial` is `craft.trainer.training.train_run` with a trial's manners: it works in a folder of its own, resumes from the
-checkpoint it is given, and turns every end that a second try cannot better into a `TrialResult` with the reason. What a second
-try may better (a lost disk, a poisoned GPU) it lets through, so that whoever scheduled the trial starts it again. A test calls
-it as a cluster does.
-"""
+"""A trial, one configuration on one task with one seed, and its result. Ray schedules trials; nothing here knows Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +17,7 @@ Status = Literal["finished", "failed", "stopped", "interrupted"]
 @dataclass(frozen=True)
 class TrialSpec:
     """A trial to run: `key` names it by content, `configuration` is the id of the configuration it belongs to; `resources` are
-    its share of a machine, which are no part of what it is."""
+    its share of a machine and no part of its identity."""
 
     run: RunSpec
     configuration: str

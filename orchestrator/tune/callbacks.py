@@ -1,9 +1,9 @@
-"""What Tune calls in one attempt of a sweep: the trial itself on its worker, and on the driver whoever hears of it.
+"""What Tune calls in one attempt: the trial itself on its worker, and on the driver the callbacks.
 
     worker   trainable  -->  work(key, trial, report)  -->  tune.report(metrics, checkpoint)
     driver   Recording  <--  results, deaths, ends          Stopper  <--  may the attempt go on?
 
-All decisions lie with the recorder and the run; here is only the translation from Tune's words into theirs.
+This module only translates Tune's events; the recorder and the other parts of the session decide.
 """
 
 from __future__ import annotations

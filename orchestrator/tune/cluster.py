@@ -64,7 +64,7 @@ class Cluster:
 
     @property
     def broken(self) -> str | None:
-        """Why it is of no use any more, if it is not. For any thread.
+        """Why the cluster cannot be used any more; None while it can. Any thread may ask.
 
         This machine's own: one of the processes it cannot live without has died. Another: its head has not answered for a
         while. One that keeps its state may come back; Ray would end the driver after a minute.
@@ -96,13 +96,13 @@ class Cluster:
             self._asked = time.monotonic()
 
     def slots(self, resources: Resources) -> int:
-        """How many trials it holds at once."""
+        """How many trials the cluster holds at once."""
         return resources.slots(self.resources)
 
     def check(self, resources: Resources) -> None:
         """
         Raises:
-            ValueError: it holds not one trial.
+            ValueError: the cluster cannot hold a single trial.
         """
         if self.slots(resources) == 0:
             has = ", ".join(
@@ -116,10 +116,10 @@ class Cluster:
 
 @contextmanager
 def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
-    """The cluster at `address`, or one of this machine alone with so many of its cores.
+    """The cluster at `address`, or a new one of this machine alone with `cpus` of its cores.
 
     Raises:
-        ValueError: the cluster does not answer, or its address is none for a driver.
+        ValueError: the cluster does not answer, or a driver cannot join such an address.
     """
     os.environ.update(DRIVER_ENVIRONMENT)
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}

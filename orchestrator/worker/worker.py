@@ -1,10 +1,10 @@
-"""A trial inside a warm worker process: set on its newest checkpoint, watched while it runs, reported when it evaluates.
+"""Runs a trial inside a warm worker process: from its newest checkpoint, under two guards, with a report of each evaluation.
 
-A worker keeps its process (and torch, transformers, the CUDA context) from trial to trial; `craft.trainer.process` sees to it
-that a run leaves the process as it found it. Two guards surround the trial here: a limit on memory, so that a greedy one runs
-out alone, and a timer that ends the process if no step is done for too long, even when it hangs inside a library. What the
-process writes to stderr goes to a file in the trial's scratch folder, whose end is the reason shown when it dies. No Ray here:
-reports go through a function.
+A worker keeps its process (and torch, transformers, the CUDA context) from trial to trial; `craft.trainer.process` makes sure
+that a run leaves the process as it found it. Two guards surround the trial: a limit on memory, so that a greedy trial runs out
+alone, and a timer that ends the process if no step is done for too long, even when it hangs inside a library. What the process
+writes to stderr goes to a file in the trial's scratch folder, whose end is the reason shown when it dies. No Ray here: reports
+go through a function.
 """
 
 from __future__ import annotations
