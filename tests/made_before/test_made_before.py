@@ -196,7 +196,7 @@ def test_a_sweep_that_was_cut_off_comes_to_the_same_end(place: Place, monkeypatc
     log = place.root / f"{name}.log"
     log.touch()
     monkeypatch.setattr(session, "_prepare", lambda *_: {})
-    monkeypatch.setattr(session, "_page", lambda *_: [])
+    monkeypatch.setattr(session, "_page", lambda *_: None)
     monkeypatch.setattr(session, "run_sweep", functools.partial(session.run_sweep, train=stand_in(str(log))))
     arguments = [str(MADE / f"{name}.yaml"), "--tracking-uri", place.uri, "--storage", str(place.root / "runs")]
     given = command.parser().parse_args([*arguments, "--cpus", "1", "--quiet", "--resume"])
