@@ -79,5 +79,13 @@ class RunResult:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+class Unavailable(ValueError):
+    """A run needs something that is not here now: a model's files, data, a device, a package. Elsewhere or later it may be."""
+
+
 class RunFailed(RuntimeError):
     """The run would fail again if it were repeated (NaN loss, a rank above a dimension); the message is the reason."""
+
+
+class RunPrevented(RunFailed):
+    """The run itself is in order, but something that it needs is `Unavailable`: another machine or a later try may do."""

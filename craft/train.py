@@ -62,7 +62,7 @@ def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
     from craft.results import RunFailed
     from craft.trainer.checkpoint import newest_valid
     from craft.trainer.counting import planned_counts
-    from craft.trainer.process import OutOfMemory
+    from craft.trainer.memory import OutOfMemory
     from craft.trainer.training import train_run
 
     try:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from craft.results import Unavailable
 from craft.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def refuse_elsewhere(method: Method) -> None:
     """Checks that this machine can run `method`, before anything is loaded.
 
     Raises:
-        ValueError: there is no CUDA device, or a package is missing; the message says what to do.
+        Unavailable: there is no CUDA device, or a package is missing; the message says what to do.
     """
     from importlib.util import find_spec
 
@@ -76,12 +77,12 @@ def refuse_elsewhere(method: Method) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            raise ValueError(
+            raise Unavailable(
                 f"method {method.name} runs on a CUDA GPU only, and this machine has none that torch can use. "
                 "Run it on one that has, or take another method (lora has the same parameters, over a base of full precision)"
             )
     if absent:
-        raise ValueError(
+        raise Unavailable(
             f"method {method.name} needs {', '.join(absent)}, not installed here: pip install {' '.join(absent)} "
             "(or this project's extra [gpu])"
         )

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from craft.models.heads import head_names, keep_head_in_float32
 from craft.models.quiet import quiet_libraries
+from craft.results import Unavailable
 from craft.tasks.task import Kind
 
 if TYPE_CHECKING:
@@ -38,8 +40,12 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class ModelUnavailable(ValueError):
+class ModelUnavailable(Unavailable):
     """A model or a part of it is not available here; the message says what is missing and what to do."""
+
+
+class ModelUnsuited(ValueError):
+    """The model is here, and cannot do what the run asks of it."""
 
 
 @functools.cache
@@ -88,10 +94,12 @@ def _explained(name: str, part: str) -> Iterator[None]:
         yield
     except ModelUnavailable:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         text = " ".join(str(error).split())
+        if "cannot allocate memory" in text.lower():
+            raise MemoryError(text) from error
         if "Unrecognized configuration class" in text:
-            raise ModelUnavailable(f"model {name}: transformers has no {part} for this kind of model") from error
+            raise ModelUnsuited(f"model {name}: transformers has no {part} for this kind of model") from error
         if "safetensors" in text and Path(name).expanduser().is_dir():
             raise ModelUnavailable(
                 f"model folder {name} has no safetensors weights (pickled weights are never read); "
@@ -133,7 +141,7 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token_id is None:
-        raise ModelUnavailable(f"model {name}: its tokenizer has no padding, end-of-sequence or unknown token to pad with")
+        raise ModelUnsuited(f"model {name}: its tokenizer has no padding, end-of-sequence or unknown token to pad with")
     tokenizer.padding_side = "right"
     return tokenizer
 

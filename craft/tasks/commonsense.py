@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from craft.settings import DataSettings
 from craft.tasks.extraction import PATTERNS, RESPONSE, family_of
-from craft.tasks.files import DataError, Rows, read_rows
+from craft.tasks.files import DataError, DataUnavailable, Rows, read_rows
 from craft.tasks.rows import fingerprint
 from craft.tasks.task import RawData, Task
 
@@ -71,7 +71,7 @@ def load(task: Task, data: DataSettings) -> RawData:
     if absent:
         there = [name for name, test in TESTS.items() if (folder / "dataset" / test.folder / "test.json").is_file()]
         advice = f"set data.generation.tests to [{', '.join(there)}]" if there else "complete the folder"
-        raise DataError(
+        raise DataUnavailable(
             f"{task.name}: no test set for {', '.join(absent)} in {folder / 'dataset'} (expected "
             f"{', '.join(f'{TESTS[name].folder}/test.json' for name in absent)}). A mean over fewer tests is another number, "
             f"so they are not left out silently: {advice} to score only the tests that are there"
@@ -149,7 +149,7 @@ def _from_hub(folder: Path) -> Rows:
         loaded = load_dataset(HUB, split="train")
     # Whichever network, cache or library error occurs, the user has the same two ways out.
     except Exception as error:
-        raise DataError(
+        raise DataUnavailable(
             f"commonsense: no training mixture in {folder} ({' or '.join(MIXTURES)}), and the hub's {HUB} cannot be read "
             f"({type(error).__name__}). Put one of these files there, or run once with the hub in reach"
         ) from error

@@ -13,11 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from craft.results import Unavailable
+
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 
 
 class DataError(ValueError):
     """Data that cannot be used: the message names the file, the row, and what is expected there."""
+
+
+class DataUnavailable(DataError, Unavailable):
+    """Data that cannot be had here now: a file that is not there or cannot be read, a hub that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +52,21 @@ class Rows:
 
 
 def read_rows(path: str | Path) -> Rows:
-    """The rows of a file, by its suffix. Raises DataError for a missing, unreadable, malformed or empty file."""
+    """The rows of a file, by its suffix. Raises DataError for a malformed or empty file, DataUnavailable for a missing one."""
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path}: files of examples end in {', '.join(SUFFIXES)}")
     if not path.is_file():
         there = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else None
         beside = f"its folder holds: {', '.join(there[:12]) or 'nothing'}" if there is not None else "nor is its folder there"
-        raise DataError(f"no file {path}; {beside}")
+        raise DataUnavailable(f"no file {path}; {beside}")
     read = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_json, ".parquet": _read_parquet}
     try:
         rows = read[path.suffix.lower()](path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: byte {error.start} cannot be read ({error.reason})") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise DataUnavailable(f"{path} cannot be read: {error.strerror or error}") from error
     if not len(rows):
         raise DataError(f"{path} holds no rows; at least one is needed")
     return rows
@@ -131,7 +137,7 @@ def _read_parquet(path: Path) -> Rows:
     try:
         table = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowException as error:
-        raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
+        raise DataUnavailable(f"{path} is not a parquet file that can be read: {error}") from error
     return Rows(str(path), {name: table.column(name).to_pylist() for name in table.column_names})
 
 

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from craft.settings import DataSettings
-from craft.tasks.files import DataError, Rows, read_rows
+from craft.tasks.files import DataUnavailable, Rows, read_rows
 from craft.tasks.rows import fingerprint, to_dataset
 from craft.tasks.task import RawData, Task
 
@@ -25,7 +25,8 @@ def load(task: Task, data: DataSettings) -> RawData:
     """Train and validation splits of one GLUE task.
 
     Raises:
-        DataError: a file, column or label is missing or wrong, or neither `data.root` nor the hub has the task.
+        DataError: a column or label is missing or wrong.
+        DataUnavailable: a file is missing, or neither `data.root` nor the hub has the task.
     """
     name = task.name.removeprefix("glue/")
     suffixes = ("_matched", "_mismatched") if name == "mnli" else ("",)
@@ -33,7 +34,7 @@ def load(task: Task, data: DataSettings) -> RawData:
     if data.root is not None:
         folder = Path(data.root).expanduser() / "glue" / name
         if not folder.is_dir():
-            raise DataError(_no_folder(task, folder, splits))
+            raise DataUnavailable(_no_folder(task, folder, splits))
         paths = tuple(folder / f"{split}.parquet" for split in splits)
         tables = [read_rows(path) for path in paths]
     else:
@@ -61,7 +62,7 @@ def _from_hub(name: str, splits: list[str]) -> list[Rows]:
     except Exception as error:
         offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
         why = "HF_HUB_OFFLINE is set and it is not in the local cache" if offline else f"{type(error).__name__}: {error}"
-        raise DataError(
+        raise DataUnavailable(
             f"glue/{name} could not be read from the hub's {HUB} ({why}). Give a folder that holds glue/{name}/"
             f"{splits[0]}.parquet and {', '.join(f'{split}.parquet' for split in splits[1:])} as data.root "
             f"(--set data.root=FOLDER), or run once with the hub in reach so that it is cached"

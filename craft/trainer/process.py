@@ -1,4 +1,4 @@
-"""A run in a process that it shares with others: the same process state at every start, and one error for lack of memory.
+"""A run in a process that it shares with others: the same process state at every start.
 
 The workers of a sweep train one run after another in one process. Nothing that decides a run's numbers may be left over from
 the run before: the default dtype, deterministic algorithms, environment variables set by libraries, random states.
@@ -13,29 +13,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-
-
-class OutOfMemory(MemoryError):
-    """The host or the GPU has no memory left for this run: `craft.trainer.training.smaller_micro_batch` may make it fit."""
-
-
-@contextmanager
-def memory_errors_named(what: str) -> Iterator[None]:
-    """Turns the several ways to run out of memory into `OutOfMemory`."""
-    try:
-        yield
-    except OutOfMemory:
-        raise
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        text = " ".join(str(error).split())
-        words = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
-        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError) and not _mentions(text, words):
-            raise
-        raise OutOfMemory(f"out of memory with {what}: {text[:200]}") from error
-
-
-def _mentions(text: str, words: tuple[str, ...]) -> bool:
-    return any(word in text.lower() for word in words)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save
 from craft.trainer.checkpoint import CheckpointCorrupt, verify, write_folder
 from craft.trainer.counting import count, optimizer_bytes
 from craft.trainer.hf_trainer import RunTrainer
+from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
 from craft.trainer.team import Team
 
@@ -103,7 +105,8 @@ class Run:
     def _evaluate(self, trainer: RunTrainer) -> None:
         step = trainer.state.global_step
         try:
-            metrics = self.scorer.search(self.model)
+            with self._scoring():
+                metrics = self.scorer.search(self.model)
         except ValueError as error:
             raise RunFailed(f"training diverged by step {step}: {error}") from error
         if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
@@ -115,6 +118,14 @@ class Run:
             shutil.rmtree(old, ignore_errors=True)
         points, trainer.points = trainer.points, []
         self._report(metrics, points)
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        """Around the scoring of a split: names its memory errors, and leaves no memory of its large batches taken."""
+        with memory_errors_named(f"evaluation batches of {self.spec.training.eval_batch_size} texts", scoring=True):
+            yield
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # trials that share this GPU can have it; the next step needs less
 
     def _report(self, metrics: dict[str, float], points: list[dict[str, float]]) -> None:
         state = self.trainer.state
@@ -175,7 +186,8 @@ class Run:
         if best.step != steps:
             restore_trainable(self.model, best.weights)
         try:
-            reported = self.scorer.reported(self.model, self.directory, self._keep)
+            with self._scoring():
+                reported = self.scorer.reported(self.model, self.directory, self._keep)
         except ValueError as error:
             raise RunFailed(f"training diverged: {error}") from error
         metrics = best.metrics | reported.metrics

@@ -29,20 +29,20 @@ from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.heads import TASK_TYPES
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
-from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
+from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer
 from craft.scoring.encoding import Collator
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
-from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import start_from
 from craft.trainer.hf_trainer import RunTrainer, total_steps
+from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
-from craft.trainer.process import memory_errors_named, own_process_state
+from craft.trainer.process import own_process_state
 from craft.trainer.run import Listener, Run, read_checkpoint
 from craft.trainer.sharding import shard_base
 from craft.trainer.team import Team
@@ -79,6 +79,7 @@ def train_run(
     Raises:
         RunFailed: the run cannot succeed: the loss is not finite, the model lacks a projection, the data are wrong, or the
             checkpoint is another run's. The message is the reason.
+        RunPrevented: the model, the data or what the method needs is not here; elsewhere or later the run may succeed.
         OutOfMemory: host or GPU memory ran out.
         CheckpointCorrupt: `resume_from` is not what was written.
         MemberLost: another process of the team is gone.
@@ -93,7 +94,7 @@ def join_run(spec: RunSpec, directory: Path, team: Team, *, resume_from: Path | 
     that it writes into `directory`.
 
     Raises:
-        RunFailed, OutOfMemory, CheckpointCorrupt, MemberLost: as in `train_run`.
+        RunFailed, RunPrevented, OutOfMemory, CheckpointCorrupt, MemberLost: as in `train_run`.
     """
     with _guarded(spec):
         run = _trained(spec, directory, Listener(), resume_from, team)
@@ -122,6 +123,8 @@ def _trained(
         run = _prepare(spec, directory, meter, listener, team)
         if spec.warm_start is not None and resumed is None:
             start_from(run.model, spec.warm_start, spec)
+    except Unavailable as error:
+        raise RunPrevented(str(error)) from error
     except ValueError as error:
         raise RunFailed(str(error)) from error
     run.seconds_before = -began
@@ -134,14 +137,6 @@ def _trained(
     if resumed is None or resumed["step"] < run.trainer.args.max_steps:
         run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
     return run
-
-
-def smaller_micro_batch(training: TrainingSettings) -> TrainingSettings | None:
-    """The same effective batch from micro-batches of half the size; None where a micro-batch is odd and cannot be halved."""
-    if training.batch_size % 2:
-        return None
-    halved = {"batch_size": training.batch_size // 2, "gradient_accumulation": training.gradient_accumulation * 2}
-    return training.model_copy(update=halved | {"eval_batch_size": max(1, training.eval_batch_size // 2)})
 
 
 def _prepare(

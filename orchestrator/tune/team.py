@@ -22,9 +22,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec
+from craft.trainer.memory import out_of_memory
 from orchestrator.tools.scratch import scratch_folder
 from orchestrator.worker import crash
-from orchestrator.worker.errors import out_of_memory
 from orchestrator.worker.guards import free_memory, memory_limit
 from orchestrator.worker.settings import WorkerSettings
 

@@ -1,30 +1,35 @@
-"""Which errors of a trial are worth another attempt, and what to tell of them."""
+"""Which errors of a trial are worth another attempt, and what to tell of them.
+
+What is not the trial's fault is never its end: a machine without the model, the data, a device, a library or room on its disk
+is answered by another attempt, and by `--resume` when the attempts are used up.
+"""
 
 from __future__ import annotations
 
-import errno
 import traceback
 from pathlib import Path
 
-from craft.results import RunFailed
+from craft.results import RunFailed, RunPrevented, Unavailable
+from craft.trainer.checkpoint import CheckpointCorrupt
 
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether host or GPU memory ran out, by torch's, Python's or the system's word for it."""
-    text = str(error).lower()
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError) and any(word in text for word in _MEMORY_WORDS))
-    )
+OF_THE_MACHINE = (OSError, ImportError, RunPrevented, Unavailable, CheckpointCorrupt)
+_GPU_WORDS = (
+    "CUDA error",
+    "CUDA driver",
+    "NVIDIA driver",
+    "No CUDA GPUs",
+    "NCCL error",
+    "cuDNN error",
+    "CUDNN_STATUS",
+    "cusolver error",
+)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another try, perhaps on another machine, may succeed: input/output errors and a GPU in a bad state."""
-    if isinstance(error, OSError):
-        return not isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in ("CUDA error", "NCCL error", "cuDNN error"))
+    """Whether another try, perhaps on another machine, may succeed: what a run needs is missing, or a GPU is in a bad state."""
+    if isinstance(error, OF_THE_MACHINE):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _GPU_WORDS)
 
 
 def reason(error: BaseException) -> str:
@@ -35,6 +40,3 @@ def reason(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {message}{where}"
-
-
-_MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")

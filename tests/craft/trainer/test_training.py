@@ -21,8 +21,8 @@ from craft.tasks import TASKS
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify, write_folder
 from craft.trainer.hf_trainer import evaluation_steps, total_steps
-from craft.trainer.process import OutOfMemory
-from craft.trainer.training import smaller_micro_batch, train_run
+from craft.trainer.memory import OutOfMemory, smaller_batches
+from craft.trainer.training import train_run
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -125,7 +125,7 @@ def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: M
 def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, tmp_path: Path, task: str) -> None:
     # 44 examples: the last step of an epoch is a smaller one and its micro-batches are uneven (8 + 4 against 12).
     whole = tiny_spec(task=task, training={"batch_size": 16, "train_examples": 44, "select": "last"})
-    smaller = smaller_micro_batch(whole.training)
+    smaller = smaller_batches(whole.training)
     assert smaller is not None
     assert (smaller.batch_size, smaller.gradient_accumulation) == (8, 2)
     one = train_run(whole, tmp_path / "one")
@@ -149,8 +149,41 @@ def test_gradient_checkpointing_changes_no_gradient(tiny_spec: MakeSpec, tmp_pat
     assert all(torch.allclose(left[name], right[name], atol=1e-6) for name in left)
 
 
-def test_an_odd_micro_batch_is_not_halved() -> None:
-    assert smaller_micro_batch(TrainingSettings(batch_size=3)) is None
+@pytest.mark.parametrize(
+    ("sizes", "steps"),
+    [
+        ((8, 1), [(4, 2), (2, 4), (1, 8)]),
+        ((6, 1), [(3, 2), (1, 6)]),
+        ((3, 4), [(1, 12)]),
+        ((5, 1), [(1, 5)]),
+        ((9, 2), [(3, 6), (1, 18)]),
+    ],
+)
+def test_micro_batches_shrink_to_one_example_and_keep_the_effective_batch(
+    sizes: tuple[int, int], steps: list[tuple[int, int]]
+) -> None:
+    training = TrainingSettings(batch_size=sizes[0], gradient_accumulation=sizes[1], eval_batch_size=5)
+    seen = []
+    while (smaller := smaller_batches(training)) is not None:
+        training = smaller
+        seen.append((training.batch_size, training.gradient_accumulation))
+    assert seen == steps
+    assert training.eval_batch_size == max(1, 5 // 2 ** len(steps))
+
+
+def test_the_smallest_cut_of_an_odd_micro_batch_gives_the_same_losses(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    training = {"batch_size": 15, "train_examples": 32, "max_steps": 3, "select": "last"}
+    runs = []
+    spec: RunSpec | None = tiny_spec(training=training)
+    while spec is not None:
+        reports: list[Progress] = []
+        train_run(spec, tmp_path / str(spec.training.batch_size), report=reports.append)
+        runs.append([point["train_loss"] for one in reports for point in one.points] + [reports[-1].metrics["search_loss"]])
+        smaller = smaller_batches(spec.training)
+        spec = spec.model_copy(update={"training": smaller}) if smaller else None
+    assert len(runs) == 3  # 15, 5, 1
+    for run in runs[1:]:
+        assert run == pytest.approx(runs[0], abs=2e-5)
 
 
 def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_spec: MakeSpec, tmp_path: Path) -> None:
@@ -166,7 +199,7 @@ def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_s
     checkpoint = newest_valid(tmp_path / "broken")
     assert checkpoint is not None
     assert checkpoint.name == "checkpoint-4"
-    smaller = spec.model_copy(update={"training": smaller_micro_batch(spec.training)})
+    smaller = spec.model_copy(update={"training": smaller_batches(spec.training)})
     resumed = train_run(smaller, tmp_path / "resumed", resume_from=checkpoint)
     left = load_file(whole.adapter / "adapter_model.safetensors")
     right = load_file(resumed.adapter / "adapter_model.safetensors")

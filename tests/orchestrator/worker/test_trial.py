@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from craft.results import Counts, Progress, RunFailed, RunResult
+from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
-from craft.trainer.checkpoint import write_folder
+from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
+from craft.trainer.memory import OutOfMemory, out_of_memory
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.worker.errors import is_transient, out_of_memory
+from orchestrator.sweepfile.resources import Resources
+from orchestrator.worker.errors import is_transient
+from orchestrator.worker.gpu_memory import CONTEXT_BYTES, choose_segments, fenced
 from orchestrator.worker.run_trial import run_trial
 
 
@@ -55,7 +60,16 @@ def test_an_unexpected_error_names_its_kind_and_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(errno.ENOSPC, "No space left on device"), ConnectionResetError("hub"), RuntimeError("CUDA error: unspecified")],
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        ConnectionResetError("hub"),
+        FileNotFoundError("shard 3"),
+        ImportError("libcusparse.so.12: cannot open shared object file"),
+        RunPrevented("model 'nobody/nothing': the hub did not give it"),
+        CheckpointCorrupt("changed since it was found"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("The NVIDIA driver on your system is too old (found version 11040)"),
+    ],
 )
 def test_faults_of_the_machine_are_left_to_another_try(tmp_path: Path, error: Exception) -> None:
     assert is_transient(error)
@@ -77,6 +91,7 @@ def test_what_report_raises_passes_through_even_if_it_looks_like_a_users_mistake
 
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate"), OSError(errno.ENOMEM, "x"),
+              RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
               RuntimeError("DefaultCPUAllocator: can't allocate memory")],
 )  # fmt: skip
 def test_memory_that_ran_out_is_recognized(error: Exception) -> None:
@@ -96,26 +111,102 @@ def test_memory_that_ran_out_is_answered_by_smaller_micro_batches_from_the_last_
     result, _ = run_trial(spec(batch_size=8, gradient_accumulation=2), tmp_path, lambda p: None, train=train)
     assert seen == [(8, 2, None), (4, 4, tmp_path / "checkpoint-5")]
     assert result.key == spec(batch_size=8, gradient_accumulation=2).key
-    assert result.notes == ["micro-batches of 4 x 4 after memory ran out", "a note"]
+    assert result.notes == ["micro-batches of 4 x 4 and evaluation batches of 32 after memory ran out", "a note"]
 
 
-def test_memory_that_runs_out_twice_fails_the_trial(tmp_path: Path) -> None:
+def test_memory_that_runs_out_again_and_again_is_answered_down_to_single_examples(tmp_path: Path) -> None:
+    tries = []
+
+    def train(run: RunSpec, directory: Path, **_) -> RunResult:
+        tries.append((run.training.batch_size, run.training.gradient_accumulation, run.training.eval_batch_size))
+        if run.training.batch_size > 1:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 20 GiB")
+        return finished(directory)
+
+    result, _ = run_trial(spec(batch_size=6, gradient_accumulation=3, eval_batch_size=8), tmp_path, lambda p: None, train=train)
+    assert tries == [(6, 3, 8), (3, 6, 4), (1, 18, 2)]
+    assert result.notes[0] == "micro-batches of 1 x 18 and evaluation batches of 2 after memory ran out"
+
+
+def test_an_evaluation_that_runs_out_of_memory_leaves_the_micro_batches_alone(tmp_path: Path) -> None:
+    tries = []
+
+    def train(run: RunSpec, directory: Path, **_) -> RunResult:
+        tries.append((run.training.batch_size, run.training.eval_batch_size))
+        if run.training.eval_batch_size > 16:
+            error = OutOfMemory("out of memory with evaluation batches")
+            error.scoring = True
+            raise error
+        return finished(directory)
+
+    result, _ = run_trial(spec(batch_size=8, eval_batch_size=64), tmp_path, lambda p: None, train=train)
+    assert tries == [(8, 64), (8, 32), (8, 16)]
+    assert result.notes == ["evaluation batches of 16 after memory ran out", "a note"]
+
+
+class Gpu:
+    """A GPU of 24 GiB by torch's word, of which a trial has taken 5.5."""
+
+    def __init__(self) -> None:
+        self.emptied = 0
+        self.shares: list[float] = []
+
+    def usable(self) -> bool:
+        return True
+
+    def total(self) -> int:
+        return 24 * 2**30
+
+    def peak(self) -> int:
+        return 11 * 2**29
+
+    def limit(self, share: float) -> None:
+        self.shares.append(share)
+
+    def empty(self) -> None:
+        self.emptied += 1
+
+
+def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change(tmp_path: Path) -> None:
+    gpu, small = Gpu(), spec(batch_size=4, eval_batch_size=2)
+    share = replace(small, resources=Resources(gpu=0.25))
+    result, _ = run_trial(share, tmp_path, lambda p: None, train=raising(RuntimeError("CUDA out of memory.")), gpu=gpu)
+    assert (result.status, result.retryable, result.settled) == ("failed", True, False)
+    assert gpu.emptied == 2
+    for told in ("micro-batches of 4 x 1, 2 x 2, 1 x 4", "0.25 of a GPU of 24.0 GiB", "5.5 GiB", "resources.gpu", "--resume"):
+        assert told in (result.error or "")
+
+
+def test_workers_share_no_less_than_an_example_each(tmp_path: Path) -> None:
     tries = []
 
     def train(run: RunSpec, directory: Path, **_) -> RunResult:
         tries.append(run.training.batch_size)
-        raise RuntimeError("CUDA out of memory. Tried to allocate 20 GiB")
+        raise MemoryError("no more")
 
-    result, _ = run_trial(spec(batch_size=8), tmp_path, lambda p: None, train=train)
+    run_trial(replace(spec(batch_size=8), resources=Resources(workers=4)), tmp_path, lambda p: None, train=train)
     assert tries == [8, 4]
-    assert (result.status, result.retryable) == ("failed", False)
-    assert "out of memory" in (result.error or "")
-    assert "micro-batches of 4 x 2" in (result.error or "")
 
 
-def test_a_batch_that_cannot_be_halved_fails_at_once(tmp_path: Path) -> None:
-    result, _ = run_trial(spec(batch_size=1), tmp_path, lambda p: None, train=raising(MemoryError("no more")))
-    assert (result.status, result.error) == ("failed", "out of memory: no more")
+def test_a_fence_leaves_room_for_the_context_and_is_taken_down_again() -> None:
+    gpu = Gpu()
+    with fenced(0.25, gpu):
+        assert gpu.shares == [0.25 - CONTEXT_BYTES / gpu.total()]
+    assert (gpu.shares[-1], gpu.emptied) == (1.0, 1)
+    for share in (0, 1):
+        with fenced(share, gpu):
+            assert len(gpu.shares) == 2
+    with pytest.raises(Unavailable, match=r"0\.02 of this GPU is 491\.5 MiB.*a larger share"), fenced(0.02, gpu):
+        pass
+
+
+@pytest.mark.parametrize(
+    "theirs", [{}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "backend:native"}]
+)
+def test_the_allocators_segments_are_chosen_unless_the_user_has_chosen(theirs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(theirs))
+    choose_segments()
+    assert os.environ == (theirs or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
 
 
 def raising(error: Exception):

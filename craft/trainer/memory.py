@@ -1,0 +1,78 @@
+"""Memory that runs out: one error for all the ways in which it does, and the smaller batches with which a run may fit.
+
+    step        micro-batch b, b x accumulation = E  ->  the largest divisor of E that is at most b / 2, and so on down to 1
+    evaluation  batch of n  ->  n / 2, and so on down to 1
+
+The effective batch E stays exactly what it was, for odd micro-batches too (12 -> 6 -> 3 -> 1). A loss is summed over the whole
+of E and divided once (`craft.trainer.hf_trainer`), so the cut changes a run by rounding only. No torch here.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from craft.settings import TrainingSettings
+
+_WORDS = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "status_alloc_failed",  # cuBLAS and cuDNN
+)
+
+
+class OutOfMemory(MemoryError):
+    """The host or the GPU has no memory left for this run; `smaller_batches` may make it fit.
+
+    Attributes:
+        scoring: memory ran out in an evaluation, so smaller batches there are enough.
+    """
+
+    scoring = False
+
+
+@contextmanager
+def memory_errors_named(what: str, *, scoring: bool = False) -> Iterator[None]:
+    """Turns the several ways to run out of memory into `OutOfMemory`."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        named = OutOfMemory(f"out of memory with {what}: {' '.join(str(error).split())[:200]}")
+        named.scoring = scoring
+        raise named from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether host or GPU memory ran out, by torch's, Python's or the system's word for it."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS))
+    )
+
+
+def smaller_batches(training: TrainingSettings, *, scoring: bool = False, workers: int = 1) -> TrainingSettings | None:
+    """The same training in less memory; None where nothing is left to make smaller.
+
+    Args:
+        scoring: memory ran out in an evaluation: only its batches become smaller.
+        workers: processes that share each micro-batch. One example for each of them is the least.
+    """
+    evaluated = max(1, training.eval_batch_size // 2)
+    if scoring:
+        return training.model_copy(update={"eval_batch_size": evaluated}) if training.eval_batch_size > 1 else None
+    if training.batch_size <= workers:
+        return None
+    whole = training.batch_size * training.gradient_accumulation
+    size = next(size for size in range(training.batch_size // 2, 0, -1) if whole % size == 0)
+    sizes = {"batch_size": size, "gradient_accumulation": whole // size, "eval_batch_size": evaluated}
+    return training.model_copy(update=sizes)
