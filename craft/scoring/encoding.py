@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from craft.scoring.positions import places_in_loss
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind, Task
 
@@ -86,6 +87,24 @@ class Collator:
             batch[name] = torch.from_numpy(padded)
         batch["attention_mask"] = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
         return batch
+
+
+@dataclass(frozen=True)
+class TrainingCollator:
+    """A `Collator`'s batch with what a training step would else have to ask its device for.
+
+    `tokens` is the number of tokens that are no padding. With `chooses`, `places` (b, k) are the positions that the loss sees
+    (`craft.scoring.positions`).
+    """
+
+    collator: Collator
+    chooses: bool
+
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
+        batch: dict[str, Any] = dict(self.collator(examples))
+        if self.chooses:
+            batch["places"] = places_in_loss(batch["labels"])
+        return batch | {"tokens": int(batch["attention_mask"].sum())}
 
 
 def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.scoring.encoding import Collator, Example, remembered
+from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
 
@@ -104,29 +105,27 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         logits: (b, tokens, vocabulary).
         labels: (b, tokens); -100 where a token is not in the loss.
     """
-    vocabulary = logits.shape[-1]
-    return nn.functional.cross_entropy(
-        logits[:, :-1].reshape(-1, vocabulary).float(),
-        labels[:, 1:].reshape(-1),
-        ignore_index=IGNORED,
-        reduction="sum",
-    )
+    return next_token_loss(logits[:, :-1], labels[:, 1:])
 
 
 def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick) -> float:
     """The training loss over a whole split, by token; the model is left in the mode that it was in."""
     order = np.argsort(texts.lengths, kind="stable")[::-1]
     device = next(model.parameters()).device
+    chooses = chooses_on(model, device)
     training, total, tokens = model.training, 0.0, 0
     model.eval()
     try:
         with torch.no_grad():
             for begin in range(0, len(order), batch_size):
                 batch = collator([texts[int(index)] for index in order[begin : begin + batch_size]])
-                labels = batch.pop("labels").to(device)
-                logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
-                total += float(token_loss(logits, labels))
+                labels = batch.pop("labels")
                 tokens += int((labels != IGNORED).sum())
+                inputs = {name: tensor.to(device) for name, tensor in batch.items()}
+                if chooses:
+                    total += float(loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device)))
+                else:
+                    total += float(token_loss(model(**inputs).logits, labels.to(device)))
                 tick("loss", min(begin + batch_size, len(order)), len(order))
     finally:
         model.train(training)

@@ -4,7 +4,9 @@
 
 - the loss is summed over the examples (or the tokens that a language model learns) of a whole optimizer step and divided by
   their number, so that a step does not depend on how it is cut into micro-batches;
-- a loss that is not finite ends the run at its step (Trainer would log a made-up average and go on);
+- a loss that is not finite ends the run, and the message names its step (Trainer would log a made-up average and go on). On a
+  CPU the run ends in that step. On a GPU reading a loss makes the host wait, so losses are read when Trainer logs (about a
+  hundred times a run), before every evaluation and before every checkpoint: no score and no file comes from broken weights;
 - checkpoints hold the parameters that train, by name, whatever the method; Trainer's own files hold the rest.
 """
 
@@ -25,8 +27,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from craft.models.heads import head_names, is_head
 from craft.results import RunFailed
-from craft.scoring.encoding import Collator
+from craft.scoring.encoding import Collator, TrainingCollator
 from craft.scoring.evaluation import LOSSES
+from craft.scoring.positions import chooses_on, loss_at
 from craft.settings import TrainingSettings
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
@@ -35,6 +38,7 @@ from craft.trainer.meter import Meter
 from craft.trainer.team import Team
 
 _POINTS = 100
+_MOST_UNREAD = 1000
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
@@ -58,7 +62,8 @@ def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
 class RunTrainer(Trainer):
     """Trainer for one run. `points` collects `train_loss` and `learning_rate` between two evaluations.
 
-    `split` is a dataset of tokens with a length, and with the `lengths` of its examples.
+    `split` is a dataset of tokens with a length, and with the `lengths` of its examples. `reads_freely` says whether the host
+    may read a loss without waiting for the device; where it may not, a step reads nothing.
     """
 
     def __init__(
@@ -81,17 +86,19 @@ class RunTrainer(Trainer):
         self.team = team
         self.points: list[dict[str, float]] = []
         self._tokens = 0
+        self._unread: list[tuple[int, torch.Tensor]] = []
         self._lengths = split.lengths
         self._micro_batches = 0
         super().__init__(
             model=model,
             args=_arguments(training, len(split), seed, directory),
-            data_collator=collator,
             train_dataset=split,
             compute_loss_func=_Loss(kind),
             callbacks=[_EvaluateAt(evaluation_steps(training, len(split)), self, on_step)],
         )
         self.remove_callback(PrinterCallback)
+        self.reads_freely = self.args.device.type != "cuda"
+        self.data_collator = TrainingCollator(collator, kind == "generation" and chooses_on(model, self.args.device))
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """AdamW or the method's own optimizer. The adapter's group comes first: Trainer logs the first learning rate."""
@@ -113,15 +120,32 @@ class RunTrainer(Trainer):
         return self.optimizer
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        self._tokens += int(inputs["attention_mask"].sum())
+        self._tokens += inputs.pop("tokens")
         step = super().training_step if self.team is None else self._step_of_team
         loss = step(model, inputs, num_items_in_batch)
-        if not math.isfinite(loss.item()):
-            raise RunFailed(
-                f"training diverged: the loss is {loss.item()} at step {self.state.global_step + 1} of {self.state.max_steps}. "
-                f"A smaller learning rate may help (it is {self.training.learning_rate:g})"
-            )
+        self._unread.append((self.state.global_step + 1, loss))
+        if self.reads_freely or len(self._unread) >= _MOST_UNREAD:
+            self.read_losses()
         return loss
+
+    def read_losses(self) -> None:
+        """Reads the losses since the last reading. Raises RunFailed at the first that is not finite."""
+        unread, self._unread = self._unread, []
+        losses = torch.stack([loss for _, loss in unread]).tolist() if unread else []
+        for (step, _), loss in zip(unread, losses, strict=True):
+            if not math.isfinite(loss):
+                raise RunFailed(
+                    f"training diverged: the loss is {loss} at step {step} of {self.state.max_steps}. "
+                    f"A smaller learning rate may help (it is {self.training.learning_rate:g})"
+                )
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if "places" not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels, places = inputs.pop("labels"), inputs.pop("places")
+        return loss_at(model, inputs, labels, places) / num_items_in_batch
 
     def _step_of_team(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> torch.Tensor:
         """This member's share of a micro-batch; the loss is the team's, and so are the gradients at the end of the step."""
@@ -157,11 +181,14 @@ class RunTrainer(Trainer):
 
     def evaluate(self, *_args: Any, **_kwargs: Any) -> dict[str, float]:
         self.control.should_evaluate = False
+        self.read_losses()
         self.evaluation(self)
         return {}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         self.control.should_log = False
+        self.read_losses()
+        self.meter.read()
         if "loss" in logs:
             point = {"step": self.state.global_step, "train_loss": logs["loss"], "learning_rate": logs["learning_rate"]}
             self.points.append(point)
@@ -172,6 +199,7 @@ class RunTrainer(Trainer):
 
     def save_state_to(self, folder: Path) -> None:
         """Writes what `train(resume_from_checkpoint=folder)` needs to go on as if it had not been interrupted."""
+        self.read_losses()
         save_file(trainable_state(self._trained()), folder / TRAINABLE_FILE)
         self._save_optimizer_and_scheduler(str(folder))
         self._save_rng_state(str(folder))

@@ -1,4 +1,8 @@
-"""Measures a run while it trains: step times, tokens, peak memory, energy."""
+"""Measures a run while it trains: step times, tokens, peak memory, energy.
+
+A GPU works behind the host, so there a step is timed by two events in the GPU's own queue. They are read when somebody asks:
+reading an event makes the host wait for it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,9 @@ class Meter:
         self.step_times: deque[float] = deque(maxlen=_KEPT_STEP_TIMES)
         self.seconds = 0.0
         self.tokens = 0
-        self._began = 0.0
+        self._now: Callable[[], Any] = _event if torch.cuda.is_available() else time.perf_counter
+        self._began: Any = None
+        self._unread: list[tuple[Any, Any]] = []
         gc.collect()
         self._resettable = _reset_peak_memory()
         self._energy_at_start = _energy_millijoules()
@@ -32,17 +38,24 @@ class Meter:
         self._energy_before: float | None = 0.0
 
     def step_begins(self) -> None:
-        self._began = time.perf_counter()
+        self._began = self._now()
 
     def step_ends(self, tokens: int) -> None:
         """`tokens` are the non-padding tokens of the step's micro-batches."""
-        duration = time.perf_counter() - self._began
-        self.step_times.append(duration)
-        self.seconds += duration
+        self._unread.append((self._began, self._now()))
         self.tokens += tokens
+
+    def read(self) -> None:
+        """Takes over the times of the steps since the last reading; waits until the GPU has done them."""
+        unread, self._unread = self._unread, []
+        for began, ended in unread:
+            duration = _seconds(began, ended)
+            self.step_times.append(duration)
+            self.seconds += duration
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, so that a resumed run's costs are those of the whole run."""
+        self.read()
         times = {"step_times": list(self.step_times), "seconds": self.seconds, "tokens": self.tokens}
         return times | {"peak_memory_bytes": self._peak(), "energy_joules": self._energy()}
 
@@ -54,6 +67,7 @@ class Meter:
 
     def costs(self) -> dict[str, float]:
         """The measured fields of `Counts` that are known here."""
+        self.read()
         costs: dict[str, float] = {"peak_memory_bytes": self._peak()}
         if self.step_times:
             costs["step_seconds"] = statistics.median(self.step_times)
@@ -72,6 +86,20 @@ class Meter:
         if now is None or self._energy_at_start is None or self._energy_before is None:
             return None
         return self._energy_before + (now - self._energy_at_start) / 1000
+
+
+def _event() -> Any:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _seconds(began: Any, ended: Any) -> float:
+    """Between two times of `time.perf_counter`, or two events of a GPU."""
+    if isinstance(ended, float):
+        return ended - began
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1000
 
 
 def _reset_peak_memory() -> bool:

@@ -1,0 +1,182 @@
+"""What a training step reads from its device. On a GPU every reading makes the host wait, so there a step reads nothing itself.
+
+A CPU cannot show a waiting host, but it can count: numbers that become Python's are read by `aten::_local_scalar_dense`
+(`item()`, `bool()`, `int()`, `float()`) or by `Tensor.tolist`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Trainer
+
+from craft.results import RunFailed
+from craft.spec import RunSpec
+from craft.trainer.hf_trainer import RunTrainer
+from craft.trainer.meter import Meter, _event
+from craft.trainer.training import train_run
+
+MakeSpec = Callable[..., RunSpec]
+
+
+class Readings(TorchDispatchMode):
+    """Counts what becomes a Python number inside the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return func(*args, **kwargs or {})
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer is told that reading makes the host wait; it logs four times a run, so that most steps go unread."""
+    monkeypatch.setattr("craft.trainer.hf_trainer._POINTS", 4)
+    train = RunTrainer.train
+
+    def told(self: RunTrainer, **given: Any) -> Any:
+        self.reads_freely = False
+        return train(self, **given)
+
+    monkeypatch.setattr(RunTrainer, "train", told)
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """How often every micro-batch reads: in `ours`, our whole step, and in `theirs`, the part of it that Trainer does."""
+    found: dict[str, list[int]] = {"ours": [], "theirs": []}
+    lists = 0
+    tolist, ours, theirs = torch.Tensor.tolist, RunTrainer.training_step, Trainer.training_step
+
+    def counted(step: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            before = lists
+            with Readings() as counter:
+                result = step(*args, **kwargs)
+            found[name].append(counter.count + lists - before)
+            return result
+
+        return inner
+
+    def listed(tensor: torch.Tensor) -> Any:
+        nonlocal lists
+        lists += 1
+        return tolist(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", listed)
+    monkeypatch.setattr(Trainer, "training_step", counted(theirs, "theirs"))
+    monkeypatch.setattr(RunTrainer, "training_step", counted(ours, "ours"))
+    return found
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("method", ["craft", "lora"])
+def test_a_step_reads_nothing_itself(tiny_spec: MakeSpec, tmp_path: Path, readings: dict[str, list[int]], method: str) -> None:
+    train_run(tiny_spec(method=method, training={"gradient_accumulation": 2}), tmp_path)
+    assert len(readings["ours"]) == 12, "2 epochs of 48 examples in micro-batches of 8"
+    # transformers itself asks whether an attention mask hides anything.
+    assert readings["ours"] == readings["theirs"]
+    assert max(readings["theirs"]) <= 1
+
+
+def test_on_a_cpu_a_step_reads_its_loss(tiny_spec: MakeSpec, tmp_path: Path, readings: dict[str, list[int]]) -> None:
+    """The counter counts."""
+    train_run(tiny_spec(training={"max_steps": 3}), tmp_path)
+    assert [ours - theirs for ours, theirs in zip(readings["ours"], readings["theirs"], strict=True)] == [1] * 3
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_run_that_reads_seldom_has_the_same_numbers(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tiny_spec(training={"epochs": 2, "evaluate_every": 1})
+    points: list[dict[str, float]] = []
+    seldom = train_run(spec, tmp_path / "seldom", report=lambda progress: points.extend(progress.points))
+    monkeypatch.undo()
+    often = train_run(spec, tmp_path / "often")
+    assert seldom.steps == 12
+    assert seldom.metrics == often.metrics
+    assert [point["step"] for point in points] == [3, 6, 9, 12]
+    weights = [load_file(run.adapter / "adapter_model.safetensors") for run in (seldom, often)]
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+    assert seldom.counts.step_seconds is not None
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(("broken", "evaluation"), [(4, 1), (7, 6), (12, 6)])
+def test_a_broken_loss_ends_the_run_with_its_step_before_anything_is_written(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int, evaluation: int
+) -> None:
+    """Read when Trainer logs (every third step), and before an evaluation even if it comes earlier."""
+    compute_loss, reports = RunTrainer.compute_loss, []
+
+    def breaking(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
+        loss = compute_loss(self, *args, **kwargs)
+        return loss * torch.nan if self.state.global_step + 1 == broken else loss
+
+    monkeypatch.setattr(RunTrainer, "compute_loss", breaking)
+    spec = tiny_spec(training={"evaluate_every": evaluation / 6})
+    with pytest.raises(RunFailed, match=f"diverged: the loss is nan at step {broken} of 12"):
+        train_run(spec, tmp_path, report=lambda progress: reports.append(progress.step))
+    assert all(step < broken for step in reports)
+    assert sorted(int(folder.name.split("-")[1]) for folder in tmp_path.glob("checkpoint-*")) == reports[-2:]
+    assert not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_losses_are_read_before_a_checkpoint(tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a checkpoint: a machine that is about to be taken away, say."""
+    step_ends, tried = RunTrainer.take_tokens, []
+
+    def asked(self: RunTrainer) -> int:
+        self._unread.append((self.state.global_step, torch.tensor(float("inf"))))
+        (tmp_path / "aside").mkdir(exist_ok=True)
+        tried.append(self.state.global_step)
+        self.save_state_to(tmp_path / "aside")
+        return step_ends(self)
+
+    monkeypatch.setattr(RunTrainer, "take_tokens", asked)
+    with pytest.raises(RunFailed, match="the loss is inf at step 1 of"):
+        train_run(tiny_spec(), tmp_path / "run")
+    assert tried == [1]
+    assert not list((tmp_path / "aside").iterdir())
+
+
+def test_a_gpus_steps_are_timed_by_its_events_which_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waits = iter((10.0, 250.0, 300.0, 340.0)), []
+
+    class Event:
+        """Stands in for torch.cuda.Event: its time is that of the device's queue, in milliseconds."""
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = next(clock)
+
+        def synchronize(self) -> None:
+            waits.append(self.at)
+
+        def elapsed_time(self, other: Event) -> float:
+            return other.at - self.at
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    meter = Meter()
+    meter._now = _event
+    for tokens in (30, 50):
+        meter.step_begins()
+        meter.step_ends(tokens)
+    assert not waits, "the host does not wait in a step"
+    assert meter.state()["step_times"] == pytest.approx([0.24, 0.04])
+    assert waits == [250.0, 340.0]
+    assert meter.costs()["step_seconds"] == pytest.approx(0.14)
+    assert meter.costs()["tokens_per_second"] == pytest.approx(80 / 0.28)
