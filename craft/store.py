@@ -1,4 +1,5 @@
-"""`python -m craft.store`: lists, checks and removes the stored decompositions of `craft.factors.store`."""
+"""`python -m craft.store`: lists, checks and removes stored decompositions, of stacks (`craft.factors.store`) and of single
+weights (`craft.factors.svd`)."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
 
-from craft.factors.factor_file import CorruptFactors, read_factors, read_origin, unfinished
-from craft.factors.hosvd import ALGORITHM
-from craft.factors.store import FactorStore
+from craft.factors import hosvd, svd
+from craft.factors.factor_file import CorruptFactors, FactorOrigin, read_factors, read_origin, unfinished
+from craft.factors.shelf import Shelf
 from craft.words import format_bytes
 
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clear = commands.add_parser("clear", help="remove stored decompositions: all of them, or those whose key begins as given")
     clear.add_argument("keys", nargs="*", help="beginnings of keys, as `list` shows them")
     options = parser.parse_args(arguments)
-    store = FactorStore(options.dir)
+    store = Shelf(options.dir)
     console = Console() if sys.stdout.isatty() else Console(width=120)
     if options.command == "list":
         return _list(store, console)
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _clear(store, console, options.keys)
 
 
-def _list(store: FactorStore, console: Console) -> int:
+def _list(store: Shelf, console: Console) -> int:
     files = store.files()
     if not files:
         console.print(f"{store.folder} holds no decompositions.", highlight=False, soft_wrap=True)
@@ -57,13 +58,9 @@ def _list(store: FactorStore, console: Console) -> int:
         total += stat.st_size
         used = _ago(time.time() - stat.st_mtime)
         try:
-            origin, ranks = read_origin(path)
+            row = _described(path)
         except (CorruptFactors, FileNotFoundError):
-            table.add_row(path.stem[:12], "unreadable", "", "", "", format_bytes(stat.st_size), used)
-            continue
-        old = "" if origin.algorithm == ALGORITHM else f" ({origin.algorithm})"
-        shape, dtype = " x ".join(map(str, origin.shape)), origin.dtype.removeprefix("torch.")
-        row = (origin.projection + old, shape, f"{dtype} {origin.weights[:8]}", ", ".join(map(str, ranks)))
+            row = ("unreadable", "", "", "")
         table.add_row(path.stem[:12], *row, format_bytes(stat.st_size), used)
     console.print(table)
     summary = (
@@ -73,14 +70,38 @@ def _list(store: FactorStore, console: Console) -> int:
     return 0
 
 
-def _verify(store: FactorStore, console: Console, remove: bool) -> int:
+def _described(path: Path) -> tuple[str, str, str, str]:
+    """What the file holds: projection, shape, weights, ranks. Raises as `read_origin` does."""
+    origin: svd.SvdOrigin | FactorOrigin
+    try:
+        origin, components = svd.read_svd_origin(path)
+        name, ranks, now = "singular vectors", f"2 x {components}", svd.ALGORITHM
+    except CorruptFactors:
+        origin, found = read_origin(path)
+        name, ranks, now = origin.projection, ", ".join(map(str, found)), hosvd.ALGORITHM
+    old = "" if origin.algorithm == now else f" ({origin.algorithm})"
+    weights = f"{origin.dtype.removeprefix('torch.')} {origin.weights[:8]}"
+    return name + old, " x ".join(map(str, origin.shape)), weights, ranks
+
+
+def _check(path: Path) -> None:
+    """Reads a file whole. Raises CorruptFactors where it is not what its name says, FileNotFoundError where it is gone."""
+    try:
+        svd.read_svd_origin(path)
+    except CorruptFactors:
+        key = read_factors(path)[1].key
+    else:
+        key = svd.read_svd(path)[1].key
+    if key != path.stem:
+        raise CorruptFactors(f"{path} holds the decomposition of other weights than its name says")
+
+
+def _verify(store: Shelf, console: Console, remove: bool) -> int:
     wrong = 0
     files = store.files()
     for path in files:
         try:
-            _, origin = read_factors(path)
-            if origin.key != path.stem:
-                raise CorruptFactors(f"{path} holds the factors of other weights than its name says")
+            _check(path)
         except FileNotFoundError:
             continue
         except CorruptFactors as error:
@@ -93,7 +114,7 @@ def _verify(store: FactorStore, console: Console, remove: bool) -> int:
     return 1 if wrong else 0
 
 
-def _clear(store: FactorStore, console: Console, keys: Sequence[str]) -> int:
+def _clear(store: Shelf, console: Console, keys: Sequence[str]) -> int:
     chosen = [path for path in store.files() if not keys or any(path.stem.startswith(key) for key in keys)]
     unknown = [key for key in keys if not any(path.stem.startswith(key) for path in chosen)]
     if unknown:
@@ -109,7 +130,7 @@ def _clear(store: FactorStore, console: Console, keys: Sequence[str]) -> int:
     return 0
 
 
-def _remove_unfinished(store: FactorStore) -> None:
+def _remove_unfinished(store: Shelf) -> None:
     """Removes unfinished files and locks of killed writers, but not those of a decomposition that is running."""
     for path in [*unfinished(store.folder), *store.folder.glob("*.lock")]:
         lock_file = store.path(path.name.lstrip(".").split(".")[0]).with_suffix(".lock")

@@ -59,12 +59,20 @@ def write_factors(path: Path, factors: TuckerFactors, origin: FactorOrigin) -> N
     Raises:
         OSError: the folder cannot be written, or the disk is full; nothing is left behind then.
     """
-    tensors = _tensors(factors)
     facts = {"origin": json.dumps(asdict(origin), sort_keys=True), "squared_norm": repr(factors.squared_norm)}
-    facts["sha256"] = _checksum(tensors, facts)
+    write_tensors(path, _tensors(factors), facts)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+    """Writes contiguous tensors of the CPU with `facts` beside them, and the checksum of both, as `write_factors` does.
+
+    Raises:
+        OSError: as `write_factors`.
+    """
+    facts = {**facts, "sha256": _checksum(tensors, facts)}
     with replacing(path) as aside:
         try:
-            save_file(tensors, aside, metadata=facts)
+            save_file(dict(tensors), aside, metadata=facts)
         except SafetensorError as error:  # safetensors raises this for a full disk
             raise OSError(f"cannot write {aside}: {error}") from error
 
@@ -99,13 +107,8 @@ def read_factors(path: Path) -> tuple[TuckerFactors, FactorOrigin]:
         CorruptFactors: the file is damaged or changed, or is not a stored decomposition.
         FileNotFoundError: there is no such file.
     """
+    tensors, facts = read_tensors(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (safe_open is no mapping)
-        claimed = facts.pop("sha256", None)
-        if claimed != _checksum(tensors, facts):
-            raise CorruptFactors(f"{path} has changed since it was written: its checksum is wrong")
         factors = TuckerFactors(
             core=tensors["core"],
             u1=tensors["u1"],
@@ -115,10 +118,29 @@ def read_factors(path: Path) -> tuple[TuckerFactors, FactorOrigin]:
             squared_norm=float(facts["squared_norm"]),
         )
         return factors, _origin(facts)
-    except (FileNotFoundError, CorruptFactors):
-        raise
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptFactors(f"{path} is not a stored decomposition: {error}") from error
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What `write_tensors` wrote, mapped into memory, after its checksum was checked.
+
+    Raises:
+        CorruptFactors: the file is damaged or changed, or has another form.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (safe_open is no mapping)
+        claimed = facts.pop("sha256", None)
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
+        raise CorruptFactors(f"{path} is not a stored decomposition: {error}") from error
+    if claimed != _checksum(tensors, facts):
+        raise CorruptFactors(f"{path} has changed since it was written: its checksum is wrong")
+    return tensors, facts
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:

@@ -18,9 +18,7 @@ If the folder cannot be written, this process computes the factors, keeps them i
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -28,32 +26,18 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
-from craft.factors.factor_file import (
-    SUFFIX,
-    CorruptFactors,
-    FactorOrigin,
-    read_factors,
-    unfinished,
-    write_factors,
-)
+from craft.factors.factor_file import CorruptFactors, FactorOrigin, read_factors, write_factors
 from craft.factors.hashing import hash_weights
 from craft.factors.hosvd import Ranks, TuckerFactors, hosvd, resolve_ranks, stack_shape
-from craft.words import parse_bytes
+from craft.factors.shelf import Shelf, StoreWarning, default_root, max_bytes_from_environment
+from craft.factors.ticking import tick
 
-DEFAULT_MAX_BYTES = 20 * 1000**3
-_LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop the others for ever
-_FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file counts as dead
 _REMEMBERED = 32
 
 
-class StoreWarning(UserWarning):
-    """The store could not keep a decomposition; the factors that it returns are right nevertheless."""
-
-
-class FactorStore:
+class FactorStore(Shelf):
     """Decompositions on disk, addressed by the weights' content.
 
     Attributes:
@@ -63,21 +47,13 @@ class FactorStore:
     """
 
     def __init__(self, root: Path | str | None = None, max_bytes: int | None = None) -> None:
-        self.root = Path(root) if root is not None else default_root()
-        self.max_bytes = max_bytes if max_bytes is not None else _max_bytes_from_environment()
+        super().__init__(root, max_bytes)
         self.decompositions = 0
         self._open: OrderedDict[str, tuple[TuckerFactors, tuple[int, ...]]] = OrderedDict()
         self._guard = threading.Lock()
 
     def __reduce__(self) -> tuple[type[FactorStore], tuple[Path, int]]:
         return FactorStore, (self.root, self.max_bytes)
-
-    @property
-    def folder(self) -> Path:
-        return self.root / "factors"
-
-    def path(self, key: str) -> Path:
-        return self.folder / f"{key}{SUFFIX}"
 
     def get(
         self,
@@ -114,37 +90,24 @@ class FactorStore:
                 if held is None or not _covers(held, wanted):
                     held = self._make(origin, wanted, weights, device)
                 self._remember(origin.key, held)
-        with contextlib.suppress(OSError):
-            os.utime(self.path(origin.key))  # the least recently used go first
+        self.used(origin.key)
         return held.slice(wanted)
-
-    def files(self) -> list[Path]:
-        """Stored decompositions, the least recently used first."""
-        found = [(path, _stat(path)) for path in self.folder.glob(f"*{SUFFIX}")]
-        return [path for path, stat in sorted(found, key=lambda pair: pair[1].st_mtime if pair[1] else 0.0) if stat]
 
     def _make(
         self, origin: FactorOrigin, wanted: Ranks, weights: Sequence[Tensor], device: torch.device | str | None
     ) -> TuckerFactors:
         """Decomposes and stores, unless another process has done so before this one gets the lock."""
-        path = self.path(origin.key)
-        lock = FileLock(path.with_suffix(".lock"))
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=_LOCK_PATIENCE)
-        except (OSError, Timeout) as error:
-            return self._decompose(origin, wanted, weights, device, unkept=error)
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self.locked(origin.key))
+            except OSError as error:
+                return self._decompose(origin, wanted, weights, device, unkept=error)
             held = self._read(origin, warn=True)
             if held is not None and _covers(held, wanted):
                 return held
-            for torn in unfinished(self.folder, origin.key):  # this process holds the lock, so their writers are dead
-                torn.unlink(missing_ok=True)
             ranks = wanted if held is None else _larger(held.ranks, wanted)
             made = self._decompose(origin, ranks, weights, device)
             self._keep(made, origin)
-        finally:
-            lock.release()
         return self._read(origin) or made
 
     def _decompose(
@@ -158,7 +121,9 @@ class FactorStore:
         if unkept is not None:
             self._warn_unkept(origin, str(unkept))
         self.decompositions += 1
-        return hosvd(weights, ranks, device=device).to("cpu")
+        made = hosvd(weights, ranks, device=device).to("cpu")
+        tick()
+        return made
 
     def _keep(self, factors: TuckerFactors, origin: FactorOrigin) -> None:
         size = sum(part.nbytes for part in (factors.core, factors.u1, factors.u2, factors.u3, *factors.singular_values))
@@ -169,22 +134,7 @@ class FactorStore:
             write_factors(self.path(origin.key), factors, origin)
         except OSError as error:
             self._warn_unkept(origin, str(error))
-        self._shrink(spare=self.path(origin.key))
-
-    def _shrink(self, spare: Path) -> None:
-        """Removes the least recently used files until all files together are within the bound."""
-        with contextlib.suppress(OSError):
-            sizes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
-            excess = sum(sizes.values()) - self.max_bytes
-            for path, size in sizes.items():
-                if excess <= 0:
-                    break
-                if path != spare:
-                    path.unlink(missing_ok=True)  # processes that have it open can still read it
-                    excess -= size
-            for torn in unfinished(self.folder):
-                if (stat := _stat(torn)) and time.time() - stat.st_mtime > _FORGOTTEN:
-                    torn.unlink(missing_ok=True)
+        self.shrink(spare=self.path(origin.key))
 
     def _read(self, origin: FactorOrigin, warn: bool = False) -> TuckerFactors | None:
         path = self.path(origin.key)
@@ -216,39 +166,17 @@ class FactorStore:
             self._open.popitem(last=False)
 
     def _warn_unkept(self, origin: FactorOrigin, reason: str) -> None:
-        warnings.warn(
-            f"the factors of projection {origin.projection!r} cannot be kept in {self.folder}: {reason}. They are "
-            "right, but every process will compute them again. Set CRAFT_CACHE_DIR to a folder that can be "
-            "written, or CRAFT_CACHE_MAX_BYTES to a larger bound.",
-            StoreWarning,
-            stacklevel=5,
-        )
-
-
-def default_root() -> Path:
-    """`CRAFT_CACHE_DIR`, or `~/.cache/craft`."""
-    given = os.environ.get("CRAFT_CACHE_DIR")
-    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "craft"
+        self.warn_unkept(f"the factors of projection {origin.projection!r}", reason)
 
 
 def default_store() -> FactorStore:
     """The process's store of the folder and bound that the environment names now."""
-    return _store_of(default_root(), _max_bytes_from_environment())
+    return _store_of(default_root(), max_bytes_from_environment())
 
 
 @lru_cache(maxsize=8)
 def _store_of(root: Path, max_bytes: int) -> FactorStore:
     return FactorStore(root, max_bytes)
-
-
-def _max_bytes_from_environment() -> int:
-    text = os.environ.get("CRAFT_CACHE_MAX_BYTES", "").strip()
-    if not text:
-        return DEFAULT_MAX_BYTES
-    amount = parse_bytes(text)
-    if amount is None:
-        raise ValueError(f"CRAFT_CACHE_MAX_BYTES is {text!r}: give a number of bytes, or one with a unit, such as 20GB")
-    return amount
 
 
 def _covers(factors: TuckerFactors, ranks: Ranks) -> bool:
@@ -261,10 +189,3 @@ def _larger(one: Ranks, other: Ranks) -> Ranks:
 
 def _versions(factors: TuckerFactors) -> tuple[int, ...]:
     return tuple(part._version for part in (factors.core, factors.u1, factors.u2, factors.u3))
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None

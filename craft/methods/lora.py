@@ -70,8 +70,14 @@ def label(parameters: Any) -> str:
     return f"r{parameters.rank} {letters(parameters.projections)}"
 
 
-def row(name: str, title: str, reference: str, build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module]) -> Method:
-    return Method(name=name, title=title, reference=reference, parameters=LoraParameters, build=build, label=label)
+def row(
+    name: str,
+    title: str,
+    reference: str,
+    build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module],
+    singular_vectors: bool = False,
+) -> Method:
+    return Method(name, title, reference, LoraParameters, build, label, singular_vectors=singular_vectors)
 
 
 METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant())
@@ -79,7 +85,7 @@ METHODS: tuple[Method, ...] = (
     METHOD,
     row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True)),
     row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True)),
-    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa")),
+    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), singular_vectors=True),
     row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora")),
-    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", build_milora),
+    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", build_milora, singular_vectors=True),
 )

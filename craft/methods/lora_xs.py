@@ -61,4 +61,5 @@ METHOD: Method = Method(
     parameters=LoraXsParameters,
     build=build,
     label=label,
+    singular_vectors=True,
 )

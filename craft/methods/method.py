@@ -36,6 +36,8 @@ class Method:
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
             if absent. It keeps everything that it remembers in its `state`, so that a resumed run goes on unchanged.
         trains_base: whether every weight of the base model trains, so that the base cannot be split among workers.
+        singular_vectors: whether `build` takes the singular vectors of each adapted weight, `parameters.rank` of them, from the
+            store (`craft.factors.svd`), so that they can be made once beforehand.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
     """
 
@@ -52,6 +54,7 @@ class Method:
     resolve: Callable[[nn.Module, Any], Any] | None = None
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
     trains_base: bool = False
+    singular_vectors: bool = False
     describe: Callable[[nn.Module], dict[str, float]] | None = None
 
 

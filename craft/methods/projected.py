@@ -44,10 +44,12 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
     import peft
 
     from craft.models.projections import target_modules
+    from craft.tuners.stored_svd import svd_from_store
 
     config = {"peft_type": kind, "task_type": context.task_type, "target_modules": target_modules(model, projections)}
     put: Any = peft.get_peft_model
-    return put(model, peft.get_peft_config(config | settings))
+    with svd_from_store():
+        return put(model, peft.get_peft_config(config | settings))
 
 
 def letters(projections: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from craft.trainer.resizing import RESIZABLE, resized
 from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
+from craft.tuners.stored_svd import svd_from_store
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -94,7 +95,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         pad_token_id=tokenizer.pad_token_id,
         quantization=row.quantization(parameters) if row.quantization else None,
     )
-    with quiet_libraries():
+    with quiet_libraries(), svd_from_store():
         if (folder / "adapter_config.json").is_file():
             model = PeftModel.from_pretrained(model, str(folder))
         else:

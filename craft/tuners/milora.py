@@ -17,6 +17,8 @@ from peft import LoraConfig
 from peft.tuners.lora import LoraLayer, LoraModel
 from peft.utils.peft_types import PeftType
 
+from craft.factors.svd import default_svd_store
+
 
 @dataclass
 class MiloraConfig(LoraConfig):
@@ -51,14 +53,15 @@ def start_minor(layer: Any, adapter_name: str) -> None:
         return
     if not base.weight.is_floating_point():
         raise ValueError("MiLoRA takes components out of the base weights, which a quantized base does not allow; use LoRA")
-    weight = base.weight.float().T if layer.fan_in_fan_out else base.weight.float()
+    weight = base.weight.T if layer.fan_in_fan_out else base.weight
     rank, scale = layer.r[adapter_name], layer.scaling[adapter_name]
-    u, s, vt = torch.linalg.svd(weight, full_matrices=False)
-    if rank > len(s):
-        raise ValueError(f"MiLoRA's rank is at most {len(s)} for a weight of {' x '.join(map(str, weight.shape))}; got {rank}")
-    root = (s[-rank:] / scale).sqrt()
-    a, b = root[:, None] * vt[-rank:], u[:, -rank:] * root
+    if rank > min(weight.shape):
+        sides = " x ".join(map(str, weight.shape))
+        raise ValueError(f"MiLoRA's rank is at most {min(weight.shape)} for a weight of {sides}; got {rank}")
+    u, s, vt = default_svd_store().get(weight, rank, "smallest")
+    root = (s / scale).sqrt()
+    a, b = root[:, None] * vt, u * root
     layer.lora_A[adapter_name].weight.data = a.contiguous()
     layer.lora_B[adapter_name].weight.data = b.contiguous()
-    rest = weight - scale * b @ a
+    rest = weight.float() - scale * b @ a
     base.weight.data = (rest.T if layer.fan_in_fan_out else rest).contiguous().to(base.weight.dtype)

@@ -56,8 +56,8 @@ class Resources(Settings):
         30,
         ge=0,
         le=7 * 24 * 60,
-        description="A trial without a step for this many minutes is ended and counts as dead; loading and decomposing the "
-        "model must fit into this time. 0 waits for ever.",
+        description="A trial that makes no step for this many minutes is ended and counts as dead. Before the first step each "
+        "decomposition of a weight counts as one; loading the model must fit into this time. 0 waits for ever.",
     )
     custom: dict[str, float] = Field({}, max_length=32, description="Ray's custom resources, by name: `{fast_disk: 1}`.")
     accelerator_type: str | None = Field(None, max_length=60, description="GPU model, as Ray names it: `A100`, `H100`.")

@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from craft.factors.ticking import ticking
 from craft.results import PREDICTIONS_FOLDER, Progress
 from craft.trainer.checkpoint import add_file, write_folder
 from orchestrator.plan.trial import TrialResult, TrialSpec
@@ -103,7 +104,8 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
         heartbeat.beat()
         machine.step(step)
 
-    result, adapter = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
+    with ticking(heartbeat.beat):  # while the method is built, which for a large model takes long
+        result, adapter = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()
     if broken:
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"

@@ -18,16 +18,17 @@ import pytest
 import torch
 
 from craft import store as store_cli
-from craft.factors import factor_file, store
+from craft.factors import factor_file, shelf
 from craft.factors.factor_file import CorruptFactors, read_factors, read_origin
 from craft.factors.hashing import hash_weights
 from craft.factors.hosvd import TuckerFactors, hosvd
-from craft.factors.store import FactorStore, StoreWarning, default_store
+from craft.factors.shelf import StoreWarning
+from craft.factors.store import FactorStore, default_store
 
 _CHILDREN = """
 import hashlib, json, os, sys
 import torch
-from craft.store import FactorStore
+from craft.factors.store import FactorStore
 torch.set_num_threads(1)
 folder = sys.argv[1]
 processes, layers, features, rank = map(int, sys.argv[2:])
@@ -315,7 +316,7 @@ def test_a_holder_of_the_lock_that_never_comes_back_does_not_stop_the_others(tmp
     FactorStore(tmp_path).get(_weights(), (3, 4, 4), name="q")
     path = FactorStore(tmp_path).files()[0]
     path.unlink()
-    monkeypatch.setattr(store, "_LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr(shelf, "LOCK_PATIENCE", 0.1)
     with FileLock(path.with_suffix(".lock")), pytest.warns(StoreWarning, match="lock"):
         FactorStore(tmp_path).get(_weights(), (3, 4, 4), name="q")
 
@@ -326,8 +327,8 @@ def test_a_good_file_is_read_from_a_folder_that_cannot_be_written(tmp_path, monk
     def forbidden(*_arguments, **_options):
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(store.os, "utime", forbidden)
-    monkeypatch.setattr(store, "FileLock", forbidden)
+    monkeypatch.setattr(shelf.os, "utime", forbidden)
+    monkeypatch.setattr(shelf, "FileLock", forbidden)
     cache = FactorStore(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -168,19 +168,25 @@ def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
-@pytest.mark.parametrize(("seconds", "code"), [(0.3, 1), (None, 0)])
-def test_a_process_that_hangs_without_the_interpreter_is_ended(tmp_path: Path, seconds: float | None, code: int) -> None:
-    # libc's sleep called with the interpreter's lock held: no Python thread could end this.
+@pytest.mark.parametrize(("pauses", "seconds", "code"), [([2.0], 0.3, 1), ([2.0], None, 0), ([0.3] * 12, 2.0, 0)])
+def test_a_process_that_hangs_without_the_interpreter_is_ended(
+    tmp_path: Path, pauses: list[float], seconds: float | None, code: int
+) -> None:
+    # libc's sleep called with the interpreter's lock held: no Python thread could end this. A tick after each pause, as after
+    # each decomposition while a method is built, is a sign of life.
     script = f"""
 import ctypes, json, sys, tempfile
 from pathlib import Path
+from craft.factors.ticking import tick
 from craft.spec import RunSpec
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.worker.settings import WorkerSettings
 from orchestrator.worker.worker import work
 spec = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
 def train(*arguments, **named):
-    ctypes.PyDLL(None).usleep(2_000_000)
+    for pause in {pauses}:
+        ctypes.PyDLL(None).usleep(int(pause * 1e6))
+        tick()
     raise ValueError("woke up")
 folder = sys.argv[1]
 settings = WorkerSettings(folder + "/storage", folder + "/scratch", 1, {seconds}, None, train)

@@ -1,0 +1,30 @@
+"""A sign of life from work that takes minutes and has no steps: `tick` after each decomposition, to whoever listens.
+
+A worker whose timer ends a silent process listens while a model is prepared and a method is built. Nothing hears a tick
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_listener: ContextVar[Callable[[], None] | None] = ContextVar("craft_tick", default=None)
+
+
+@contextmanager
+def ticking(listener: Callable[[], None]) -> Iterator[None]:
+    """Inside, in this thread, `listener` is called at every `tick`."""
+    before = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
+
+
+def tick() -> None:
+    """Says that work goes on. The caller has done something since its last tick, or waits for another process that lives."""
+    listener = _listener.get()
+    if listener is not None:
+        listener()

@@ -1,0 +1,73 @@
+"""Gives PEFT's PiSSA and PSOFT (LoRA-XS) their singular vectors from the store, instead of an SVD of their own.
+
+    with svd_from_store():
+        peft.get_peft_model(...) or PeftModel.from_pretrained(...)
+
+PEFT computes the SVD of each adapted weight inside the layer's initialization, for every trial and at every loading. Inside the
+block both layers ask `craft.factors.svd` at the place where they would call `torch.linalg.svd`; the rest of their
+initialization stays PEFT's, and on a CPU the numbers are equal to the last bit. Outside the block, and for PEFT's
+approximate SVDs, nothing differs from PEFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+import wrapt
+from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.psoft.layer import PsoftLayer
+from peft.utils.other import transpose
+from torch import Tensor
+
+from craft.factors.svd import Components, default_svd_store
+
+_stored: ContextVar[bool] = ContextVar("craft_svd_from_store", default=False)
+
+
+@contextmanager
+def svd_from_store() -> Iterator[None]:
+    """Inside, in this thread, PEFT's layers take exact SVDs from the store."""
+    _install()
+    before = _stored.set(True)
+    try:
+        yield
+    finally:
+        _stored.reset(before)
+
+
+@cache
+def _install() -> None:
+    wrapt.wrap_function_wrapper(LoraLayer, "pissa_init", _pissa)
+    wrapt.wrap_function_wrapper(PsoftLayer, "_compute_svd_factors", _psoft)
+
+
+def _pissa(own: Callable[..., None], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """`LoraLayer.pissa_init(adapter_name, init_lora_weights)`: A = S^½ Vᵀ, B = U S^½ of S / s, and W loses s B A."""
+    weight, (adapter, init) = layer.get_base_layer().weight, arguments
+    if not _stored.get() or init != "pissa" or not _decomposable(weight):
+        return own(*arguments, **named)
+    rank, scale = layer.r[adapter], layer.scaling[adapter]
+    u, s, vt = default_svd_store().get(transpose(weight.data, layer.fan_in_fan_out), rank, "largest")
+    root = (s / scale).sqrt()
+    # A product with a diagonal matrix has one term for each entry, so these are PEFT's bits, in PEFT's memory order.
+    a, b = (root[:, None] * vt).contiguous(), (u * root).contiguous()
+    layer.lora_A[adapter].weight.data, layer.lora_B[adapter].weight.data = a, b
+    rest = transpose(weight.data.float(), layer.fan_in_fan_out) - scale * b @ a
+    layer.get_base_layer().weight.data = transpose(rest.to(weight.dtype), layer.fan_in_fan_out)
+    return None
+
+
+def _psoft(own: Callable[..., Components], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Components:
+    """`PsoftLayer._compute_svd_factors(weight, r, svd_mode=..., ...)`; its `weight` is the base weight in float32."""
+    weight = layer.get_base_layer().weight
+    if not _stored.get() or named["svd_mode"] != "full" or not _decomposable(weight):
+        return own(*arguments, **named)
+    return default_svd_store().get(transpose(weight.data, layer.fan_in_fan_out), arguments[1], "largest")
+
+
+def _decomposable(weight: Tensor) -> bool:
+    return not weight.is_meta and weight.is_floating_point()
