@@ -20,6 +20,7 @@ from orchestrator.search.proposers import Listed
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.tune.cluster import Cluster, joined
+from orchestrator.tune.gpus import idle
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
@@ -90,6 +91,8 @@ class Attempts:
             with joined(parts.options.address, parts.options.cpus) as self.cluster:
                 parts.stop.listen()  # Ray has put its own handler there
                 tuner = self._tuner(number, only, self._slots(self.cluster))
+                if not self._began:
+                    self._tell_idle()
                 self._began = True
                 tuner.fit()
         except ValueError as error:
@@ -101,6 +104,10 @@ class Attempts:
         finally:
             self.cluster = None
         return None
+
+    def _tell_idle(self) -> None:
+        for line in idle(self._parts.plan.sweep.shares):
+            self._parts.display.say(line, style="yellow")
 
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:
         parts = self._parts

@@ -27,6 +27,7 @@ from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
 from orchestrator.tune.team import TeamTraining
 from orchestrator.worker import crash
+from orchestrator.worker.gpus import keep_to_share
 from orchestrator.worker.settings import WorkerSettings
 from orchestrator.worker.worker import STDERR_FILE, work
 
@@ -150,7 +151,9 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
-        work(config["key"], config["trial"], _held_to(settings, config["trial"]), report)
+        held = _held_to(settings, config["trial"])
+        keep_to_share(held.gpu)
+        work(config["key"], config["trial"], held, report)
 
     return trial
 
@@ -171,6 +174,7 @@ def _held_to(settings: WorkerSettings, trial: str) -> WorkerSettings:
         threads=max(1, int(resources.cpu)),
         heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
         memory_bytes=resources.memory,
+        gpu=resources.gpu,
     )
     if resources.workers > 1:
         held = replace(held, train=settings.train or TeamTraining(resources.asked, held, sharded=resources.fsdp))

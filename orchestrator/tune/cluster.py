@@ -165,15 +165,21 @@ class Answer:
     error: str | None = None
 
 
-def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 120.0) -> list[Answer]:
-    """Runs `question(*arguments)` once on every machine of the joined cluster, at the same time."""
-    machines = [node for node in ray.nodes() if node["Alive"]]
-    remote = ray.remote(num_cpus=0, max_retries=0)(question)
+def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 120.0, gpu: float = 0.0) -> list[Answer]:
+    """Runs `question(*arguments)` once on every machine of the joined cluster, at the same time.
+
+    Args:
+        gpu: the share of a GPU that whoever answers holds; above 0, machines without GPUs are not asked.
+    """
+    machines = [node for node in ray.nodes() if node["Alive"] and (not gpu or node["Resources"].get("GPU"))]
+    remote = ray.remote(num_cpus=0, num_gpus=gpu, max_retries=0)(question)
     asked = [
         remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*arguments)
         for node in machines
     ]
-    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    ready, late = ray.wait(asked, num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+    for task in late:
+        ray.cancel(task, force=True)  # one that waits for a GPU would take it later
     return [_answer(node, task, task in ready, timeout_s) for node, task in zip(machines, asked, strict=True)]
 
 

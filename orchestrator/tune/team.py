@@ -25,6 +25,7 @@ from craft.spec import RunSpec
 from craft.trainer.memory import out_of_memory
 from orchestrator.tools.scratch import scratch_folder
 from orchestrator.worker import crash
+from orchestrator.worker.gpus import keep_to_share, require_gpu
 from orchestrator.worker.guards import free_memory, memory_limit
 from orchestrator.worker.settings import WorkerSettings
 
@@ -42,7 +43,22 @@ _warm: dict[str, list[ActorHandle]] = {}
 class Member:
     """A rank beyond the first of whatever trial its owner trains."""
 
+    def __init__(self, gpu: float) -> None:
+        """
+        Args:
+            gpu: its share of a GPU.
+        """
+        keep_to_share(gpu)
+        self._gpu = gpu
+
     def address(self) -> str:
+        """Where it is.
+
+        Raises:
+            GpuUnusable: it was given a GPU that torch cannot use.
+        """
+        if self._gpu:
+            require_gpu()
         return ray.util.get_node_ip_address()
 
     def join(
@@ -90,6 +106,8 @@ class TeamTraining:
         from craft.trainer.team import Meeting, MemberLost, gathered
         from craft.trainer.training import train_run
 
+        if self._settings.gpu:
+            require_gpu()
         group = get_current_placement_group()
         assert group is not None, "a team's trial runs in a placement group"
         size = group.bundle_count
@@ -129,7 +147,7 @@ class TeamTraining:
                     memory=self._asked.get("memory", 0),
                     resources={kind: amount for kind, amount in self._asked.items() if kind not in own},
                     scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle),
-                ).remote()
+                ).remote(self._asked.get("GPU", 0))
                 for bundle in range(1, group.bundle_count)
             ]
         return _warm[name]

@@ -16,13 +16,8 @@ from typing import Protocol
 
 from craft.results import Unavailable
 from craft.words import format_bytes
+from orchestrator.plan.gpu_shares import CONTEXT_BYTES
 
-CONTEXT_BYTES = 2**29
-"""What a process takes of a GPU outside torch's allocator: the CUDA context, and the kernels that torch, cuBLAS and cuDNN load.
-
-0.3 to 0.5 GiB on GPUs since 2020, by the difference of `nvidia-smi` and torch's own count. The larger figure, so that all
-trials of a GPU fit.
-"""
 SEGMENTS = "expandable_segments:True"
 """Memory that one size of tensors has left is used for another size, where a fence leaves no room for both."""
 

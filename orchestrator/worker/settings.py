@@ -17,6 +17,7 @@ Report = Callable[[dict[str, Any], Path | None], None]
 class WorkerSettings:
     """What every trial of an attempt shares.
 
+    `gpu` is the share of a GPU that each process of a trial holds.
     `scratch` is a folder for the trials' working files where driver and workers share a disk; a temporary one otherwise.
     """
 
@@ -26,3 +27,4 @@ class WorkerSettings:
     heartbeat_seconds: float | None = None
     memory_bytes: int | None = None
     train: Train | None = None
+    gpu: float = 0.0

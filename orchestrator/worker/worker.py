@@ -34,6 +34,7 @@ from orchestrator.record.checkpoints import (
 )
 from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
+from orchestrator.worker.gpus import require_gpu
 from orchestrator.worker.guards import Heartbeat, free_memory, memory_limit, stderr_to
 from orchestrator.worker.run_trial import run_trial
 from orchestrator.worker.settings import Report, WorkerSettings
@@ -104,6 +105,8 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
         heartbeat.beat()
         machine.step(step)
 
+    if settings.gpu and settings.train is None:  # several workers look for themselves
+        require_gpu()
     with ticking(heartbeat.beat):  # while the method is built, which for a large model takes long
         result, adapter = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()

@@ -1,0 +1,122 @@
+"""What shares of GPUs come to: GPUs that stand idle, and trials that need more memory than their share has.
+
+The plan, the doctor and the start of a session say the same lines about it. Each line names the key to change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from craft.words import format_bytes
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.plan import Plan
+from orchestrator.sweepfile.resources import Resources, told
+
+CONTEXT_BYTES = 2**29
+"""GPU memory that a process takes beside its tensors: the driver's context and the kernels that it has loaded.
+
+Between 290 and 400 MB were seen with kernels loaded lazily, which is the default since CUDA 12.2
+(github.com/pytorch/pytorch: pull request 86509, issues 107667 and 109888). The rest is for cuBLAS and more kinds of kernels.
+"""
+NAMED = 3
+NEGLIGIBLE = 0.02
+"""The part of the GPUs that may stand idle without a word: three trials of 0.33 leave 0.01."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that torch can use: its name and its memory in bytes."""
+
+    name: str
+    bytes: int
+
+
+def idle_lines(shares: Sequence[Resources], machines: Sequence[Mapping[str, float]]) -> list[str]:
+    """What to say of GPUs that no trial can use.
+
+    Args:
+        shares: the distinct resources that trials get.
+        machines: what each machine has, by Ray's names. Their GPUs are such that torch can use them.
+    """
+    total = sum(machine.get("GPU", 0) for machine in machines)
+    with_gpu = [share for share in shares if share.gpu]
+    if not total:
+        return []
+    if not with_gpu:
+        stand = "1 GPU stands" if total == 1 else f"{total:g} GPUs stand"
+        return [f"{stand} idle: trials ask for none (resources.gpu is 0). Set resources.gpu: 1, or a share such as 0.5 or 0.25"]
+    # Trials of another share may fill what one kind leaves free, so only the kind that uses most is told of.
+    used, share = max(((_used(share, machines), share) for share in with_gpu), key=lambda found: found[0])
+    if not used or total - used < NEGLIGIBLE * total:
+        return []
+    return [f"{total - used:g} of {total:g} GPUs stand idle while as many trials run as fit: {_why_idle(share, machines)}"]
+
+
+def _used(share: Resources, machines: Sequence[Mapping[str, float]]) -> float:
+    """GPUs in use when as many processes as fit run on `machines`."""
+    if share.workers == 1:
+        return sum(_processes(share, machine) for machine in machines) * share.gpu
+    return sum(_processes(share, machine) for machine in machines) // share.workers * share.gpus
+
+
+def _processes(share: Resources, machine: Mapping[str, float]) -> int:
+    """How many processes of a trial fit on one machine."""
+    others = (_times(machine.get(name, 0), amount) for name, amount in share.asked.items() if name != "GPU")
+    return min([_on_gpus(share, machine), *others])
+
+
+def _on_gpus(share: Resources, machine: Mapping[str, float]) -> int:
+    """How many processes the GPUs of a machine hold. A share lies on one GPU: 0.6 fits once on each."""
+    return int(machine.get("GPU", 0)) * _times(1, share.gpu)
+
+
+def _times(has: float, amount: float) -> int:
+    return int(has / amount + 1e-9)
+
+
+def _why_idle(share: Resources, machines: Sequence[Mapping[str, float]]) -> str:
+    short = [
+        told(name, amount)
+        for name, amount in share.asked.items()
+        if name != "GPU" and any(_times(machine.get(name, 0), amount) < _on_gpus(share, machine) for machine in machines)
+    ]
+    if short:
+        return f"each process asks for {', '.join(short)}, too much for a machine to use all its GPUs. Lower it in resources"
+    fit = _times(1, share.gpu)
+    if 1 - fit * share.gpu >= NEGLIGIBLE:
+        return f"resources.gpu is {share.gpu:g}. Set {_part(fit):g}, by which as many trials fit on a GPU"
+    return f"a trial takes {share.workers} GPUs (resources.workers), which does not divide them. Set another number"
+
+
+def _part(fit: int) -> float:
+    """The share, to three digits, by which `fit` trials fit on a GPU."""
+    return math.floor(1000 / fit) / 1000
+
+
+def memory_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
+    """What to say of configurations whose estimated memory is more than their share of the smallest of `gpus`."""
+    if not gpus:
+        return []
+    gpu = min(gpus, key=lambda one: one.bytes)
+    lacking: dict[tuple[float, int], list[tuple[int, Configuration]]] = {}
+    for one in plan.configurations or plan.probed:
+        share, need = plan.sweep.resources_for(plan.sweep.block_at(one.path)), plan.planner.memory_of(one)
+        if share.gpu and need is not None and need + CONTEXT_BYTES > share.gpu * gpu.bytes:
+            lacking.setdefault((share.gpu, share.workers), []).append((need, one))
+    return [_lacking(share, found, gpu) for (share, _), found in lacking.items()]
+
+
+def _lacking(share: float, found: Sequence[tuple[int, Configuration]], gpu: Gpu) -> str:
+    """One line for all configurations of one share that may not fit into it."""
+    labels = [f"{one.label} ({format_bytes(need)})" for need, one in found[:NAMED]]
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    part = format_bytes(share * gpu.bytes)
+    fit = _times(gpu.bytes, max(need for need, _ in found) + CONTEXT_BYTES)
+    larger = f"Give their blocks resources: {{gpu: {_part(fit):g}}}, or lower" if fit else "Lower"
+    return (
+        f"GPU memory may run out for {', '.join(labels)}{more}: resources.gpu {share:g} of {gpu.name} is {part}, of which CUDA "
+        f"itself takes about {format_bytes(CONTEXT_BYTES)}. {larger} batch_size (gradient_accumulation keeps the product), or "
+        "set gradient_checkpointing: true"
+    )

@@ -1,0 +1,76 @@
+"""Where a trial computes: on its share of a GPU, which torch must be able to use; without a share, on the processor alone.
+
+    resources.gpu: 0      no GPU is visible to the process, whatever the machine has
+    resources.gpu: 0.5    Ray makes one GPU visible; the trial fails at once, with torch's reason, if torch cannot use it
+
+Ray 2.60 leaves CUDA_VISIBLE_DEVICES alone in a process without a share (`set_visible_accelerator_ids` in
+`ray/_private/utils.py`). Such a process would see all GPUs, and every trial of a sweep would train on the first one. Ray's own
+switch for it (RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1) writes an empty HIP_VISIBLE_DEVICES, which hides nothing from ROCm.
+No Ray here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from craft.results import Unavailable
+from orchestrator.plan.gpu_shares import Gpu
+
+HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
+"""What hides all GPUs. CUDA takes an empty list as none. ROCm takes an empty list as no list at all, and an index that is not
+there as the list's end (`rocdevice.cpp` of ROCm's clr)."""
+SIDE = 64
+
+
+class GpuUnusable(Unavailable):
+    """A fault of the machine: it granted a GPU, and torch cannot compute there. Another machine may do better."""
+
+
+def keep_to_share(gpu: float) -> None:
+    """Hides the machine's GPUs from this process if its share of a GPU is 0; otherwise Ray has made the right one visible.
+
+    Call it in every process of a trial before anything asks torch for a GPU: torch looks once a process. A process that Ray
+    uses again gets a trial of equal resources, so what is hidden stays right.
+    """
+    if not gpu:
+        os.environ.update(HIDDEN)
+
+
+def require_gpu() -> Gpu:
+    """The GPU of this process, after a matrix product on it.
+
+    Raises:
+        GpuUnusable: torch cannot compute there; the message names the machine and has torch's reason.
+    """
+    import torch
+
+    try:
+        if torch.version.cuda is None and torch.version.hip is None:
+            raise RuntimeError(f"torch {torch.__version__} is built without CUDA; install a build for this machine's driver")
+        torch.cuda.init()
+        ones = torch.ones(SIDE, SIDE, device="cuda")
+        found = (ones @ ones).sum().item()
+        if found != SIDE**3:
+            raise RuntimeError(f"a product of matrices gives {found:g} instead of {SIDE**3}")
+        return _described(torch.cuda.current_device())
+    except Exception as error:  # torch and the driver have many kinds of error
+        reason = " ".join(str(error).split())[:400] or type(error).__name__
+        raise GpuUnusable(f"{socket.gethostname()} gave a GPU that torch cannot use: {reason}") from error
+
+
+def usable_gpus() -> list[Gpu]:
+    """The GPUs that torch can use in this process; it takes no memory on them. None where torch or the driver cannot."""
+    import torch
+
+    try:
+        return [_described(index) for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    except Exception:  # as above: GPUs that cannot be asked cannot be used
+        return []
+
+
+def _described(index: int) -> Gpu:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    return Gpu(properties.name, properties.total_memory)

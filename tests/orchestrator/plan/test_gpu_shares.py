@@ -1,0 +1,97 @@
+"""GPUs that stand idle, and estimates held against shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from craft.results import Counts
+from craft.spec import RunSpec
+from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu, idle_lines, memory_lines
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.resources import Resources
+
+GIB = 2**30
+MACHINE = {"CPU": 64.0, "GPU": 8.0, "memory": 512.0 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"gpu": 1}, None),
+        ({"gpu": 0.25}, None),
+        ({"gpu": 0.33}, None),
+        ({"cpu": 4}, "16 GPUs stand idle: trials ask for none (resources.gpu is 0)"),
+        ({"gpu": 0.3}, "1.6 of 16 GPUs stand idle while as many trials run as fit: resources.gpu is 0.3. Set 0.333"),
+        ({"gpu": 0.6}, "6.4 of 16 GPUs stand idle while as many trials run as fit: resources.gpu is 0.6. Set 1"),
+        ({"gpu": 1, "cpu": 16}, "8 of 16 GPUs stand idle while as many trials run as fit: each process asks for cpu 16"),
+        ({"gpu": 0.5, "memory": "64 GiB"}, "8 of 16 GPUs stand idle while as many trials run as fit: each process asks for"),
+        ({"gpu": 1, "workers": 3}, "1 of 16 GPUs stand idle while as many trials run as fit: a trial takes 3 GPUs"),
+        ({"gpu": 1, "cpu": 100}, None),  # no trial fits at all, which is said elsewhere
+    ],
+)
+def test_gpus_that_no_trial_can_use_are_told_with_the_key_to_set(asked: dict, said: str | None) -> None:
+    lines = idle_lines([Resources(**asked)], [MACHINE, MACHINE])
+    assert [said in line for line in lines] == ([True] if said else []), lines
+
+
+def test_machines_without_gpus_have_none_idle() -> None:
+    assert idle_lines([Resources(cpu=4)], [{"CPU": 64.0}]) == []
+    assert idle_lines([Resources(gpu=1, cpu=8)], [{"CPU": 2.0}, MACHINE]) == []
+
+
+def test_a_block_without_a_gpu_is_no_waste_beside_one_that_has_them() -> None:
+    assert idle_lines([Resources(cpu=1), Resources(gpu=1)], [MACHINE]) == []
+    assert "Set resources.gpu: 1" in idle_lines([Resources(cpu=1)], [{"CPU": 8.0, "GPU": 1.0}])[0]
+
+
+def plan_of(folder: Path, resources: str, estimate: int | None = None) -> Plan:
+    """A plan of two blocks; the estimate is a GiB for each example of a micro-batch, unless given."""
+    file = folder / "sweep.yaml"
+    blocks = "  - {method: lora, rank: 2, batch_size: 8}\n  - {method: full, batch_size: 21}\n"
+    file.write_text(f"name: t\nmodel: m\ntasks: [toy/acceptability]\nresources: {resources}\nspace:\n{blocks}")
+    sweep = load_sweep(file)
+
+    def memory(run: RunSpec) -> int:
+        return run.training.batch_size * GIB if estimate is None else estimate
+
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), memory))
+
+
+def test_what_does_not_fit_into_its_share_is_named_with_the_share_that_would(tmp_path: Path) -> None:
+    cards = [Gpu("A100", 80 * GIB), Gpu("A100", 40 * GIB)]
+    (line,) = memory_lines(plan_of(tmp_path, "{gpu: 0.25}"), cards)
+    assert "Full fine-tuning" in line
+    assert "LoRA" not in line
+    assert "(21.0 GiB)" in line
+    assert "resources.gpu 0.25 of A100 is 10.0 GiB" in line
+    assert "resources: {gpu: 1}" in line
+    assert "batch_size" in line
+    assert memory_lines(plan_of(tmp_path, "{gpu: 1}"), cards) == []
+
+
+def test_what_fits_on_no_gpu_is_told_to_take_less(tmp_path: Path) -> None:
+    (line,) = memory_lines(plan_of(tmp_path, "{gpu: 1}"), [Gpu("L4", 20 * GIB)])
+    assert "resources: {gpu" not in line
+    assert "Lower batch_size" in line
+
+
+def test_the_context_counts(tmp_path: Path) -> None:
+    card = [Gpu("L4", 20 * GIB)]
+    assert memory_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES), card) == []
+    assert len(memory_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES + 1), card)) == 1
+
+
+def test_workers_have_their_part_of_the_batch_each(tmp_path: Path) -> None:
+    card = [Gpu("L4", 8 * GIB)]
+    (line,) = memory_lines(plan_of(tmp_path, "{gpu: 1, workers: 2}"), card)
+    assert "(11.0 GiB)" in line  # 11 of 21 examples
+    assert "LoRA" not in line  # 4 of 8
+
+
+def test_nothing_is_said_of_trials_without_a_gpu_or_where_none_is_known(tmp_path: Path) -> None:
+    assert memory_lines(plan_of(tmp_path, "{cpu: 1}"), [Gpu("L4", GIB)]) == []
+    assert memory_lines(plan_of(tmp_path, "{gpu: 1}"), []) == []

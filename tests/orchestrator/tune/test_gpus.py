@@ -1,0 +1,123 @@
+"""Real Ray with machines that declare GPUs which torch cannot use: what trials see there, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from craft.results import Counts, Unavailable
+from orchestrator.driver.options import RunOptions
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tune import gpus
+from orchestrator.tune.team import Member
+
+pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+SMALL = "training: {max_steps: 2, batch_size: 4, max_length: 16, train_examples: 16, eval_examples: 8}\n"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a machine with two cores and two GPUs, which the driver's environment lists."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 2})
+    try:
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def plan_of(folder: Path, resources: str, blocks: str = "[{method: lora, rank: 2}]", count: bool = True) -> Plan:
+    file = folder / "sweep.yaml"
+    text = f"name: t\nmodel: {MODEL}\ntasks: [toy/sentiment]\nseeds: [0, 1]\nresources: {resources}\nspace: {blocks}\n{SMALL}"
+    file.write_text(text)
+    sweep = load_sweep(file)
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40)) if count else None)
+
+
+def test_a_worker_of_a_team_without_gpus_sees_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1")
+    assert Member(0).address()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    with pytest.raises(Unavailable, match="built without CUDA"):
+        Member(1).address()
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_path: Path, cluster: str) -> None:
+    from orchestrator.tune.runner import run_sweep
+
+    log = str(tmp_path / "log")
+
+    def train(spec, directory, *, report, resume_from, on_step):
+        import os
+        from pathlib import Path
+
+        from craft.results import Counts, RunResult
+
+        with Path(log).open("a") as file:
+            file.write(f"{spec.method} {os.environ['CUDA_VISIBLE_DEVICES'] or 'none'} {os.getpid()}\n")
+        adapter = directory / "adapter"
+        adapter.mkdir()
+        return RunResult({"score": 1.0}, Counts(10, 2, 100, 40), adapter, 1, 1, 1.0)
+
+    blocks = "[{method: lora, rank: {values: [2, 4]}}, {method: full, resources: {gpu: 0.5}}]"
+    options = RunOptions(tmp_path / "t", address=cluster, max_concurrent=1, verbosity="quiet")
+    outcome = run_sweep(plan_of(tmp_path, "{cpu: 1}", blocks), options, train=train)
+    assert len(outcome.finished) == 6, outcome.results
+    lines = [line.split() for line in Path(log).read_text().splitlines()]
+    assert {(method, seen) for method, seen, _ in lines} in ({("lora", "none"), ("full", one)} for one in "01")
+    assert len({pid for method, _, pid in lines if method == "lora"}) < 4
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_share_that_torch_cannot_use_fails_at_once_and_goes_on_where_it_can(tmp_path: Path, cluster: str) -> None:
+    from orchestrator.tune.runner import run_sweep
+
+    options = {"folder": tmp_path / "t", "address": cluster, "max_failures": 1, "verbosity": "quiet", "resume": True}
+    outcome = run_sweep(plan_of(tmp_path, "{cpu: 1, gpu: 1}", count=False), RunOptions(**options))
+    assert len(outcome.failed) == 2
+    for result in map(outcome.results.__getitem__, outcome.failed):
+        assert "gave a GPU that torch cannot use" in result.error
+        assert result.error.endswith("(2 times)")
+        assert result.retryable
+    # The share is no part of a trial's name.
+    outcome = run_sweep(plan_of(tmp_path, "{cpu: 1}", count=False), RunOptions(**options))
+    assert len(outcome.finished) == 2, outcome.results
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_gpus_that_stand_idle_are_told_at_the_start_if_torch_can_use_them(
+    tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from orchestrator.tune.runner import run_sweep
+
+    def train(spec, directory, *, report, resume_from, on_step):
+        from craft.results import RunFailed
+
+        raise RunFailed("not today")
+
+    plan = plan_of(tmp_path, "{cpu: 1}")
+    run_sweep(plan, RunOptions(tmp_path / "t", address=cluster), train=train)
+    assert "idle" not in "".join(capfd.readouterr())
+    monkeypatch.setattr(gpus, "_sees", lambda: ["a GPU"])
+    run_sweep(plan, RunOptions(tmp_path / "u", address=cluster), train=train)
+    assert "2 GPUs stand idle: trials ask for none (resources.gpu is 0)." in "".join(capfd.readouterr())
+    run_sweep(plan_of(tmp_path, "{cpu: 2, gpu: 1}"), RunOptions(tmp_path / "v", address=cluster), train=train)
+    assert "1 of 2 GPUs stand idle" in "".join(capfd.readouterr())
