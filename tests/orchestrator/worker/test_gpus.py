@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from orchestrator.plan.gpu_shares import Gpu
 from craft.trainer.memory import out_of_memory
+from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.worker.errors import is_transient, reason
 from orchestrator.worker.gpus import GpuUnusable, keep_to_share, require_gpu, usable_gpus
 
