@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.texts import token_loss
 from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
@@ -33,7 +34,7 @@ def predict(model: nn.Module, split: EncodedSplit, collator: Collator, batch_siz
     model.eval()
     try:
         # no_grad and not inference_mode: a method may keep what it computed here for the next training step.
-        with torch.no_grad():
+        with torch.no_grad(), norms_kept(model):
             for begin in range(0, len(order), batch_size):
                 batch = collator([split[int(index)] for index in order[begin : begin + batch_size]])
                 del batch["labels"]

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from craft.scoring.dora_norms import norms_kept
 from craft.scoring.texts import Tick
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
@@ -127,7 +128,7 @@ def _answering(model: nn.Module) -> Iterator[torch.device]:
     model.eval()
     try:
         # no_grad and not inference_mode: a method may keep what it computed here for the next training step.
-        with torch.no_grad(), merged(model):
+        with torch.no_grad(), norms_kept(model), merged(model):
             yield next(model.parameters()).device
     finally:
         model.train(training)

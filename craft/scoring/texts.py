@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
 from craft.settings import GenerationSettings
@@ -116,7 +117,7 @@ def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, b
     training, total, tokens = model.training, 0.0, 0
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), norms_kept(model):
             for begin in range(0, len(order), batch_size):
                 batch = collator([texts[int(index)] for index in order[begin : begin + batch_size]])
                 labels = batch.pop("labels")

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from craft.results import Progress, RunFailed, RunResult
 from craft.scoring.encoding import Collator
+from craft.scoring.positions import can_choose, loss_at
 from craft.scoring.texts import encode_texts, mean_token_loss, token_loss
 from craft.settings import GenerationSettings
 from craft.spec import RunSpec
@@ -178,6 +179,28 @@ def test_resumed_in_mid_epoch_with_lengths_grouped(
     one, two = (load_file(run.adapter / "adapter_model.safetensors") for run in (whole, again))
     assert whole.metrics == again.metrics
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
+    words_spec: Callable[..., RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU only the positions in the loss go through the last layer; a CPU computes all of them."""
+    spec = words_spec(
+        generation={"tests": ["piqa"], "score": "likelihood"},
+        training={"gradient_accumulation": 2, "gradient_checkpointing": True},
+    )
+    every = train_run(spec, tmp_path / "every")
+    monkeypatch.setattr("craft.trainer.hf_trainer.chooses_on", lambda model, device: can_choose(model))
+    monkeypatch.setattr("craft.scoring.texts.chooses_on", lambda model, device: can_choose(model))
+    used: list[int] = []
+    monkeypatch.setattr("craft.trainer.hf_trainer.loss_at", lambda *given: used.append(given[3].shape[1]) or loss_at(*given))
+    chosen = train_run(spec, tmp_path / "chosen")
+    assert len(used) == 8
+    assert max(used) < 40, "an answer's bytes, not its prompt's"
+    assert chosen.metrics["search_loss"] == pytest.approx(every.metrics["search_loss"], rel=1e-5)
+    one, two = (load_file(run.adapter / "adapter_model.safetensors") for run in (every, chosen))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-4, atol=1e-6)
 
 
 def test_an_adapter_of_words_loads_and_answers_as_it_did(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
