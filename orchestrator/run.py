@@ -45,6 +45,8 @@ examples:
       run it; the record goes to mlflow.db here, all else to runs/ranks/
   python -m orchestrator.run sweeps/ranks.yaml --resume
       go on after Ctrl-C, a crash or a reboot; finished trials are kept
+  python -m orchestrator.run sweeps/ranks.yaml --resume --retry-failed
+      the same, and run failed trials again, whatever they failed by
   python -m orchestrator.run sweeps/ranks.yaml --set seeds=[0,1,2,3,4] --resume
       extend it: only the new seeds run
   python -m orchestrator.run sweeps/ranks.yaml --name quick --set training.train_examples=200 --set space.1.rank=8
@@ -79,6 +81,13 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument(
         "--resume", action="store_true", help="go on with the sweep of this name (or start it, if there is none)"
+    )
+    flags.add_argument(
+        "--retry-failed",
+        action="store_true",
+        help="with --resume: run every failed trial again, from its last checkpoint. --resume alone already does so where the "
+        "machine was at fault (memory, model, data, a crash), and leaves alone what would fail again, as a loss that is not "
+        "finite; this is for when you have changed what was wrong",
     )
     flags.add_argument("--name", help="the sweep's name, instead of the file's")
     flags.add_argument(
@@ -115,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(given: argparse.Namespace, console: Console, again: str) -> int:
+    if given.retry_failed and not (given.resume or given.plan):
+        raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
     sweep = load_sweep(given.sweep, _overrides(given))
     folder = sweep.folder
     resolve_uri(given.tracking_uri or sweep.tracking.uri)
@@ -150,6 +161,7 @@ def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, cons
         storage=within(given.storage, plan.sweep.name) if _is_uri(given.storage) else None,
         address=given.address,
         resume=resume,
+        retry_failed=given.retry_failed,
         max_concurrent=given.max_concurrent,
         cpus=given.cpus,
         verbosity="quiet" if given.quiet else "verbose" if given.verbose else "normal",
@@ -171,6 +183,8 @@ def exit_status(outcome: SweepOutcome) -> int:
 def _again(arguments: Sequence[str]) -> str:
     """The command that goes on with what these arguments began."""
     resume = [] if "--resume" in arguments else ["--resume"]
+    # The ledger remembers what is to be run again; once more would run again what has failed since.
+    arguments = [one for one in arguments if one != "--retry-failed"]
     return redact(shlex.join(["python", "-m", "orchestrator.run", *arguments, *resume]))
 
 

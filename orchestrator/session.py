@@ -58,6 +58,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
     """
     folder, uri = options.folder, resolve_uri(tracking_uri)
     with one_driver(folder), noise_to_log(SweepFolder(folder).log) as screen:
+        if options.retry_failed:
+            _reopen_failed(folder, console)
         fingerprints = _prepare(plan, options, console)
         _write_effective(plan, uri)
         tracker = Tracker(uri, plan.sweep.name, folder)
@@ -125,6 +127,15 @@ def _prepare(plan: Plan, options: RunOptions, console: Console) -> dict[str, str
         fingerprints = prepare(remaining)
     check_data(results.values(), plan.trials, fingerprints)
     return fingerprints
+
+
+def _reopen_failed(folder: Path, console: Console) -> None:
+    ledger = Ledger(folder)
+    try:
+        failed = ledger.reopen_failed()
+    finally:
+        ledger.close()
+    console.print(f"{failed} failed trial{'s run' if failed != 1 else ' runs'} again", markup=False)
 
 
 def _write_effective(plan: Plan, uri: str) -> None:

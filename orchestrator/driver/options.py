@@ -19,6 +19,7 @@ class RunOptions:
         storage: where checkpoints and adapters go, a folder that all machines see or a URI; `folder/ray` if not given.
         address: a Ray cluster to join (`auto`, `host:6379`); a cluster of this machine alone if not given.
         resume: go on with what `folder` already holds; without it a folder with results is refused.
+        retry_failed: run every failed trial again, also those that failed by their own fault; with `resume`.
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use, where no address is given; all if not given.
         max_failures: how often a trial whose process or machine dies is started again.
@@ -29,6 +30,7 @@ class RunOptions:
     storage: str | None = None
     address: str | None = None
     resume: bool = False
+    retry_failed: bool = False
     max_concurrent: int | None = None
     cpus: int | None = None
     max_failures: int = 3

@@ -26,6 +26,11 @@ class Underway:
         """Keys of trials that run."""
         return list(self._running)
 
+    @property
+    def running_since(self) -> list[float]:
+        """When each trial that runs was first started in this session, by the monotonic clock."""
+        return [self._since[key] for key in self._running]
+
     def step_of(self, key: str) -> int:
         """The last step that a running trial has reported; 0 before its first report."""
         return int(self._running.get(key, {}).get("step", 0))

@@ -7,6 +7,7 @@ readers never see a line that a crash cut short. `orchestrator.record.lock` keep
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.plan.trial import TrialResult
@@ -42,6 +43,17 @@ class Ledger:
     def finished(self) -> dict[str, TrialResult]:
         """The results of trials with nothing left to run: finished, stopped early, or failed by their own fault."""
         return {key: result for key, result in self.results().items() if result.settled}
+
+    def reopen_failed(self) -> int:
+        """Marks every failed trial as one to run again, by a new line; returns how many there are.
+
+        The marks outlast this session, so that the next one goes on with them. Earlier lines stay as they are.
+        """
+        failed = [result for result in self.results().values() if result.status == "failed"]
+        for result in failed:
+            if not result.retryable:
+                self.add(replace(result, retryable=True, notes=[*result.notes, "to be run again: --retry-failed"]))
+        return len(failed)
 
     def add(self, result: TrialResult) -> None:
         """Writes a result; returns when the disk has it.

@@ -25,6 +25,7 @@ from orchestrator.tools.journal import Event
 log = logging.getLogger(__name__)
 
 RUN_STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+OF_ONE_TRY = ("craft.error", "craft.notes", "mlflow.note.content")
 
 
 class MlflowWriter:
@@ -102,6 +103,8 @@ class MlflowWriter:
             tags["craft.notes"] = "\n".join(result["notes"])
         if told:
             tags["mlflow.note.content"] = "\n\n".join([f"**{result['status']}**", *told])
+        # What an earlier try of the trial left there is no longer true.
+        tags |= {name: "" for name in OF_ONE_TRY if name in run.tags and name not in tags}
         run.add_tags(tags)
         run.send_inputs(self._table.client, result.get("facts", {}))
         self._table.end(run, RUN_STATUS[result["status"]], event["time"])

@@ -9,10 +9,11 @@ The arrows back are listeners, added once both ends exist.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.driver.common_cause import CommonCause
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.recorder import Recorder, Tracker
@@ -51,11 +52,12 @@ class Parts:
     proposer: Proposer
     scheduler: Stopping | None
     stop: Stop
+    common_cause: CommonCause = field(default_factory=CommonCause)
 
     @property
     def ending(self) -> bool:
-        """Whether no trial may start any more: somebody asked for it, or the budget is used up."""
-        return self.stop.asked or self.watch.spent is not None
+        """Whether no trial may start any more: somebody asked for it, the budget is used up, or all trials fail alike."""
+        return self.stop.asked or self.watch.spent is not None or self.common_cause.trouble is not None
 
     @property
     def pausing(self) -> Pausing | None:

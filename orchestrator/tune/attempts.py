@@ -49,7 +49,7 @@ class Attempts:
             error = self._attempt(suspects)
             parts.proposer.advance()
             if parts.ending:
-                return None
+                return parts.common_cause.trouble
             running = parts.recorder.lost()
             if error is None:
                 if not suspects:

@@ -47,6 +47,7 @@ class Recording(tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         key = trial.config["key"]
+        self._parts.common_cause.works()
         if "result" in result:
             self._end(TrialResult.from_json(result["result"]), result.get("checkpoint_dir_name"))
         elif "progress" in result and not self._recorder.standing.is_settled(key):
@@ -71,8 +72,10 @@ class Recording(tune.Callback):
         if self._parts.stop.asked:
             return  # what stops the sweep may have ended the trial's process too: it stays one that was running
         key, tries = trial.config["key"], self._parts.options.max_failures + 1
-        times = f" ({tries} times)" if tries > 1 else ""
-        self._recorder.ended(TrialResult(key, "failed", error=f"{self._why(trial)}{times}", retryable=True))
+        times, why = f" ({tries} times)" if tries > 1 else "", self._why(trial)
+        self._recorder.ended(TrialResult(key, "failed", error=f"{why}{times}", retryable=True))
+        if isinstance(getattr(_error_of(trial), "cause", None), Exception):  # what the trial itself said, and no lost process
+            self._parts.common_cause.failed(why, self._recorder.underway.running_since)
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
         now = time.monotonic()

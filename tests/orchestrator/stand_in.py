@@ -47,7 +47,7 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
         import time
         from pathlib import Path
 
-        from craft.results import Counts, Progress, RunFailed, RunResult
+        from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult
         from craft.trainer.checkpoint import write_folder
 
         def write(text):
@@ -60,6 +60,8 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
         write(f"start {rank} {seed} {first} {os.getpid()}")
         if how == "nan":
             raise RunFailed("training diverged: the loss is nan at step 1")
+        if how == "no model":
+            raise RunPrevented(f"model 'nobody/nothing' in /scratch/{os.getpid()}: the hub did not give it")
         if how == "no disk":
             raise OSError(28, "No space left on device")
         for step in range(first + 1, total + 1):

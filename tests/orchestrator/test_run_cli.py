@@ -89,6 +89,7 @@ def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[st
         (["sweep.yaml"], "has no safetensors weights"),
         (["sweep.yaml", "--set", "model=nobody/nothing"], "HF_HUB_OFFLINE is set"),
         (["sweep.yaml", "--set", "tasks=[glue/rte]", "--set", "data.root=nowhere"], "data.root has no folder"),
+        (["sweep.yaml", "--retry-failed"], "--retry-failed goes with --resume"),
         (["sweep.yaml", "--tracking-uri", "mlruns"], "is a folder; MLflow keeps runs in a database"),
     ],
 )
@@ -124,10 +125,25 @@ def test_help_shows_every_flag_and_examples(capsys: pytest.CaptureFixture[str]) 
         run.main(["--help"])
     assert exit_.value.code == 0
     printed = capsys.readouterr().out
-    for flag in ("--plan", "--set", "--resume", "--address", "--tracking-uri", "--storage", "--max-concurrent", "--name"):
+    for flag in (
+        "--plan",
+        "--set",
+        "--resume",
+        "--retry-failed",
+        "--address",
+        "--tracking-uri",
+        "--storage",
+        "--max-concurrent",
+        "--name",
+    ):
         assert flag in printed
     assert "examples:" in printed
     assert "exit status:" in printed
+
+
+def test_the_command_that_goes_on_does_not_retry_once_more() -> None:
+    again = run._again(["sweep.yaml", "--resume", "--retry-failed", "--cpus", "2"])
+    assert again == "python -m orchestrator.run sweep.yaml --resume --cpus 2"
 
 
 def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

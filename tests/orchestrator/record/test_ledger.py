@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 from pathlib import Path
@@ -45,6 +46,21 @@ def test_finished_are_those_with_nothing_left_to_run(tmp_path: Path) -> None:
     ledger.add(TrialResult("crashed", "failed", error="its process died", retryable=True))
     ledger.add(TrialResult("broken off", "interrupted"))
     assert set(ledger.finished()) == {"done", "early", "wrong"}
+
+
+def test_failed_trials_are_opened_again_by_new_lines(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.add(TrialResult("done", "finished"))
+    ledger.add(TrialResult("wrong", "failed", error="loss is NaN", seconds=3.0))
+    ledger.add(TrialResult("crashed", "failed", error="its process died", retryable=True))
+    assert ledger.reopen_failed() == 2
+    assert set(Ledger(tmp_path).finished()) == {"done"}
+    again = Ledger(tmp_path).results()["wrong"]
+    assert (again.error, again.seconds, again.notes) == ("loss is NaN", 3.0, ["to be run again: --retry-failed"])
+    lines = [json.loads(line) for line in ledger.path.read_text().splitlines()]
+    assert [(line["key"], line["retryable"]) for line in lines if line["key"] == "wrong"] == [("wrong", False), ("wrong", True)]
+    ledger.add(TrialResult("wrong", "failed", error="loss is NaN"))
+    assert set(Ledger(tmp_path).finished()) == {"done", "wrong"}
 
 
 def test_a_line_torn_at_any_byte_costs_that_line_only(tmp_path: Path) -> None:

@@ -137,6 +137,19 @@ def test_an_early_stop_is_told_from_a_fault(uri: str, tmp_path: Path) -> None:
     assert (run.info.status, run.data.tags["craft.status"]) == ("FINISHED", "stopped")
 
 
+def test_a_trial_that_finishes_after_a_failure_tells_no_failure(uri: str, tmp_path: Path) -> None:
+    trial = spec()
+    tracker = start(uri, tmp_path, trial)
+    tracker.trial_ended(TrialResult(trial.key, "failed", error="the loss is nan", notes=["micro-batches of 1 x 8"]))
+    tracker.trial_started(trial)
+    tracker.trial_progress(trial.key, progress(10))
+    tracker.trial_ended(finished(trial))
+    tracker.close(60)
+    run = runs(uri)["trial", trial.key]
+    assert (run.info.status, run.data.tags["craft.status"]) == ("FINISHED", "finished")
+    assert {run.data.tags.get(name, "") for name in ("craft.error", "craft.notes", "mlflow.note.content")} == {""}
+
+
 def test_a_trial_that_waits_does_not_run_and_goes_on_as_the_same_run(uri: str, tmp_path: Path) -> None:
     trial = spec()
     tracker = start(uri, tmp_path / "runs", trial)

@@ -1,0 +1,52 @@
+"""Which failures are final, and which are not, on real Ray over several sessions; training is a stand-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.driver.common_cause import ENOUGH
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.plan.plan import Plan
+from orchestrator.record.ledger import Ledger
+from orchestrator.tune.runner import run_sweep
+from tests.orchestrator.stand_in import plan_of, stand_in, starts
+
+pytestmark = pytest.mark.cluster
+
+
+def session(tmp: Path, plan: Plan, behaviour: dict[tuple[int, int], str]) -> SweepOutcome:
+    options = RunOptions(tmp / "runs" / "test", cpus=2, max_failures=0, resume=True, verbosity="quiet")
+    return run_sweep(plan, options, train=stand_in(str(tmp / "log"), behaviour))
+
+
+def test_final_failures_run_again_only_when_asked_and_those_of_the_machine_by_themselves(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, ranks="[1, 2]", seeds="[0, 1]")
+    first = session(tmp_path, plan, {(1, 0): "nan", (2, 0): "no model"})
+    assert (len(first.finished), len(first.failed)) == (2, 2)
+    second = session(tmp_path, plan, {})
+    assert (len(second.finished), len(second.failed)) == (3, 1)
+    assert [start[:2] for start in starts(tmp_path / "log")[4:]] == [(2, 0)]
+    ledger = Ledger(tmp_path / "runs" / "test")
+    assert ledger.reopen_failed() == 1
+    ledger.close()
+    third = session(tmp_path, plan, {})
+    assert third.complete
+    assert [start[:2] for start in starts(tmp_path / "log")[5:]] == [(1, 0)]
+    statuses = [line.count('"status": "failed"') or line.count('"status":"failed"') for line in ledger.path.open()]
+    assert sum(statuses) == 3  # both failures, and the mark
+
+
+def test_a_fault_of_every_machine_ends_the_session_before_it_fails_every_trial(tmp_path: Path) -> None:
+    ranks = list(range(1, 21))
+    plan = plan_of(tmp_path, ranks=str(ranks))
+    outcome = session(tmp_path, plan, {(rank, 0): "no model" for rank in ranks})
+    assert outcome.trouble is not None
+    assert "the hub did not give it" in outcome.trouble
+    assert ENOUGH <= len(outcome.failed) <= ENOUGH + 2
+    assert not outcome.finished
+    mended = session(tmp_path, plan, {})
+    assert mended.complete
+    assert len(mended.finished) == len(ranks)
