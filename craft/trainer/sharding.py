@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -46,7 +44,7 @@ def shard_base(model: nn.Module, base: Collection[nn.Parameter], team: Team) -> 
         raise ValueError("resources.fsdp: no weight of the model's blocks is frozen, so there is nothing to split")
     if any(hasattr(weight, "quant_state") or not weight.is_floating_point() for weight in inside):
         raise ValueError("resources.fsdp: a quantized base is not split; give resources.fsdp: false")
-    mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (team.size,))
+    mesh = team.mesh()
     before = sum(weight.numel() for weight in inside)
     for block in blocks:
         fully_shard(block, mesh=mesh, ignored_params={weight for weight in block.parameters() if weight not in frozen})

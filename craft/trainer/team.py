@@ -6,7 +6,9 @@
 
 An adapter is so small that its gradients travel as one message a step, without a wrapper around the model. Losses are divided
 by the examples of the whole step (`craft.trainer.hf_trainer`), so members exchange only sums, and in a last batch
-smaller than the team some members are idle. Random numbers inside a step (dropout) are each member's own and depend on seed,
+smaller than the team some members are idle. Sums travel through host memory over gloo, on GPUs too, because gloo raises when a
+member dies; only a base that is split over GPUs (`craft.trainer.sharding`) travels over NCCL. `craft.trainer.liveness` ends
+those who wait where nothing raises. Random numbers inside a step (dropout) are each member's own and depend on seed,
 step and rank alone, so that a resumed run draws the same ones. Rank 0 alone scores, saves and reports; where the
 base is split over the team (`craft.trainer.sharding`), the others score too.
 """
@@ -16,19 +18,26 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from craft.trainer import liveness
 
 _PATIENCE = timedelta(days=2)
 """How long members wait while rank 0 scores. The process that started the team ends it if it hangs."""
-_JOINING = timedelta(minutes=5)
+_JOINING = timedelta(minutes=15)
+"""How long members wait for each other before they load anything; the process that started the team may end the wait."""
+_NCCL_SILENCE = timedelta(minutes=10)
+"""NCCL ends a process whose collective takes longer. Members meet over gloo before each stretch of work with the split base."""
+_LIVES = "lives"
 _MESSAGE_BYTES = 32 * 2**20
 _DRIFT = 1e-3
 
@@ -45,12 +54,15 @@ class Drifted(RuntimeError):
 class Team:
     """This process's place among those that train one run: `rank` of `size`.
 
-    With `sharded` each holds a part of the base model, so that all of them have to call it alike.
+    With `sharded` each holds a part of the base model, so that all of them have to call it alike. `nccl` is the group through
+    which those parts travel between GPUs.
     """
 
     rank: int
     size: int
     sharded: bool = False
+    nccl: dist.ProcessGroup | None = None
+    watch: liveness.Watch | None = None
 
     @property
     def scores(self) -> bool:
@@ -64,8 +76,24 @@ class Team:
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
         """The sum of every member's `value`, in place."""
+        if value.device.type == "cpu":
+            self._reduced(value)
+        else:
+            value.copy_(self._reduced(value.cpu()))
+        return value
+
+    def mesh(self) -> DeviceMesh:
+        """The members as torch's FSDP asks for them."""
+        if self.nccl is not None:
+            return DeviceMesh.from_group(self.nccl, "cuda")
+        assert dist.group.WORLD is not None, "a team is a process group"
+        return DeviceMesh.from_group(dist.group.WORLD, "cpu")
+
+    def _reduced(self, value: torch.Tensor, how: Any = dist.ReduceOp.SUM) -> torch.Tensor:
+        if self.watch is not None and self.watch.lost:
+            raise MemberLost(self.watch.lost)
         with _losses_named():
-            dist.all_reduce(value)
+            dist.all_reduce(value, how)
         return value
 
     def sum_gradients(self, weights: Sequence[nn.Parameter]) -> None:
@@ -89,15 +117,16 @@ class Team:
         """
         trained = [weight.detach() for weight in weights if weight.requires_grad]
         norms = torch.stack([weight.double().norm() for weight in trained])
-        extremes = torch.cat([norms, -norms])
-        with _losses_named():
-            dist.all_reduce(extremes, dist.ReduceOp.MAX)
+        extremes = self._reduced(torch.cat([norms, -norms]).cpu(), dist.ReduceOp.MAX)
         largest, smallest = extremes[: len(norms)], -extremes[len(norms) :]
         if not torch.allclose(largest, smallest, rtol=_DRIFT, atol=_DRIFT):
             raise Drifted(f"the {self.size} workers of this run no longer hold the same weights: are their libraries the same?")
-        with _losses_named():
-            for weight in trained:
-                dist.broadcast(weight, src=0)
+        for weight in trained:
+            copy = weight.cpu()
+            with _losses_named():
+                dist.broadcast(copy, src=0)
+            if copy is not weight:
+                weight.copy_(copy)
 
     @contextmanager
     def own_random_numbers(self, *when: int) -> Iterator[None]:
@@ -114,43 +143,88 @@ class Team:
 
 @dataclass(frozen=True)
 class Meeting:
-    """The store through which the members of a team find each other; rank 0 keeps it and listens."""
+    """The store through which the members of a team find each other; rank 0 keeps it, and listens there and for their lives."""
 
     host: str
     port: int
     store: dist.Store
+    listening: socket.socket | None = field(default=None, repr=False)
 
     @classmethod
     def opened(cls, host: str) -> Meeting:
         """A new meeting that listens on `host`, an address of this machine, and on no other address."""
-        listening = socket.create_server((host, 0))
-        port = listening.getsockname()[1]
+        kept, lives = socket.create_server((host, 0)), socket.create_server((host, 0))
+        port = kept.getsockname()[1]
         store = dist.TCPStore(
-            host, port, is_master=True, wait_for_workers=False, timeout=_JOINING, master_listen_fd=listening.detach()
+            host, port, is_master=True, wait_for_workers=False, timeout=_JOINING, master_listen_fd=kept.detach()
         )
-        return cls(host, port, store)
+        store.set(_LIVES, str(lives.getsockname()[1]))
+        return cls(host, port, store, lives)
 
     @classmethod
     def at(cls, host: str, port: int) -> Meeting:
-        """The meeting that another process opened."""
-        return cls(host, port, dist.TCPStore(host, port, is_master=False, timeout=_JOINING))
+        """The meeting that another process opened.
+
+        Raises:
+            MemberLost: nobody listens there any more.
+        """
+        with _losses_named():
+            return cls(host, port, dist.TCPStore(host, port, is_master=False, timeout=_JOINING))
+
+    def watch(self, rank: int, size: int, check: Callable[[], None]) -> liveness.Watch:
+        """Waits for all members, and from then on for the end of each."""
+        seconds = _JOINING.total_seconds()
+        try:
+            if self.listening is not None:
+                with self.listening:
+                    return liveness.Watch(liveness.welcome(self.listening, size, seconds, check))
+            with _losses_named():
+                port = int(self.store.get(_LIVES))
+            return liveness.Watch({0: liveness.join(self.host, port, rank, seconds)})
+        except liveness.Absent as error:
+            raise MemberLost(str(error)) from error
 
 
 @contextmanager
-def gathered(meeting: Meeting, rank: int, size: int, *, sharded: bool = False) -> Iterator[Team]:
+def gathered(
+    meeting: Meeting,
+    rank: int,
+    size: int,
+    *,
+    sharded: bool = False,
+    gpus: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Team]:
     """Waits for all members and gives the team; the end of the block ends the team for all.
 
+    Args:
+        sharded: the base is split over the members.
+        gpus: every member has a GPU of its own.
+        check: called again and again while rank 0 waits; it raises if a member will not come.
+
     Raises:
-        MemberLost: a member did not come in time.
+        MemberLost: a member did not come in time, or is lost.
     """
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    with _losses_named(), _network_of(meeting):
-        dist.init_process_group(backend, store=meeting.store, rank=rank, world_size=size, timeout=_PATIENCE)
+    watch = meeting.watch(rank, size, check)
+    in_order = False
     try:
-        yield Team(rank, size, sharded)
+        with ExitStack() as group:
+            with _losses_named(), _network_of(meeting):
+                dist.init_process_group("gloo", store=meeting.store, rank=rank, world_size=size, timeout=_PATIENCE)
+                # Closes the connections: members that wait for this one hear at once that it is gone.
+                group.callback(dist.destroy_process_group)
+                nccl = dist.new_group(backend="nccl", timeout=_NCCL_SILENCE) if sharded and gpus else None
+            if nccl is not None:
+                watch.interrupt = nccl.abort
+            yield Team(rank, size, sharded, nccl, watch)
+            in_order = True
+    except Exception as error:
+        # What a collective leaves behind when it is cut off is no number to judge a run by.
+        if watch.interrupted and watch.lost and not isinstance(error, MemberLost):
+            raise MemberLost(watch.lost) from error
+        raise
     finally:
-        # Closes the connections: members that wait for this one hear at once that it is gone.
-        dist.destroy_process_group()
+        watch.close(in_order=in_order)
 
 
 @contextmanager

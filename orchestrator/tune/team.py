@@ -7,11 +7,13 @@
 
 Members stay warm for the next trial of the same worker, and end with it, since it owns them. They get run and checkpoint
 from rank 0, so that all of them train the same even if storage is slow to show a file. What goes wrong in a member (memory,
-data) is told as if it had gone wrong in rank 0; a member that is lost makes the trial one to be started again.
+data) is told as if it had gone wrong in rank 0; a member that is lost makes the trial one to be started again
+(`craft.trainer.liveness`).
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 LOOPBACK = "127.0.0.1"
-READY_SECONDS = 300.0
+READY_SECONDS = 900.0
 LAST_WORDS_SECONDS = 10.0
 
 _warm: dict[str, list[ActorHandle]] = {}
@@ -51,14 +53,15 @@ class Member:
         keep_to_share(gpu)
         self._gpu = gpu
 
-    def address(self) -> str:
-        """Where it is.
+    def ready(self) -> str:
+        """Loads the libraries, which takes machines unequal times, and gives this machine's address.
 
         Raises:
             GpuUnusable: it was given a GPU that torch cannot use.
         """
         if self._gpu:
             require_gpu()
+        importlib.import_module("craft.trainer.training")
         return ray.util.get_node_ip_address()
 
     def join(
@@ -69,6 +72,7 @@ class Member:
         rank: int,
         size: int,
         sharded: bool,
+        gpus: bool,
         settings: WorkerSettings,
     ) -> None:
         """Trains `run` with the others, from a checkpoint given by its files."""
@@ -78,7 +82,7 @@ class Member:
         free_memory(settings.threads)
         with scratch_folder("member") as scratch, memory_limit(settings):
             resume_from = _written(scratch / "checkpoint", checkpoint) if checkpoint else None
-            with gathered(Meeting.at(*meeting), rank, size, sharded=sharded) as team:
+            with gathered(Meeting.at(*meeting), rank, size, sharded=sharded, gpus=gpus) as team:
                 join_run(RunSpec.model_validate(run), scratch, team, resume_from=resume_from)
 
 
@@ -93,6 +97,7 @@ class TeamTraining:
             sharded: the base model's frozen weights are split over the workers.
         """
         self._asked, self._settings, self._sharded = asked, settings, sharded
+        self._gpus = asked.get("GPU", 0) > 0
 
     def __call__(
         self,
@@ -115,14 +120,17 @@ class TeamTraining:
             members = self._members(group)
             addresses = {
                 ray.util.get_node_ip_address(),
-                *ray.get([one.address.remote() for one in members], timeout=READY_SECONDS),
+                *ray.get([one.ready.remote() for one in members], timeout=READY_SECONDS),
             }
             meeting = Meeting.opened(LOOPBACK if len(addresses) == 1 else ray.util.get_node_ip_address())
             files = _files(resume_from) if resume_from else None
             told = (spec.model_dump(mode="json"), files, (meeting.host, meeting.port))
-            work = [one.join.remote(*told, rank, size, self._sharded, self._settings) for rank, one in enumerate(members, 1)]
+            kind = (self._sharded, self._gpus, self._settings)
+            work = [one.join.remote(*told, rank, size, *kind) for rank, one in enumerate(members, 1)]
             try:
-                with gathered(meeting, 0, size, sharded=self._sharded) as team:
+                with gathered(
+                    meeting, 0, size, sharded=self._sharded, gpus=self._gpus, check=lambda: _none_ended(work)
+                ) as team:
                     return train_run(spec, directory, report=report, resume_from=resume_from, on_step=on_step, team=team)
             except MemberLost as error:
                 raise _cause(work) or error from error
@@ -155,6 +163,17 @@ class TeamTraining:
     def _dismiss(self, group: PlacementGroup) -> None:
         for member in _warm.pop(group.id.hex(), ()):
             ray.kill(member)
+
+
+def _none_ended(work: list[Any]) -> None:
+    """
+    Raises:
+        MemberLost: a member has ended before all had met.
+    """
+    from craft.trainer.team import MemberLost
+
+    if ray.wait(work, num_returns=1, timeout=0)[0]:
+        raise MemberLost("one of its workers ended before the run began")
 
 
 def _cause(work: list[Any]) -> BaseException | None:
