@@ -1,9 +1,9 @@
 """The frozen weights of a run's base model split over its team, so that a model too large for one GPU is trained by several.
 
 Every block of the model becomes a unit of torch's FSDP2 (`torch.distributed.fsdp.fully_shard`): each member keeps 1/size of
-the block's frozen weights, and the whole of a block exists only while it computes. Trained weights are not split: an adapter is
-small, so every member holds all of it, and its gradients are summed as in any team (`craft.trainer.team`). Embeddings and the
-task head stand outside the blocks and stay whole.
+the block's frozen weights, and the whole of a block exists only while it computes. The body of the model is their root. Trained
+weights are not split: an adapter is small, so every member holds all of it, and its gradients are summed as in any team
+(`craft.trainer.team`). Embeddings and the task head stand outside the blocks and stay whole.
 
 A sharded model computes only if all members call it alike. So all members score, and rank 0 alone reports and saves.
 """
@@ -15,6 +15,7 @@ from collections.abc import Collection
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from craft.trainer.team import Team
@@ -48,8 +49,18 @@ def shard_base(model: nn.Module, base: Collection[nn.Parameter], team: Team) -> 
     before = sum(weight.numel() for weight in inside)
     for block in blocks:
         fully_shard(block, mesh=mesh, ignored_params={weight for weight in block.parameters() if weight not in frozen})
+    # With a root above them the blocks share their streams, and the next block is gathered while one computes. The body of
+    # the model is called in training and in generation alike; what PEFT puts around it is not.
+    body = _body(model)
+    fully_shard(body, mesh=mesh, ignored_params={weight for weight in body.parameters() if weight not in inside})
     dist.barrier()
     return before - sum(_held(weight) for block in blocks for weight in block.parameters() if not weight.requires_grad)
+
+
+def _body(model: nn.Module) -> nn.Module:
+    """The transformer without its head: the module that calls the blocks one after the other."""
+    whole = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
+    return whole.base_model
 
 
 def _held(weight: nn.Parameter) -> int:
