@@ -48,7 +48,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Progress:
-    """One evaluation of a running run.
+    """One evaluation of a running run; without `metrics`, only the checkpoint of a run that leaves its machine (`Leave`).
 
     `metrics` belong to `step`; `points` are the training points since the last report, each with its own `step`;
     `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base).
@@ -81,6 +81,13 @@ class RunResult:
 
 class Unavailable(ValueError):
     """A run needs something that is not here now: a model's files, data, a device, a package. Elsewhere or later it may be."""
+
+
+class Leave(Exception):
+    """What `on_step` raises to end a run early without loss: the run first writes and reports a checkpoint of the very step.
+
+    The message says why the run has to leave its machine.
+    """
 
 
 class RunFailed(RuntimeError):

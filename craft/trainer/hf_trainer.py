@@ -26,7 +26,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer import TRAINER_STATE_NAME
 
 from craft.models.heads import head_names, is_head
-from craft.results import RunFailed
+from craft.results import Leave, RunFailed
 from craft.scoring.encoding import Collator, TrainingCollator
 from craft.scoring.evaluation import LOSSES
 from craft.scoring.positions import chooses_on, loss_at
@@ -78,11 +78,19 @@ class RunTrainer(Trainer):
         directory: Path,
         meter: Meter,
         evaluation: Callable[[RunTrainer], None],
+        leave: Callable[[], None],
         on_step: Callable[[int, int], None],
         make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = torch.optim.AdamW,
         team: Team | None = None,
     ) -> None:
+        """
+        Args:
+            leave: writes a checkpoint of the present step; called when `on_step` has raised `Leave`, which then goes on.
+        """
         self.training, self.meter, self.evaluation, self.make_optimizer = training, meter, evaluation, make_optimizer
+        self.leave = leave
+        self.leaving: Leave | None = None
+        self.evaluated_at = frozenset(evaluation_steps(training, len(split)))
         self.team = team
         self.points: list[dict[str, float]] = []
         self._tokens = 0
@@ -94,7 +102,7 @@ class RunTrainer(Trainer):
             args=_arguments(training, len(split), seed, directory),
             train_dataset=split,
             compute_loss_func=_Loss(kind),
-            callbacks=[_EvaluateAt(evaluation_steps(training, len(split)), self, on_step)],
+            callbacks=[_EvaluateAt(self, on_step)],
         )
         self.remove_callback(PrinterCallback)
         self.reads_freely = self.args.device.type != "cuda"
@@ -185,6 +193,12 @@ class RunTrainer(Trainer):
         self.evaluation(self)
         return {}
 
+    def _save_checkpoint(self, *_args: Any, **_kwargs: Any) -> None:
+        # Trainer comes here only after a step that asked the run to leave, and has logged the step by then.
+        assert self.leaving is not None
+        self.leave()
+        raise self.leaving
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         self.control.should_log = False
         self.read_losses()
@@ -256,16 +270,21 @@ class _Loss:
 class _EvaluateAt(TrainerCallback):
     """Times every step and asks for an evaluation after the chosen ones."""
 
-    def __init__(self, steps: list[int], trainer: RunTrainer, on_step: Callable[[int, int], None]) -> None:
-        self.steps, self.trainer, self.on_step = frozenset(steps), trainer, on_step
+    def __init__(self, trainer: RunTrainer, on_step: Callable[[int, int], None]) -> None:
+        self.trainer, self.on_step = trainer, on_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         self.trainer.meter.step_begins()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         self.trainer.meter.step_ends(self.trainer.take_tokens())
-        self.on_step(state.global_step, state.max_steps)
-        control.should_evaluate = state.global_step in self.steps
+        try:
+            self.on_step(state.global_step, state.max_steps)
+        except Leave as why:
+            # An evaluation may take longer than the machine stays; the resumed run makes up for it.
+            self.trainer.leaving, control.should_save = why, True
+            return
+        control.should_evaluate = state.global_step in self.trainer.evaluated_at
 
 
 def _arguments(training: TrainingSettings, examples: int, seed: int, directory: Path) -> TrainingArguments:

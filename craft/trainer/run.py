@@ -1,6 +1,7 @@
 """A prepared run: its evaluations, its checkpoints, the weights selected so far, and its end.
 
     evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
+    leaving     ->  checkpoint of the step  ->  report        on another machine: the evaluation that is due, then the next step
     end         ->  best weights   ->  reported splits, one test after the other  ->  adapter, result
 
 `craft.trainer.training` prepares it.
@@ -22,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from craft.methods import find_method
-from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunResult
+from craft.results import PREDICTIONS_FOLDER, Leave, Progress, RunFailed, RunResult
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
@@ -38,6 +39,7 @@ from craft.trainer.team import Team
 BEST_FILE = "best.safetensors"
 STATE_FILE = "state.json"
 _OLD_STATE_FILE = "run.json"  # older checkpoints use this name
+_TRAINERS_FILES = (TRAINABLE_FILE, "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 _KEPT_CHECKPOINTS = 2
 
 
@@ -90,6 +92,7 @@ class Run:
     resumed_at: list[int] = field(default_factory=list)
     checkpoint: Path | None = None
     optimizer_bytes: int | None = None
+    evaluation_due: bool = False
     trainer: RunTrainer = field(init=False)
 
     def evaluate(self, trainer: RunTrainer) -> None:
@@ -109,15 +112,30 @@ class Run:
                 metrics = self.scorer.search(self.model)
         except ValueError as error:
             raise RunFailed(f"training diverged by step {step}: {error}") from error
+        except Leave:
+            self.leave()
+            raise
+        self.evaluation_due = False
         if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
             self.best = Best(metrics["search_score"], step, metrics, trainable_state(self.model))
         if trainer.optimizer is not None:
             self.optimizer_bytes = optimizer_bytes(trainer.optimizer)
-        self.checkpoint = write_folder(self.directory / f"checkpoint-{step}", lambda aside: self._fill(aside, trainer))
+        points, trainer.points = trainer.points, []
+        self._write_checkpoint()
+        self._report(metrics, points)
+
+    def leave(self) -> None:
+        """Writes a checkpoint of the present step and reports it, with no score: there may be no time for one."""
+        state = self.trainer.state
+        self.evaluation_due = state.global_step in self.trainer.evaluated_at
+        self._write_checkpoint()
+        self._report({}, [])
+
+    def _write_checkpoint(self) -> None:
+        step = self.trainer.state.global_step
+        self.checkpoint = write_folder(self.directory / f"checkpoint-{step}", self._fill)
         for old in _older_checkpoints(self.directory, step):
             shutil.rmtree(old, ignore_errors=True)
-        points, trainer.points = trainer.points, []
-        self._report(metrics, points)
 
     @contextmanager
     def _scoring(self) -> Iterator[None]:
@@ -132,16 +150,23 @@ class Run:
         epoch = float(state.epoch or 0.0)
         self.listener.report(Progress(state.global_step, self.trainer.args.max_steps, epoch, metrics, points, self.checkpoint))
 
-    def _fill(self, aside: Path, trainer: RunTrainer) -> None:
-        trainer.save_state_to(aside)
-        best = self.best
+    def _fill(self, aside: Path) -> None:
+        trainer, best = self.trainer, self.best
+        if trainer.optimizer is not None:
+            trainer.save_state_to(aside)
+        else:  # not trained since the checkpoint that this run was resumed from
+            assert self.checkpoint is not None
+            for name in _TRAINERS_FILES:
+                shutil.copy(self.checkpoint / name, aside)
         if best.weights is not None and best.step != trainer.state.global_step:
             save_file(best.weights, aside / BEST_FILE)
         content = {
             "spec": self.spec.model_dump(mode="json"),
             "step": trainer.state.global_step,
             "epoch": trainer.state.epoch,
-            "best": {"score": best.score, "step": best.step, "metrics": best.metrics},
+            "best": {"score": best.score, "step": best.step, "metrics": best.metrics} if best.weights is not None else None,
+            "evaluation_due": self.evaluation_due,
+            "points": trainer.points,
             "meter": self.meter.state(),
             "optimizer_bytes": self.optimizer_bytes,
             "seconds": self.seconds_before + time.perf_counter(),
@@ -152,9 +177,10 @@ class Run:
     def restore(self, checkpoint: Path, content: dict[str, Any]) -> None:
         """Takes over a checkpoint's state; Trainer restores its own part when it starts."""
         restore_trainable(self.model, load_file(checkpoint / TRAINABLE_FILE))
-        best = content["best"]
-        file = BEST_FILE if best["step"] != content["step"] else TRAINABLE_FILE
-        self.best = Best(best["score"], best["step"], best["metrics"], load_file(checkpoint / file))
+        if (best := content["best"]) is not None:
+            file = BEST_FILE if best["step"] != content["step"] else TRAINABLE_FILE
+            self.best = Best(best["score"], best["step"], best["metrics"], load_file(checkpoint / file))
+        self.evaluation_due, self.trainer.points = content.get("evaluation_due", False), content.get("points", [])
         self.meter.restore(content["meter"])
         self.optimizer_bytes = content.get("optimizer_bytes")
         self.seconds_before += content["seconds"]

@@ -72,7 +72,8 @@ def train_run(
         resume_from: a checkpoint of the same run, perhaps from another machine. Its micro-batch may differ, its effective
             batch may not.
         on_step: called after every optimizer step with its number and the number of steps; called with the same numbers
-            while answers in words are scored, so that silence means that the run hangs.
+            while answers in words are scored, so that silence means that the run hangs. Where it raises `Leave`, the run
+            reports a checkpoint of that step, without metrics, before it ends.
         on_score: called while answers in words are scored: which test, how many are done, how many there are.
         team: the processes that train this run together; this one is rank 0, the others call `join_run`.
 
@@ -83,6 +84,7 @@ def train_run(
         OutOfMemory: host or GPU memory ran out.
         CheckpointCorrupt: `resume_from` is not what was written.
         MemberLost: another process of the team is gone.
+        Leave: `on_step` raised it.
         Exception: whatever `report` raised, to end the run early; the last checkpoint stays.
     """
     with _guarded(spec):
@@ -134,6 +136,8 @@ def _trained(
         run.restore(resume_from, resumed)
     if team is not None:
         team.align(list(run.model.parameters()))
+    if run.evaluation_due:
+        run.evaluate(run.trainer)
     if resumed is None or resumed["step"] < run.trainer.args.max_steps:
         run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
     return run
@@ -193,6 +197,7 @@ def _prepare(
         directory=directory,
         meter=meter,
         evaluation=run.evaluate,
+        leave=run.leave,
         on_step=listener.stepped,
         make_optimizer=make_optimizer,
         team=team,

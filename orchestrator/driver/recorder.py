@@ -81,7 +81,7 @@ class Recorder:
         """
         self.lock = threading.RLock()
         self.standing = Standing(plan, ledger.results())
-        self.underway = Underway()
+        self.underway = Underway(lambda key: self.standing.spec(key).resources.gpus)
         self.listeners: list[Callable[[Summary], None]] = []
         self._plan, self._ledger, self._display, self._tracker = plan, ledger, display, tracker
         self._unwritten: list[TrialResult] = []
@@ -95,7 +95,7 @@ class Recorder:
             result = self.standing.results.get(trial.key)
             if result is None:
                 continue
-            self.underway.seconds[trial.key] = result.seconds
+            self.underway.took(trial.key, result.seconds)
             if result.settled:
                 self._display.ended(trial, result, earlier=True)
             if result.status == "stopped":

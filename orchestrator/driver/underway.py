@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from orchestrator.plan.trial import Status, TrialResult
@@ -13,10 +14,17 @@ class Underway:
 
     Attributes:
         seconds: what trials have taken in runs that have ended, of all sessions; the present runs are not counted.
+        gpu_seconds: the same, times the GPUs of each trial, added up; kept as a sum because the driver asks all the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpus_of: Callable[[str], float]) -> None:
+        """
+        Args:
+            gpus_of: how many GPUs the trial of a key takes.
+        """
         self.seconds: dict[str, float] = {}
+        self.gpu_seconds = 0.0
+        self._gpus_of = gpus_of
         self._running: dict[str, dict[str, Any]] = {}
         self._paused: dict[str, dict[str, Any]] = {}
         self._since: dict[str, float] = {}
@@ -44,7 +52,7 @@ class Underway:
 
     def pause(self, key: str) -> None:
         self._paused[key] = self._running.pop(key, {})
-        self.seconds[key] = self._taken(key)
+        self.took(key, self._taken(key))
 
     def paused_at(self, key: str) -> bool:
         """Whether the trial has reported something and was paused in this session."""
@@ -62,8 +70,13 @@ class Underway:
         began = key in self._running or key in self._paused
         for kept in (self._running, self._paused, self._since):
             kept.pop(key, None)
-        self.seconds[key] = result.seconds
+        self.took(key, result.seconds)
         return began
+
+    def took(self, key: str, seconds: float) -> None:
+        """A trial has taken so long in all its runs that have ended."""
+        self.gpu_seconds += (seconds - self.seconds.get(key, 0.0)) * self._gpus_of(key)
+        self.seconds[key] = seconds
 
     def result(self, key: str, status: Status) -> TrialResult:
         """The result of a trial that has none of its own: its last evaluation, and the time it took. Its time ends here."""

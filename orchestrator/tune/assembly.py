@@ -77,8 +77,7 @@ class Parts:
     def check_budget(self) -> None:
         """Compares what has been used with the budget."""
         spec, underway = self.recorder.standing.spec, self.recorder.underway
-        ended = sum(seconds * spec(key).resources.gpus for key, seconds in underway.seconds.items())
-        self.watch.check({key: spec(key).resources.gpus for key in underway.running}, ended)
+        self.watch.check({key: spec(key).resources.gpus for key in underway.running}, underway.gpu_seconds)
 
 
 def assemble(

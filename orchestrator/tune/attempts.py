@@ -27,6 +27,8 @@ from orchestrator.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
+ANNOUNCED_TRIALS = 200
+"""How many waiting trials an autoscaler is shown at once: Ray Tune's own number for plans that are known beforehand."""
 FRUITLESS_ATTEMPTS = 3
 """How many attempts in a row may break without one trial ending before the session gives up."""
 
@@ -111,7 +113,7 @@ class Attempts:
 
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:
         parts = self._parts
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else slots)
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(1 if only else self._pending(slots))
         return tune.Tuner(
             tune.with_resources(trainable(self._worker_settings()), share_of),
             param_space={},
@@ -145,6 +147,17 @@ class Attempts:
         at_once = slots if early else parts.options.max_concurrent
         waiting = parts.exchange.handed_out
         return TrialSource(parts.proposer, parts.exchange.trials_of, standing.is_settled, waiting, at_once, parts.pausing)
+
+    def _pending(self, slots: int) -> int:
+        """How many trials Ray is asked to place at once.
+
+        A cluster that grows starts machines for what waits, perhaps from none, so it is shown as much as it may need. What a
+        searcher learns or a rule decides while trials run would come too late for those that wait already.
+        """
+        parts = self._parts
+        if not parts.options.address or parts.plan.adaptive or parts.pausing is not None:
+            return slots
+        return max(slots, min(len(parts.recorder.standing.remaining), ANNOUNCED_TRIALS))
 
     def _slots(self, cluster: Cluster) -> int:
         """How many trials run at once, of those that take least.

@@ -20,11 +20,13 @@ from typing import Any
 import ray
 from ray import tune
 
+from craft.results import Leave
 from orchestrator.driver.recorder import with_facts
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, local_adapter, within
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
+from orchestrator.tune.draining import drain_notice
 from orchestrator.tune.team import TeamTraining
 from orchestrator.worker import crash
 from orchestrator.worker.gpus import keep_to_share
@@ -106,11 +108,14 @@ class Recording(tune.Callback):
     def _excuse(self, trial: Any) -> None:
         """A machine that is lost or taken away is no failure of the trial, so long as the trial gets on in between.
 
-        One that never gets on may be what ends its machines. Ray itself excuses only what its autoscaler announced.
+        One that never gets on may be what ends its machines, unless it left one that was drained. Ray itself excuses only what
+        its autoscaler announced.
         """
         key, error = trial.config["key"], _error_of(trial)
         step = self._recorder.underway.step_of(key)
-        if crash.machine_lost(error) and step > self._lost_at.get(key, -1):
+        if isinstance(getattr(error, "cause", None), Leave):
+            trial.run_metadata.num_failures -= 1
+        elif crash.machine_lost(error) and step > self._lost_at.get(key, -1):
             self._lost_at[key] = step
             if not getattr(error, "preempted", False):
                 trial.run_metadata.num_failures -= 1
@@ -156,7 +161,8 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
         logging.getLogger("ray").setLevel(logging.WARNING)
         held = _held_to(settings, config["trial"])
         keep_to_share(held.gpu)
-        work(config["key"], config["trial"], held, report)
+        with drain_notice() as must_leave:
+            work(config["key"], config["trial"], held, report, must_leave)
 
     return trial
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-from craft.results import RunFailed, RunPrevented, Unavailable
+from craft.results import Leave, RunFailed, RunPrevented, Unavailable
 from craft.trainer.checkpoint import CheckpointCorrupt
 
 OF_THE_MACHINE = (OSError, ImportError, RunPrevented, Unavailable, CheckpointCorrupt)
@@ -35,7 +35,7 @@ def is_transient(error: BaseException) -> bool:
 def reason(error: BaseException) -> str:
     """One line for the results' table: the message; for an unexpected kind of error also its kind and where it arose."""
     message = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, RunFailed | ValueError | MemoryError):
+    if isinstance(error, RunFailed | Leave | ValueError | MemoryError):
         return message
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from craft.results import Progress, RunResult
+from craft.results import Leave, Progress, RunResult
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.memory import out_of_memory, smaller_batches
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
@@ -33,12 +33,13 @@ def run_trial(
 
     Args:
         report: called with every evaluation's progress; what it raises passes through.
-        on_step: called after every optimizer step with its number and that of the last.
+        on_step: called after every optimizer step with its number and that of the last; may raise `Leave`.
         resume_from: a checkpoint's folder from an earlier try of the same trial.
         train: what runs the training; `craft.trainer.training.train_run` unless given.
         gpu: the GPU's memory, as the trial's fence has it; torch's unless given.
 
     Raises:
+        Leave: `on_step` raised it; a checkpoint of the step has been reported.
         Exception: a fault of the machine (`is_transient`), which another try may not meet.
     """
     train, gpu = train or _train_run(), gpu or CudaMemory()
@@ -57,6 +58,8 @@ def run_trial(
         try:
             result = train(run, directory, report=passed_on, resume_from=resume_from, on_step=on_step)
             return _finished(spec, result, smaller_sizes(tried)), result.adapter
+        except Leave:
+            raise
         except Exception as error:
             if error in from_report or (is_transient(error) and not out_of_memory(error)):
                 raise

@@ -13,14 +13,14 @@ import gc
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from craft.factors.ticking import ticking
-from craft.results import PREDICTIONS_FOLDER, Progress
+from craft.results import PREDICTIONS_FOLDER, Leave, Progress
 from craft.trainer.checkpoint import add_file, write_folder
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import (
@@ -42,13 +42,21 @@ from orchestrator.worker.settings import Report, WorkerSettings
 STDERR_FILE = "stderr.log"
 
 
-def work(key: str, trial: str, settings: WorkerSettings, report: Report) -> None:
+def work(
+    key: str,
+    trial: str,
+    settings: WorkerSettings,
+    report: Report,
+    must_leave: Callable[[], str | None] = lambda: None,
+) -> None:
     """Runs the trial given as JSON to its end, reporting progress with checkpoints and at last its result.
 
     Args:
         key: the trial's name with whoever sent it.
+        must_leave: says why the trial has to leave its machine; asked after every optimizer step.
 
     Raises:
+        Leave: `must_leave` gave a reason; a checkpoint of the last step has been reported.
         Exception: a fault of the machine, after which the trial should be started again.
     """
     try:
@@ -63,13 +71,20 @@ def work(key: str, trial: str, settings: WorkerSettings, report: Report) -> None
         free_memory(settings.threads)
         heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
         try:
-            _run(spec, settings, report, scratch, heartbeat)
+            _run(spec, settings, report, scratch, heartbeat, must_leave)
         finally:
             heartbeat.stop()
             gc.collect()
 
 
-def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Path, heartbeat: Heartbeat) -> None:
+def _run(
+    spec: TrialSpec,
+    settings: WorkerSettings,
+    report: Report,
+    scratch: Path,
+    heartbeat: Heartbeat,
+    must_leave: Callable[[], str | None],
+) -> None:
     heartbeat.beat()
     checkpoint, broken = newest_whole(settings.storage, spec.key, scratch / "fetched")
     ended = stored_result(checkpoint) if checkpoint else None
@@ -95,6 +110,9 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
 
     def on_progress(progress: Progress) -> None:
         heartbeat.stop()
+        if not progress.metrics:  # nothing was scored: the checkpoint of a trial that leaves
+            _report_leaving(progress, told, report)
+            return
         told.append(_payload(progress, machine.take(progress.step)))
         if progress.checkpoint is not None:
             add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(told))
@@ -104,6 +122,8 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
     def on_step(step: int, total_steps: int) -> None:
         heartbeat.beat()
         machine.step(step)
+        if why := must_leave():
+            raise Leave(why)
 
     if settings.gpu and settings.train is None:  # several workers look for themselves
         require_gpu()
@@ -114,6 +134,12 @@ def _run(spec: TrialSpec, settings: WorkerSettings, report: Report, scratch: Pat
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
         result = TrialResult(**{**asdict(result), "notes": [*result.notes, note]})
     report({"result": result.to_json()}, _final_checkpoint(scratch, result, adapter, told))
+
+
+def _report_leaving(progress: Progress, told: list[dict[str, Any]], report: Report) -> None:
+    if progress.checkpoint is not None:
+        add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(told))
+    report({"left_at": progress.step}, progress.checkpoint)
 
 
 def _source(storage: str, key: str, scratch: Path) -> Path | None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.results import Progress, RunFailed, RunResult
+from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.encoding import Collator
 from craft.scoring.positions import can_choose, loss_at
 from craft.scoring.texts import encode_texts, mean_token_loss, token_loss
@@ -201,6 +201,43 @@ def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
     one, two = (load_file(run.adapter / "adapter_model.safetensors") for run in (every, chosen))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_that_leaves_while_it_is_scored_goes_on_with_what_is_not_scored(
+    words_spec: Callable[..., RunSpec], tmp_path: Path
+) -> None:
+    """It leaves once in mid-evaluation, whose step is in no checkpoint yet, and once between two answers of the last test."""
+    spec = words_spec(training={"max_steps": 4, "evaluate_every": 0.5}, parameters={"rank": 4, "dropout": 0.1})
+    scored: list[tuple[int, dict[str, float]]] = []
+    whole = train_run(spec, tmp_path / "whole", report=lambda one: scored.append((one.step, one.metrics)))
+    steps: list[int] = []
+    told: list[tuple[int, dict[str, float]]] = []
+    left: list[Path] = []
+
+    def go(number: int, leaves: Callable[[], bool]) -> RunResult:
+        def on_step(step: int, total: int) -> None:
+            if not steps or step > steps[-1]:
+                steps.append(step)
+            elif leaves():
+                raise Leave("taken away")
+
+        def report(progress: Progress) -> None:
+            left.append(progress.checkpoint or tmp_path)
+            told.extend([(progress.step, progress.metrics)] if progress.metrics else [])
+
+        return train_run(spec, tmp_path / str(number), report=report, resume_from=left[-1] if left else None, on_step=on_step)
+
+    with pytest.raises(Leave):
+        go(0, lambda: steps[-1] == 2)
+    assert left[-1].name == "checkpoint-2"
+    assert told == []
+    with pytest.raises(Leave):
+        go(1, lambda: bool(told) and "accuracy_piqa" in told[-1][1])
+    again = go(2, lambda: False)
+    assert steps == [1, 2, 3, 4]
+    assert told[: len(scored)] == scored
+    assert all(one in scored for one in told)
+    assert same(whole, again)
 
 
 def test_an_adapter_of_words_loads_and_answers_as_it_did(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:

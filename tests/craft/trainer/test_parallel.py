@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from craft.models.loading import load_model
-from craft.results import Progress, RunResult
+from craft.results import Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer import training
 from craft.trainer.sharding import shard_base
@@ -32,7 +33,8 @@ def member(orders: Connection) -> None:
         port, rank, size, spec, directory, resume_from, dies, sharded = order
         torch.set_num_threads(1)
         meeting = Meeting.at("127.0.0.1", port)
-        with gathered(meeting, rank, size, sharded=sharded) as team:
+        # A rank 0 that leaves is lost to the others.
+        with suppress(MemberLost), gathered(meeting, rank, size, sharded=sharded) as team:
             if dies:
                 os._exit(9)
             join_run(RunSpec.model_validate(spec), Path(directory), team, resume_from=resume_from)
@@ -61,6 +63,7 @@ class Members:
         resume_from: Path | None = None,
         dies: bool = False,
         sharded: bool = False,
+        on_step: Callable[[int, int], None] = lambda step, total: None,
     ) -> RunResult:
         meeting = Meeting.opened("127.0.0.1")
         for rank in range(1, size):
@@ -76,7 +79,7 @@ class Members:
             )
             self._ends[rank - 1].send(order)
         with gathered(meeting, 0, size, sharded=sharded) as team:
-            return train_run(spec, folder / "0", report=report, resume_from=resume_from, team=team)
+            return train_run(spec, folder / "0", report=report, resume_from=resume_from, on_step=on_step, team=team)
 
     def end(self) -> None:
         for end, process in zip(self._ends, self._processes, strict=True):
@@ -180,6 +183,24 @@ def test_a_team_with_dropout_is_resumed_bit_for_bit(tiny_spec: MakeSpec, tmp_pat
     assert whole.metrics == again.metrics
     left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in (whole, again))
     assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_team_leaves_after_any_step_and_goes_on_bit_for_bit(tiny_spec: MakeSpec, tmp_path: Path, members: Members) -> None:
+    spec = tiny_spec(parameters={"dropout": 0.1}, training={"evaluate_every": 1.0, "epochs": 1, "gradient_accumulation": 2})
+    whole = members.train(spec, tmp_path / "whole", 2)
+    left: list[Path] = []
+
+    def leave(step: int, total: int) -> None:
+        if step == 2:
+            raise Leave("taken away")
+
+    with pytest.raises(Leave):
+        members.train(spec, tmp_path / "cut", 2, report=lambda one: left.append(one.checkpoint or Path()), on_step=leave)
+    again = members.train(spec, tmp_path / "again", 2, resume_from=left[-1])
+    assert again.facts["resumed_at"] == [2]
+    assert whole.metrics == again.metrics
+    one, two = (load_file(run.adapter / "adapter_model.safetensors") for run in (whole, again))
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_a_member_that_dies_ends_the_run_at_once_as_one_to_be_tried_again(

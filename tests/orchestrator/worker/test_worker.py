@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from craft.results import Counts, Progress, RunResult
+from craft.results import Counts, Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
 from orchestrator.plan.trial import TrialResult, TrialSpec
@@ -90,6 +90,36 @@ def test_it_starts_from_the_newest_whole_checkpoint_of_all_attempts(tmp_path: Pa
     reports = run(settings(tmp_path, trains(seen)))
     assert seen == [good]
     assert reports[-1][0]["result"]["notes"] == ["2 damaged checkpoints were passed over on resuming"]
+
+
+def test_a_trial_that_must_leave_stores_its_step_with_all_it_has_told_and_has_no_result(tmp_path: Path) -> None:
+    def train(spec: RunSpec, directory: Path, *, report: Callable, resume_from: Path | None, on_step: Callable) -> RunResult:
+        def stored(step: int) -> Path:
+            return write_folder(directory / f"checkpoint-{step}", lambda f: (f / "state.json").write_text(str(step)) and None)
+
+        on_step(1, 3)
+        report(Progress(1, 3, 0.5, {"search_score": 51.0}, [], stored(1)))
+        try:
+            on_step(2, 3)
+        except Leave:
+            report(Progress(2, 3, 1.0, {}, [], stored(2)))
+            raise
+        raise AssertionError("it went on")
+
+    heard: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def report(metrics: dict[str, Any], folder: Path | None) -> None:
+        assert folder is not None
+        verify(folder)
+        heard.append((metrics, {file.name: json.loads(file.read_text()) for file in folder.glob("*.json")}))
+
+    answers = iter([None, "the machine it ran on was taken away"])
+    with pytest.raises(Leave, match="taken away"):
+        work(SPEC.key, json.dumps(SPEC.to_json()), settings(tmp_path, train), report, lambda: next(answers))
+    (evaluation, _), (left, files) = heard
+    assert left == {"left_at": 2}
+    assert files["state.json"] == 2
+    assert files["evaluations.json"] == [evaluation]
 
 
 def test_what_a_dead_driver_may_not_have_heard_is_told_again(tmp_path: Path) -> None:

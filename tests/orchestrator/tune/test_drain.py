@@ -1,0 +1,199 @@
+"""A machine that is announced to be taken away: the trial on it checkpoints at its next step and goes on elsewhere from there.
+
+Ray, the nodes (processes of this machine) and the training are real; every step takes a second longer, so that there is time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from craft.trainer.training import train_run
+from orchestrator.driver.options import RunOptions
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.trial import Train
+from orchestrator.sweepfile.load import load_sweep
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+DEADLINE_S = 60
+STEPS = 12
+
+
+@pytest.fixture(autouse=True)
+def without_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT, with dropout."""
+    from transformers import BertConfig, BertModel
+
+    from craft.models.loading import MINILM, load_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(**sizes, initializer_range=0.2)).save_pretrained(folder)
+    load_tokenizer(MINILM).save_pretrained(folder)
+    return folder
+
+
+class Machine:
+    """A node of a cluster, as a service starts it."""
+
+    def __init__(self, address: str) -> None:
+        command = [str(Path(sys.executable).parent / "ray"), "start", "--block", f"--address={address}", "--num-cpus=1"]
+        environment = os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(DEADLINE_S)}
+        before = nodes(address)
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: len(nodes(address)) > len(before), 120)
+        (self.node,) = nodes(address) - before
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def nodes(address: str) -> set[str]:
+    import ray
+
+    return {node.hex() for node, info in ray._raylet.GcsClient(address=address).get_all_node_info().items() if info.state == 0}
+
+
+def drain(address: str, machine: Machine) -> None:
+    """What `ray drain-node` and an autoscaler do."""
+    import ray
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    until = int((time.time() + DEADLINE_S) * 1000)
+    client = ray._raylet.GcsClient(address=address)
+    reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+    assert client.drain_node(machine.node, reason, "a spot machine's warning", until) == (True, "")
+
+
+def terminate(address: str, machine: Machine) -> None:
+    """What Slurm and Kubernetes do."""
+    machine.process.send_signal(signal.SIGTERM)
+
+
+def slowly(log: str) -> Train:
+    """`train_run` with a line for each step; everything it needs is inside, because workers get it by value."""
+
+    def train(spec, directory, *, report, resume_from, on_step):
+        import time
+        from pathlib import Path
+
+        import ray
+
+        from craft.trainer.training import train_run
+
+        def write(*words):
+            with Path(log).open("a") as file:
+                file.write(" ".join(map(str, (time.time(), ray.get_runtime_context().get_node_id(), *words))) + "\n")
+
+        def stepped(step, total):
+            write("step", step)
+            time.sleep(1.0)
+            on_step(step, total)
+
+        def reported(progress):
+            report(progress)
+            write("stored", progress.step)
+
+        write("start", 0)
+        return train_run(spec, directory, report=reported, resume_from=resume_from, on_step=stepped)
+
+    return train
+
+
+def lines(log: Path, what: str) -> list[tuple[float, str, int]]:
+    """Time, node and step of each line of a kind."""
+    rows = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return [(float(at), node, int(step)) for at, node, kind, step in rows if kind == what]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 240) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def machines() -> Iterator[list[Machine]]:
+    started: list[Machine] = []
+    yield started
+    for machine in started:
+        machine.end()
+
+
+@pytest.mark.parametrize("announce", [drain, terminate])
+def test_a_trial_on_a_machine_that_drains_goes_on_elsewhere_from_its_very_step(
+    tmp_path: Path, tiny_model: Path, machines: list[Machine], announce: Callable[[str, Machine], None]
+) -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from orchestrator.tune.runner import run_sweep
+
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        f"name: test\nmodel: {tiny_model}\ntasks: [toy/sentiment]\nseeds: [0]\nresources: {{cpu: 1}}\n"
+        f"training: {{max_steps: {STEPS}, batch_size: 8, train_examples: 64, eval_examples: 24, max_length: 32}}\n"
+        "space: [{method: craft, ranks: [all, 8, 8], dropout: 0.1}]\n"
+    )
+    plan = make_plan(load_sweep(file))
+    undisturbed = train_run(plan.trials[0].run, tmp_path / "undisturbed")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    log = tmp_path / "log"
+    noticed: list[float] = []
+
+    def take_away() -> None:
+        wait_for(lambda: len(lines(log, "step")) >= 2)
+        machines.sort(key=lambda machine: machine.node != lines(log, "step")[0][1])
+        noticed.append(time.time())
+        announce(cluster.address, machines[0])
+
+    try:
+        machines.extend([Machine(cluster.address), Machine(cluster.address)])
+        thread = threading.Thread(target=take_away)
+        thread.start()
+        options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet", max_failures=1)
+        outcome = run_sweep(plan, options, train=slowly(str(log)))
+        thread.join()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    (result,) = outcome.results.values()
+    assert result.status == "finished", result.error
+    assert result.metrics == undisturbed.metrics
+    left, right = (load_file(Path(one) / "adapter_model.safetensors") for one in (undisturbed.adapter, result.facts["adapter"]))
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+    steps = lines(log, "step")
+    first, second = (machine.node for machine in machines)
+    assert [step for _, _, step in steps] == list(range(1, STEPS + 1)), "no step is lost or done again"
+    before = [step for _, node, step in steps if node == first]
+    assert result.facts["resumed_at"] == [before[-1]]
+    assert {node for _, node, step in steps if step > before[-1]} == {second}
+    stored = next(at for at, _, step in lines(log, "stored") if step == before[-1])
+    on = next(at for at, node, _ in steps if node == second)
+    (notice,) = noticed
+    print(
+        f"\nnotice to last step {steps[len(before) - 1][0] - notice:.1f} s, to checkpoint on storage {stored - notice:.1f} s, "
+        f"to the first step elsewhere {on - notice:.1f} s"
+    )
