@@ -1,9 +1,10 @@
 """The thread that carries a journal to the tracking store, in order and in batches, until the store has everything.
 
 The cursor (`tracking.cursor.json`, one offset a store) moves only after the store has taken a batch, so a crash repeats at most
-one batch, which is harmless. A store that does not answer is asked again without end, with growing pauses: the events are safe
-on disk. An event that a store answers with a refusal, or fails at again and again, is set aside in `tracking.refused.jsonl`, so
-that one bad value cannot hold up the record; the next session of the sweep offers it again.
+one batch, which is harmless. A store that does not answer is asked again without end, with growing pauses: the events are in
+the journal, which this thread flushes to the disk before each try. An event that a store answers with a refusal, or fails at
+again and again, is set aside in `tracking.refused.jsonl`, so that one bad value cannot hold up the record; the next session of
+the sweep offers it again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from craft.disk import replacing
+from craft.disk import flush, replacing
 from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.mlflow_client import is_lost, is_missing, is_refusal
@@ -85,6 +86,7 @@ class Shipper(threading.Thread):
             if self._stopped:
                 return
             try:
+                flush(self._path)
                 self._step()
                 failures = 0
             except Exception as error:  # no error of a store, its driver or the network may end the record
@@ -195,6 +197,7 @@ class Shipper(threading.Thread):
         except ValueError:
             known = {}
         try:
+            flush(self._path)  # after a power cut the cursor must not point behind the journal's end
             with replacing(path) as aside:
                 aside.write_text(json.dumps({**known, redact(self._uri): self._offset, "saved": int(time.time())}))
         except OSError as error:

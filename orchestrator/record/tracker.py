@@ -1,6 +1,7 @@
 """The record of a sweep in MLflow, written so that it never delays training.
 
-Events go to a journal on disk; a thread (`orchestrator.record.shipper`) carries them to the tracking store.
+Events go to a journal on disk; a thread (`orchestrator.record.shipper`) carries them to the tracking store. That thread also
+waits for the disk: the caller, which drives all trials, never does. The ledger holds every result by then.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Tracker:
         self.uri = resolve_uri(uri)
         self.folder = folder.resolve()
         self._lock = threading.Lock()
-        self._journal = Journal(SweepFolder(self.folder).journal)
+        self._journal = Journal(SweepFolder(self.folder).journal, sync=False)
         self._unwritten: list[Event] = []
         self._last_step: dict[tuple[str, str], int] = {}
         self._open_trials: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""An append-only file of events: one JSON object a line, on the disk before `append` returns.
+"""An append-only file of events: one JSON object a line, on the disk before `append` returns, unless its writer wants otherwise.
 
 One process writes; any number of processes read, from a byte offset on. A line counts once its newline is there: readers ignore
 a half-written line, and the next writer cuts it away. The ledger and the tracker's journal are such files: they outlive a
@@ -26,10 +26,19 @@ class JournalBusy(RuntimeError):
 class Journal:
     """The writing end. `path` is made if absent; close it, or use it as a context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises JournalBusy if another process has the file open for writing, OSError if the file cannot be made."""
+    def __init__(self, path: Path, *, sync: bool = True) -> None:
+        """
+        Args:
+            sync: wait for the disk at each write. Without it a write survives the death of the process, and that of the machine
+                once somebody has flushed the file (`craft.disk.flush`) or the system has, within about half a minute.
+
+        Raises:
+            JournalBusy: another process has the file open for writing.
+            OSError: the file cannot be made.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self._sync = sync
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._lock()
@@ -40,17 +49,18 @@ class Journal:
             raise
 
     def append(self, event: Event) -> int:
-        """Writes one event to the disk; returns the offset behind it."""
+        """Writes one event; returns the offset behind it."""
         return self.extend([event])
 
     def extend(self, events: Iterable[Event]) -> int:
-        """Writes several events with one flush to the disk: all of them or, after an OSError (a full disk), none."""
+        """Writes several events, with one flush to the disk: all of them or, after an OSError (a full disk), none."""
         content = b"".join(_line(event) for event in events)
         if not content:
             return self._size
         try:
             _write_all(self._file, content, self._size)
-            os.fsync(self._file)
+            if self._sync:
+                os.fsync(self._file)
         except OSError:
             # Half a batch must not stay: readers would see it, and its events would be written again later.
             os.ftruncate(self._file, self._size)

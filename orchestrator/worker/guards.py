@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import gc
 import importlib
 import os
@@ -75,11 +76,21 @@ def _mapped_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
 
 
+@functools.cache
+def _freeze_libraries() -> None:
+    """Takes what is there before the first trial, which is libraries, out of the garbage collector's sight for good.
+
+    They hold some hundred thousand objects: a collection that looks at them all takes a tenth of a second, twice a trial.
+    """
+    gc.freeze()
+
+
 def free_memory(threads: int) -> None:
     """Gives back what the trial before left lying, and uses the cores that this one was given."""
     import torch
 
     gc.collect()
+    _freeze_libraries()
     torch.set_num_threads(threads)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
