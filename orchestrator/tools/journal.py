@@ -1,4 +1,4 @@
-"""An append-only file of events: one JSON object a line, on the disk before `append` returns, unless its writer wants otherwise.
+"""An append-only file of events: one JSON object a line, on the disk before `append` returns unless its writer wants otherwise.
 
 One process writes; any number of processes read, from a byte offset on. A line counts once its newline is there: readers ignore
 a half-written line, and the next writer cuts it away. The ledger and the tracker's journal are such files: they outlive a
