@@ -7,13 +7,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 Protocol = Literal["honest", "customary"]
 
-DType = Literal["float32", "bfloat16", "float16"]
+# Records may hold float16 too, which the plain serializer writes without a warning.
+Precision = Annotated[Literal["float32", "bf16-mixed", "bfloat16"], PlainSerializer(str)]
+
+RECORDED = {"recorded": True}
+"""Context in which what an earlier version wrote is validated: it may hold settings that new runs are refused."""
+
+NO_FLOAT16 = (
+    "float16 is refused: the loss is not scaled here, so small gradients become 0 and large values infinite. Give bf16-mixed "
+    "(weights in float32, products in bfloat16) or bfloat16"
+)
 
 CommonsenseTest = Literal["boolq", "piqa", "siqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"]
 
@@ -22,6 +42,30 @@ class Settings(BaseModel):
     """Base of everything a user writes: unknown keys are refused, values never change after they are checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+
+def spellings(model: type[BaseModel]) -> dict[str, str]:
+    """Every name that a file may use for a field of `model` -> the field's own name. The name to show comes first."""
+    found: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [name]
+        found |= {str(choice): name for choice in choices}
+    return found
+
+
+def shown_names(model: type[BaseModel]) -> list[str]:
+    """The name to show of every field of `model`."""
+    first: dict[str, str] = {}
+    for spelling, name in spellings(model).items():
+        first.setdefault(name, spelling)
+    return list(first.values())
+
+
+def by_field(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` with the fields' own names; names that `model` does not know stay."""
+    names = spellings(model)
+    return {names.get(key, key): value for key, value in given.items()}
 
 
 class TrainingSettings(Settings):
@@ -43,7 +87,15 @@ class TrainingSettings(Settings):
     )
     max_grad_norm: float = Field(1.0, ge=0, description="Gradients are cut to this norm; 0 leaves them as they are.")
     max_length: int = Field(128, gt=0, description="Tokens of an input; longer inputs are cut.")
-    dtype: DType = Field("float32", description="Number format of the base model's weights.")
+    # Files say `precision`. Records, keys and the tracking store say `dtype`, as all versions have written it.
+    dtype: Precision = Field(
+        "float32",
+        validation_alias=AliasChoices("precision", "dtype"),
+        serialization_alias="precision",
+        description="Number formats: base weights and products in `float32`; weights in float32 and products in bfloat16 "
+        "(`bf16-mixed`); frozen weights and products in `bfloat16`. Trained weights are float32 always.",
+    )
+    tf32: bool = Field(False, description="Let a CUDA GPU round the factors of float32 products to 10 bits, which is faster.")
     gradient_checkpointing: bool = Field(False, description="Compute activations a second time instead of keeping them.")
     evaluate_every: float = Field(1.0, gt=0, description="Epochs between two evaluations on the search split.")
     select: Literal["best", "last"] = Field(
@@ -58,12 +110,44 @@ class TrainingSettings(Settings):
         False, description="Make batches of examples of about equal length: less padding, another order."
     )
 
-    def identity(self) -> dict[str, Any]:
+    @property
+    def precision(self) -> Precision:
+        return self.dtype
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precision_once(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and {"precision", "dtype"} <= given.keys():
+            raise ValueError("precision and dtype are two names of one setting; keep precision")
+        return given
+
+    @field_validator("dtype", mode="wrap")
+    @classmethod
+    def _float16_in_records_only(cls, given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        if given != "float16":
+            return check(given)
+        if info.context == RECORDED:
+            return given
+        raise ValueError(NO_FLOAT16)
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings as records hold them. One that was added later is left out where it is not used."""
+        content = self.model_dump(mode="json")
+        if not self.tf32:
+            del content["tf32"]
+        return content
+
+    def identity(self, master_weights: bool) -> dict[str, Any]:
         """The settings that a run's key is made of.
 
         A setting that was added later counts only where it is used, so that earlier runs keep their keys.
+
+        Args:
+            master_weights: the method's; under bfloat16 such a run differs from one of a version that had none.
         """
-        content = self.model_dump(mode="json")
+        content = self.recorded()
+        if master_weights and self.precision == "bfloat16":
+            content["master_weights"] = "float32"
         if not self.group_by_length:
             del content["group_by_length"]
         if self.search_examples is None:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from craft.methods import find_method
-from craft.settings import DataSettings, Protocol, Settings, TrainingSettings, WarmStart, content_hash
+from craft.settings import RECORDED, DataSettings, Protocol, Settings, TrainingSettings, WarmStart, content_hash
 
 
 class RunSpec(Settings):
@@ -36,13 +36,23 @@ class RunSpec(Settings):
         object.__setattr__(self, "parameters", checked)
         return self
 
+    @classmethod
+    def recorded(cls, content: Any) -> RunSpec:
+        """The run of a record that some version wrote: it may hold settings that new runs are refused.
+
+        Raises:
+            ValueError: `content` describes no run.
+        """
+        return cls.model_validate(content, context=RECORDED)
+
     @property
     def key(self) -> str:
         """16 hexadecimal digits that name this run by its effective content.
 
         The key leaves out what does not affect this run's numbers: where the data folder lies, other tasks' files and settings.
         """
-        content = self.model_dump(mode="json") | {"training": self.training.identity()}
+        own = self.training.identity(find_method(self.method).master_weights)
+        content = self.model_dump(mode="json") | {"training": own}
         del content["warm_start"]
         if self.warm_start is not None:
             content["warm_start"] = self.warm_start.run

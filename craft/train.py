@@ -45,7 +45,7 @@ def _check_directory(directory: Path, spec: RunSpec) -> None:
     other = directory / "adapter" / "run.json"
     if other.is_file():
         theirs = json.loads(other.read_text()).get("spec")
-        if theirs != spec.model_dump(mode="json"):
+        if theirs is None or RunSpec.recorded(theirs) != spec:
             raise CallError(f"--to {directory}: another run's adapter lies there; give a folder of its own")
     existing = next(path for path in (directory, *directory.resolve().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):

@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, ValidationError
+from pydantic import ValidationError
 
 from craft.methods import METHODS, find_method
 from craft.plain_yaml import YamlProblem, read_plain
-from craft.settings import DataSettings, TrainingSettings, WarmStart
+from craft.settings import DataSettings, TrainingSettings, WarmStart, shown_names, spellings
 from craft.spec import RunSpec
 from craft.words import nearest
 
@@ -46,8 +46,8 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
         method = find_method(arguments.method)
     except ValueError as error:
         raise CallError(f"--method: {error}") from None
-    known = _names(method.parameters)
-    training_fields = TrainingSettings.model_fields
+    known = spellings(method.parameters)
+    training_names = spellings(TrainingSettings)
     parameters: dict[str, Any] = {}
     training: dict[str, Any] = {}
     data: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             if flag not in known:
                 raise CallError(f"--{flag}: the method {method.name} has no such parameter; it has: {', '.join(known)}")
             parameters[flag] = getattr(arguments, flag)
-    for flag in ("learning_rate", "epochs", "batch_size"):
+    for flag in ("learning_rate", "epochs", "batch_size", "precision"):
         if getattr(arguments, flag) is not None:
             training[flag] = getattr(arguments, flag)
     for text in arguments.set:
@@ -67,10 +67,10 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             _put(data, key.split(".")[1:], value)
         elif key in known:
             parameters[key] = value
-        elif key in training_fields:
+        elif key in training_names:
             training[key] = value
         else:
-            allowed = [*known, *training_fields, *(f"data.{name}" for name in DataSettings.model_fields)]
+            allowed = [*known, *shown_names(TrainingSettings), *(f"data.{name}" for name in DataSettings.model_fields)]
             raise CallError(f"--set {text}: unknown key {key!r}.{nearest(key, allowed)} Keys: {', '.join(allowed)}")
     warm_start = _warm_start(Path(arguments.warm_start)) if arguments.warm_start else None
     try:
@@ -96,7 +96,7 @@ def _warm_start(folder: Path) -> WarmStart:
     if place is None:
         raise CallError(f"--warm-start {folder}: no adapter of this project lies there (no run.json)")
     try:
-        theirs = RunSpec.model_validate(json.loads((place / "run.json").read_text())["spec"])
+        theirs = RunSpec.recorded(json.loads((place / "run.json").read_text())["spec"])
     except (ValueError, KeyError):
         raise CallError(f"--warm-start {folder}: {place / 'run.json'} cannot be read") from None
     return WarmStart(run=theirs.key, adapter=str(place.resolve()))
@@ -123,6 +123,7 @@ def parser() -> argparse.ArgumentParser:
     add("--learning-rate", type=float, help="the adapter's; the head's too unless --set head_learning_rate=...")
     add("--epochs", type=float)
     add("--batch-size", type=int)
+    add("--precision", metavar="NAME", help="float32 (the default), bf16-mixed or bfloat16")
     add("--seed", type=int, default=0)
     add("--protocol", choices=("honest", "customary"), default="honest", help="what selection may see (default: honest)")
     add("--data-root", metavar="DIR", help="folder with glue/ and commonsense/ in it; without it the hub is asked")
@@ -135,16 +136,6 @@ def parser() -> argparse.ArgumentParser:
 
 def _rank(text: str) -> int | str:
     return text if text == "all" else int(text)
-
-
-def _names(model: type[Any]) -> list[str]:
-    """A pydantic model's field names, other accepted spellings included."""
-    names = []
-    for name, field in model.model_fields.items():
-        names.append(name)
-        if isinstance(field.validation_alias, AliasChoices):
-            names += [choice for choice in field.validation_alias.choices if isinstance(choice, str) and choice != name]
-    return names
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -73,4 +73,5 @@ METHOD: Method = Method(
     label=label,
     optimizer=optimizer,
     trains_base=True,
+    master_weights=True,
 )

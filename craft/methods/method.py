@@ -29,8 +29,8 @@ class Method:
         requires: `"cuda"` where the method runs on a GPU only; see `refuse_elsewhere`.
         packages: packages that must be installed beside this project's own requirements.
         quantization: `quantization(parameters)` gives the arguments of transformers' `BitsAndBytesConfig`, with which the base
-            is loaded quantized; the base has the run's dtype if absent.
-        base_bytes: bytes per parameter of a quantized base, for estimates.
+            is loaded quantized; the base has the run's precision if absent.
+        base_bytes: bytes per number of a quantized linear layer, for estimates.
         resolve: `resolve(model, parameters)` gives plain data that are equal for parameters with the same meaning on `model`
             (`all` and the number of layers); absent if only equal parameters have the same meaning.
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
@@ -38,6 +38,8 @@ class Method:
         trains_base: whether every weight of the base model trains, so that the base cannot be split among workers.
         singular_vectors: whether `build` takes the singular vectors of each adapted weight, `parameters.rank` of them, from the
             store (`craft.factors.svd`), so that they can be made once beforehand.
+        master_weights: whether weights of the base model train. They are float32 under every precision, because most steps of
+            a small learning rate are smaller than bfloat16 can add to a weight.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
     """
 
@@ -55,6 +57,7 @@ class Method:
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
     trains_base: bool = False
     singular_vectors: bool = False
+    master_weights: bool = False
     describe: Callable[[nn.Module], dict[str, float]] | None = None
 
 

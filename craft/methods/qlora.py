@@ -2,9 +2,11 @@
 
     y = dequantized(Q) x + s B A x        Q: W in blocks of 64, each number one of 16 levels times the block's constant
 
-The levels are those of a normal distribution (NF4); the constants are quantized too (double quantization). Products are
-computed in the run's dtype, layer norms and all other weights that are not quantized stay float32, as in the paper. The
-trained parameters and their count are LoRA's. The paper adapts every linear layer; name them in `projections`.
+The levels are those of a normal distribution (NF4); the constants are quantized too (double quantization). The run's precision
+holds for products and for the weights that are not quantized: norms, embeddings, a language model's output layer. PEFT's
+`prepare_model_for_kbit_training` is not called: it casts those weights to float32, nothing casts the hidden states back, and
+attention then computes in float32. (TRL leaves it out for the same reason.) The trained parameters and their count are LoRA's.
+The paper adapts every linear layer; name them in `projections`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pydantic import Field
 
 from craft.methods.lora import LoraParameters, label, lora_settings
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import attach, is_meta
+from craft.methods.projected import attach
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,12 +41,6 @@ def quantization(parameters: QloraParameters) -> dict[str, Any]:
 
 
 def build(model: nn.Module, parameters: QloraParameters, context: BuildContext) -> nn.Module:
-    import peft
-
-    if not is_meta(model):
-        prepare: Any = peft.prepare_model_for_kbit_training
-        # The run has already switched gradient checkpointing on if its settings ask for it.
-        model = prepare(model, use_gradient_checkpointing=False)
     return attach(model, context, "LORA", parameters.projections, **lora_settings(parameters))
 
 
@@ -58,6 +54,6 @@ METHOD: Method = Method(
     requires="cuda",
     packages=("bitsandbytes",),
     quantization=quantization,
-    # Half a byte, the blocks' constants, and embeddings that stay as they are.
-    base_bytes=0.6,
+    # Half a byte, and for each block of 64 a constant of one byte.
+    base_bytes=0.5 + 1 / 64,
 )

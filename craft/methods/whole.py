@@ -54,8 +54,15 @@ METHODS: tuple[Method, ...] = (
         build_full,
         lambda _parameters: "all",
         trains_base=True,
+        master_weights=True,
     ),
     Method(
-        "bitfit", "BitFit", "Ben Zaken et al. 2022, arXiv 2106.10199", NoParameters, build_bitfit, lambda _parameters: "biases"
+        "bitfit",
+        "BitFit",
+        "Ben Zaken et al. 2022, arXiv 2106.10199",
+        NoParameters,
+        build_bitfit,
+        lambda _parameters: "biases",
+        master_weights=True,
     ),
 )

@@ -9,6 +9,7 @@ import torch
 from peft import PeftModel
 from torch import nn
 
+from craft.models.compute import inputs_in_float32
 from craft.tasks.task import Kind
 
 # PEFT's word for what a model of each kind of task is.
@@ -38,8 +39,4 @@ def keep_head_in_float32(model: nn.Module) -> None:
         head = model.get_submodule(name)
         if any(weight.dtype != torch.float32 for weight in head.parameters()):
             head.to(torch.float32)
-            head.register_forward_pre_hook(_inputs_in_float32)
-
-
-def _inputs_in_float32(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs)
+            head.register_forward_pre_hook(inputs_in_float32)

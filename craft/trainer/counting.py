@@ -24,11 +24,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from craft.methods import find_method
 from craft.methods.method import BuildContext
+from craft.models.compute import PRODUCTS, WEIGHTS, base_dtype
 from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import DTYPES, load_config, meta_model
+from craft.models.loading import load_config, meta_model
 from craft.models.quiet import quiet_libraries
 from craft.results import Counts
 from craft.spec import RunSpec
@@ -82,7 +84,7 @@ def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
     """What the model of `spec` will hold, from its `config.json` alone: no weights are read.
 
     Args:
-        spec: the run; its model, method, parameters, dtype and the kind of its task matter.
+        spec: the run; its model, method, parameters, precision and the kind of its task matter.
         num_labels: width of the head; that of the task if it is not given.
 
     Raises:
@@ -96,16 +98,19 @@ def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
         spec.revision,
         spec.method,
         json.dumps(spec.parameters, sort_keys=True),
-        spec.training.dtype,
+        spec.training.precision,
         task.kind,
         width,
     )
 
 
 @lru_cache(maxsize=4096)
-def _planned(model: str, revision: str | None, method: str, parameters: str, dtype: str, kind: Kind, num_labels: int) -> Counts:
+def _planned(
+    model: str, revision: str | None, method: str, parameters: str, precision: str, kind: Kind, num_labels: int
+) -> Counts:
     row = find_method(method)
-    base = meta_model(model, kind, [str(index) for index in range(num_labels)], revision=revision, dtype=dtype)
+    labels = [str(index) for index in range(num_labels)]
+    base = meta_model(model, kind, labels, revision=revision, precision=precision, master_weights=row.master_weights)
     with quiet_libraries(), torch.device("meta"):
         built = row.build(base, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[kind]))
     return count(built)
@@ -114,27 +119,49 @@ def _planned(model: str, revision: str | None, method: str, parameters: str, dty
 def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     """Bytes a training step of `spec` needs on its device, from `config.json` alone. An estimate to size resources by.
 
-    weights             total parameters x bytes of the base's dtype, or of the method's quantized base
+    frozen              frozen parameters x bytes of their format; of a quantized base, the method's bytes for the linear ones
     trained             16 bytes a trained parameter: float32 value, gradient and AdamW's two moments
-    activations         layers x micro-batch x length x (8 hidden + 3 intermediate) x bytes of the dtype; with gradient
-                        checkpointing one hidden state a layer and one layer whole
+    copies              where autocast rounds float32 weights: 2 bytes a weight of a linear layer, kept for the backward pass
+    activations         layers x micro-batch x length x (8 hidden + 3 intermediate) x bytes of a product; with gradient
+                        checkpointing one hidden state a layer and one layer whole. Under autocast, norms and the residual
+                        stream stay float32: 3 bytes on average.
     logits              micro-batch x length x vocabulary x 8 for a language-model head
 
     Every micro-batch is taken to be as long as `max_length`; the libraries' own memory is not included.
     """
-    counts = planned_counts(spec, num_labels)
+    counts, row = planned_counts(spec, num_labels), find_method(spec.method)
     task, training = find_task(spec.task, spec.data), spec.training
     config = _config(spec.model, spec.revision).get_text_config()
-    size = DTYPES[training.dtype].itemsize
+    stored = base_dtype(training.precision, row.master_weights)
+    product = PRODUCTS[training.precision]
+    autocast = product != stored
     hidden, layers = int(config.hidden_size), int(config.num_hidden_layers)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
     tokens = training.batch_size * min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
-    layer = (8 * hidden + 3 * inner) * size * tokens
-    activations = layers * hidden * size * tokens + layer if training.gradient_checkpointing else layers * layer
+    layer = (8 * hidden + 3 * inner) * tokens
+    numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
+    activations = numbers * (3 if autocast else product.itemsize)
     logits = tokens * int(config.vocab_size) * 8 if task.kind == "generation" else 0
-    trained = 16 * (counts.trainable_parameters + counts.head_parameters)
-    base = counts.total_parameters * (find_method(spec.method).base_bytes or size)
-    return int(base) + trained + activations + logits
+    trained = counts.trainable_parameters + counts.head_parameters
+    linear = _linear_parameters(spec.model, spec.revision, task.kind)
+    copies = 2 * linear // (layers if training.gradient_checkpointing else 1) if autocast else 0
+    frozen, size = counts.total_parameters - trained, WEIGHTS[training.precision].itemsize
+    base = frozen * size
+    if row.base_bytes is not None:
+        base, copies = int(linear * row.base_bytes) + (frozen - linear) * size, 0
+    return base + 16 * trained + copies + activations + logits
+
+
+@lru_cache(maxsize=64)
+def _linear_parameters(model: str, revision: str | None, kind: Kind) -> int:
+    """Numbers in the weights of the base's linear layers, its output layer excepted: what quantization packs."""
+    base = meta_model(model, kind, ("a", "b"), revision=revision)
+    heads, output = head_names(base), base.get_output_embeddings()
+    return sum(
+        module.weight.numel()
+        for name, module in base.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not output and not is_head(name, heads)
+    )
 
 
 @lru_cache(maxsize=64)

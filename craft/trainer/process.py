@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,13 +16,21 @@ import torch
 
 
 @contextmanager
-def own_process_state() -> Iterator[None]:
-    """Gives the block the same process state everywhere, and restores the caller's state after it."""
+def own_process_state(*, tf32: bool = False) -> Iterator[None]:
+    """Gives the block the same process state everywhere, and restores the caller's state after it.
+
+    Args:
+        tf32: whether a CUDA GPU may round the factors of float32 products. It changes nothing on a CPU.
+    """
     environment = dict(os.environ)
     states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
     default, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    products = torch.backends.cuda.matmul.fp32_precision
+    autocast = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
     torch.set_default_dtype(torch.float32)
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
+    _set_autocast(dict.fromkeys(autocast, False))
     if torch.cuda.is_available():
         # Otherwise attention's backward sums in any order. Operations without a deterministic form stay as they are.
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -34,8 +42,15 @@ def own_process_state() -> Iterator[None]:
         torch.use_deterministic_algorithms(deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         torch.set_default_dtype(default)
+        torch.backends.cuda.matmul.fp32_precision = products
+        _set_autocast(autocast)
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.random.set_rng_state(states[2])
         os.environ.clear()
         os.environ.update(environment)
+
+
+def _set_autocast(states: Mapping[str, bool]) -> None:
+    for kind, on in states.items():
+        torch.set_autocast_enabled(kind, on)

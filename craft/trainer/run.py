@@ -252,7 +252,7 @@ def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:
     file = folder / (STATE_FILE if (folder / STATE_FILE).is_file() else _OLD_STATE_FILE)
     try:
         content = json.loads(file.read_text())
-        theirs = RunSpec.model_validate(content["spec"])
+        theirs = RunSpec.recorded(content["spec"])
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointCorrupt(f"checkpoint {folder} has no readable {STATE_FILE}") from error
     if _without_micro_batch(theirs) != _without_micro_batch(spec):

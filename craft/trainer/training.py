@@ -26,6 +26,7 @@ import transformers
 import craft
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.models.compute import compute_device, narrow_frozen
 from craft.models.heads import TASK_TYPES
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
@@ -107,7 +108,7 @@ def join_run(spec: RunSpec, directory: Path, team: Team, *, resume_from: Path | 
 @contextmanager
 def _guarded(spec: RunSpec) -> Iterator[None]:
     micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
-    with own_process_state(), memory_errors_named(micro_batch), quiet_libraries():
+    with own_process_state(tf32=spec.training.tf32), memory_errors_named(micro_batch), quiet_libraries():
         yield
 
 
@@ -164,7 +165,9 @@ def _prepare(
         search_examples=training.search_examples,
     )
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
-    base = _base_model(spec, task, tokenizer.pad_token_id, method.quantization(parameters) if method.quantization else None)
+    # A base that the team splits never lies on one device whole.
+    device = torch.device("cpu") if team is not None and team.sharded else compute_device()
+    base = _base_model(spec, task, device, tokenizer.pad_token_id, parameters)
     scorer = make_scorer(spec, task, splits, tokenizer, base.config, listener.scored)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
@@ -175,6 +178,8 @@ def _prepare(
     )
     base_weights = list(base.parameters())
     model = method.build(base, parameters, context)
+    if method.master_weights and training.precision == "bfloat16":
+        narrow_frozen(model)
     if team is not None and team.sharded:
         shard_base(model, base_weights, team)
     for config in getattr(model, "peft_config", {}).values():
@@ -205,17 +210,20 @@ def _prepare(
     return run
 
 
-def _base_model(spec: RunSpec, task: Task, pad_token_id: int | None, quantization: dict[str, Any] | None) -> Any:
+def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: int | None, parameters: Any) -> Any:
     """The base model with the task's head, before a method is put on it; gradient checkpointing as the settings ask."""
+    method = find_method(spec.method)
     base: Any = load_model(
         spec.model,
         task.kind,
         task.labels,
         revision=spec.revision,
-        dtype=spec.training.dtype,
+        precision=spec.training.precision,
+        master_weights=method.master_weights,
+        device=device,
         seed=spec.seed,
         pad_token_id=pad_token_id,
-        quantization=quantization,
+        quantization=method.quantization(parameters) if method.quantization else None,
     )
     if spec.training.gradient_checkpointing:
         enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable

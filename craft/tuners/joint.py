@@ -23,6 +23,7 @@ from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer, check_target_mod
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 
+from craft.models.compute import no_autocast
 from craft.models.projections import find_targets
 
 Shape = tuple[int, int]
@@ -103,7 +104,9 @@ class JointLayer(nn.Module, BaseTunerLayer):
         result = y
         for name in self.active_adapters:
             if name in self.shared:
-                result = result + self.shared[name].change(self.path, x.float(), y.float()).to(y.dtype)
+                with no_autocast(x.device):
+                    change = self.shared[name].change(self.path, x.float(), y.float())
+                result = result + change.to(y.dtype)
         return result
 
 
@@ -138,7 +141,9 @@ class JointTuner(BaseTuner):
         """Called before every forward pass of the base model, outside any checkpointed block."""
         for name in self.active_adapters:
             if name in self.parts:
-                cast(JointAdapter, self.parts[name]).prepare()
+                part = cast(JointAdapter, self.parts[name])
+                with no_autocast(next(part.parameters()).device):
+                    part.prepare()
 
     def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
         self.add_module(f"{self.prefix}{self.parts_name}", nn.ModuleDict())

@@ -47,8 +47,8 @@ def _prepare_model(run: RunSpec, runs: Sequence[RunSpec]) -> None:
 
     task = find_task(run.task, run.data)
     load_tokenizer(run.model, revision=run.revision)
-    for dtype, parameters in _largest(runs).items():
-        model = load_model(run.model, task.kind, task.labels, revision=run.revision, dtype=dtype)
+    for precision, parameters in _largest(runs).items():
+        model = load_model(run.model, task.kind, task.labels, revision=run.revision, precision=precision)
         with quiet_libraries():
             METHODS["craft"].build(
                 model, METHODS["craft"].parameters.model_validate(parameters), BuildContext(TASK_TYPES[task.kind])
@@ -56,12 +56,12 @@ def _prepare_model(run: RunSpec, runs: Sequence[RunSpec]) -> None:
 
 
 def _largest(runs: Sequence[RunSpec]) -> dict[str, dict[str, Any]]:
-    """The CRAFT parameters that cover all of `runs`, by the base's dtype: every projection at the largest rank of each mode."""
+    """The CRAFT parameters that cover all of `runs`, by their precision: every projection at the largest rank of each mode."""
     largest: dict[str, dict[str, Any]] = {}
     for run in runs:
         if run.method not in ("craft", "craft_star"):
             continue
-        cover = largest.setdefault(run.training.dtype, {"ranks": [1, 1, 1], "projections": []})
+        cover = largest.setdefault(run.training.precision, {"ranks": [1, 1, 1], "projections": []})
         cover["ranks"] = [_larger(one, other) for one, other in zip(cover["ranks"], run.parameters["ranks"], strict=True)]
         cover["projections"] += [one for one in run.parameters["projections"] if one not in cover["projections"]]
     return largest

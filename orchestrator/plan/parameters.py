@@ -27,7 +27,7 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
     if run.warm_start is not None:
         flat["warm_start"] = run.warm_start.run
     flat.update(flatten(run.parameters))
-    for name, value in flatten(run.training.model_dump(mode="json")).items():
+    for name, value in flatten(run.training.recorded()).items():
         flat[name if name not in flat else f"training.{name}"] = value
     return flat
 

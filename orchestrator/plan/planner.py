@@ -80,7 +80,7 @@ class Planner:
         overruled = {name for settings in self.sweep.task_training.values() for name in settings}
         return {
             "method": method,
-            "training": self.sweep.training_for("", training).identity(),
+            "training": self.sweep.training_for("", training).identity(METHODS[method].master_weights),
             # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
             "chosen": sorted(overruled & set(training)),
             **(block.own if block else {}),

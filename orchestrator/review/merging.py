@@ -40,12 +40,14 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     from craft import load_adapter
+    from craft.models.compute import compute_as_stored
     from craft.models.quiet import quiet_libraries
     from craft.trainer.adapter_folder import RUN_FILE
 
     record = json.loads((adapter / RUN_FILE).read_text())
     model, tokenizer = load_adapter(adapter, base)
     model = model.float()
+    compute_as_stored(model)
     probe = _probe(tokenizer)
     with torch.no_grad():
         before = model(**probe).logits
@@ -65,7 +67,11 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         )
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False))
     trained = record["spec"]["training"]["dtype"]
-    note = "" if trained == "float32" else f" It trained over a {trained} base, whose weights could not hold the change."
+    note = (
+        ""
+        if trained in ("float32", "bf16-mixed")
+        else f" It trained over a {trained} base, whose weights could not hold the change."
+    )
     return (
         "The adapter is merged into the weights, in float32: on two test sentences its outputs differ from the adapter's by at "
         f"most {difference:.0e} of the largest.{note}"

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic import ValidationError
 
 from craft.methods import METHODS
 from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
-from craft.settings import Settings, TrainingSettings
+from craft.settings import Settings, TrainingSettings, by_field, shown_names, spellings
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
 from orchestrator.sweepfile.resources import Resources
@@ -65,7 +65,7 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
             message = (
                 f"unknown key {shown(key)} for method {name}.{nearest(key, names)} "
                 f"Its parameters: {', '.join(method.parameters.model_fields)}. "
-                f"Training settings: {', '.join(TrainingSettings.model_fields)}. Also: {', '.join(OWN_KEYS)}"
+                f"Training settings: {', '.join(shown_names(TrainingSettings))}. Also: {', '.join(OWN_KEYS)}"
             )
             mistakes.append(Mistake((*path, key), message))
         elif canonical in dimensions:
@@ -104,6 +104,8 @@ def _parse_own(content: dict[str, Any], path: YamlPath) -> tuple[dict[str, Any],
             TrainingSettings.model_validate(settings)
         except ValidationError as error:
             mistakes += from_pydantic(error, TrainingSettings, (*path, "task_training", task))
+    if by_task:
+        own["task_training"] = {task: by_field(TrainingSettings, settings) for task, settings in by_task.items()}
     return own, mistakes
 
 
@@ -120,19 +122,7 @@ def _check_resources(given: Any, path: YamlPath) -> list[Mistake]:
 
 def parameter_names(method: Method) -> dict[str, str]:
     """Every key that a dimension of `method` may have -> its canonical name. A parameter wins over a training setting."""
-    own = {name: name for name in method.parameters.model_fields}
-    return {name: name for name in TrainingSettings.model_fields} | own | second_names(method.parameters)
-
-
-def second_names(model: type[BaseModel]) -> dict[str, str]:
-    """Further name -> name, for the fields of `model` that have several (`r` -> `rank`)."""
-    return {
-        str(other): name
-        for name, info in model.model_fields.items()
-        if isinstance(info.validation_alias, AliasChoices)
-        for other in info.validation_alias.choices
-        if other != name
-    }
+    return spellings(TrainingSettings) | spellings(method.parameters)
 
 
 def _parse_dimension(

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from craft.plain_yaml import YamlPath
+from craft.settings import shown_names
 from craft.words import nearest, redact
 
 
@@ -118,7 +119,7 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], loc: YamlPath) -> st
 
 
 def allowed_keys(model: type[BaseModel]) -> list[str]:
-    return list(model.model_fields)
+    return shown_names(model)
 
 
 def _model_at(model: type[BaseModel], loc: YamlPath) -> type[BaseModel] | None:

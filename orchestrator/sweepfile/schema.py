@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from craft.methods import METHODS
-from craft.settings import TrainingSettings
+from craft.settings import TrainingSettings, shown_names, spellings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import SCHEDULERS
-from orchestrator.sweepfile.blocks import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS, second_names
+from orchestrator.sweepfile.blocks import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS
 from orchestrator.sweepfile.settings import SearchSettings
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS, Sweep
 from orchestrator.sweepfile.task_checks import metric_names
@@ -46,7 +46,8 @@ def sweep_schema() -> Schema:
     keys["space"]["items"] = _ref("Block")
     definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
     definitions["SchedulerSettings"]["allOf"] = _scheduler_keys()
-    definitions["SearchSettings"]["properties"] |= second_keys(SearchSettings, "SearchSettings")
+    for model in (SearchSettings, TrainingSettings):
+        definitions[model.__name__]["properties"] |= second_keys(model, model.__name__)
     return {"$schema": DIALECT, "title": "A sweep file"} | whole | {"$defs": definitions}
 
 
@@ -67,14 +68,13 @@ def own_parameters(model: type[BaseModel]) -> dict[str, Schema]:
 def _block_definitions() -> dict[str, Schema]:
     """`Block`, which looks at `method`, the block of each parameter model, and the training settings as dimensions."""
     training = _without_titles(TrainingSettings.model_json_schema())["properties"]
-    definitions: dict[str, Schema] = {
-        "SearchedTraining": {"properties": {key: _searched(one) for key, one in training.items()}}
-    }
+    searched = {key: _searched(one) for key, one in training.items()} | second_keys(TrainingSettings, "SearchedTraining")
+    definitions: dict[str, Schema] = {"SearchedTraining": {"properties": searched}}
     cases = []
     for model, names in parameter_blocks().items():
         title = f"{model.__name__.removesuffix('Parameters')}Block"
         properties = {"method": {"enum": names}}
-        properties |= {key: _ref(f"SearchedTraining/properties/{key}") for key in training}
+        properties |= {key: _ref(f"SearchedTraining/properties/{key}") for key in searched}
         properties |= {key: _searched(one) for key, one in own_parameters(model).items()} | second_keys(model, title)
         properties |= _block_keys()
         definitions[title] = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -127,9 +127,12 @@ def _scheduler_keys() -> list[Schema]:
 
 def second_keys(model: type[BaseModel], place: str) -> dict[str, Schema]:
     """The further names of the model's fields (`r` for `rank`), each with the schema that its field has at `place`."""
+    names = spellings(model)
+    shown = {names[one]: one for one in shown_names(model)}
     return {
-        other: _ref(f"{place}/properties/{name}") | {"description": f"Another name of `{name}`."}
-        for other, name in second_names(model).items()
+        other: _ref(f"{place}/properties/{shown[name]}") | {"description": f"Another name of `{shown[name]}`."}
+        for other, name in names.items()
+        if other != shown[name]
     }
 
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field, PrivateAttr, field_validator
 
 from craft.plain_yaml import YamlPath
-from craft.settings import DataSettings, Protocol, Settings, TrainingSettings
+from craft.settings import DataSettings, Protocol, Settings, TrainingSettings, by_field
 from craft.tasks import expand_tasks
 from orchestrator.sweepfile.blocks import parse_block
 from orchestrator.sweepfile.mistakes import shown
@@ -116,6 +116,11 @@ class Sweep(Settings):
                 raise ValueError(f"got {shown(seeds)}; each seed once")
         return seeds
 
+    @field_validator("task_training")
+    @classmethod
+    def _by_field(cls, by_task: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {task: by_field(TrainingSettings, settings) for task, settings in by_task.items()}
+
     @field_validator("storage")
     @classmethod
     def _is_a_path(cls, storage: str) -> str:
@@ -180,4 +185,4 @@ class Sweep(Settings):
 
     def to_yaml(self) -> str:
         """The effective file as YAML; it loads to an equal sweep."""
-        return yaml.safe_dump(self.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)
+        return yaml.safe_dump(self.model_dump(mode="json", exclude_none=True, by_alias=True), sort_keys=False, width=120)

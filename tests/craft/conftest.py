@@ -85,7 +85,7 @@ def tiny_spec(tiny_bert: str) -> Callable[..., RunSpec]:
             "eval_examples": 40,
         } | changes.pop("training", {})
         method = changes.get("method", "craft")
-        parameters = {"craft": {"ranks": ["all", 8, 8]}, "lora": {"rank": 2}}[method] | changes.pop("parameters", {})
+        parameters = {"craft": {"ranks": ["all", 8, 8]}, "lora": {"rank": 2}}.get(method, {}) | changes.pop("parameters", {})
         defaults = {"model": tiny_bert, "task": "toy/sentiment", "method": method}
         return RunSpec(**(defaults | changes), parameters=parameters, training=training)
 

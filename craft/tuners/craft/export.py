@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.pytorch_utils import Conv1D
 
+from craft.models.compute import computes_in_bfloat16
 from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
 from craft.tuners.craft.layer import CraftLinear
 
@@ -78,10 +79,12 @@ def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
 
 
 def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
-    """Whether the base weights' dtype can hold the adapter's change, layer by layer: float32 can, bfloat16 loses a fifth.
+    """Whether the dtype in which the base weights compute can hold the adapter's change, layer by layer: float32 can, bfloat16
+    loses a fifth.
 
     False for quantized weights and for weights that are split over processes.
     """
+    rounds = computes_in_bfloat16(model)
     layers = [layer for layer in model.modules() if isinstance(layer, CraftLinear)]
     for layer in layers:
         names = [adapter_name] if adapter_name else [name for name in layer.active_adapters if name in layer.craft_slices]
@@ -90,11 +93,12 @@ def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
             return False
         if not weight.is_floating_point():
             return False
-        if weight.dtype in (torch.float32, torch.float64):
+        dtype = torch.bfloat16 if rounds else weight.dtype
+        if dtype in (torch.float32, torch.float64):
             continue
         for name in names:
             change = layer.get_delta_weight(name)
-            held = (weight.to(change.dtype) + change).to(weight.dtype).to(change.dtype) - weight.to(change.dtype)
+            held = (weight.to(change.dtype) + change).to(dtype).to(change.dtype) - weight.to(change.dtype)
             if (held - change).norm() > HELD * change.norm():
                 return False
     return True

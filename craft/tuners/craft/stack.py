@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from craft.factors.hosvd import Ranks, TuckerFactors
+from craft.models.compute import no_autocast
 from craft.models.projections import Located
 from craft.tuners.craft.bypass import core_offsets, dropout_masks, weight_delta
 from craft.tuners.craft.config import CraftConfig
@@ -216,16 +216,6 @@ class _Awaited:
 
     def done(self, gradient: Tensor) -> None:
         self.is_done = True
-
-
-@contextmanager
-def no_autocast(device: torch.device) -> Iterator[None]:
-    """Switches autocast off inside the block, so that the cores stay float32."""
-    if torch.is_autocast_enabled(device.type):
-        with torch.autocast(device.type, enabled=False):
-            yield
-    else:
-        yield
 
 
 def _stamp(js: Sequence[Tensor]) -> tuple[Any, ...]:

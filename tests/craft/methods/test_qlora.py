@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import LlamaConfig
 
 from craft.methods import METHODS
-from craft.methods.method import refuse_elsewhere
+from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.results import RunFailed
 from craft.spec import RunSpec
 from craft.train import main
@@ -30,7 +32,26 @@ def test_it_is_planned_without_a_gpu_and_counts_as_lora_does(tiny_bert: str) -> 
     ours, lora = (planned_counts(spec_of(tiny_bert, method)) for method in ("qlora", "lora"))
     assert ours == lora
     bases = [estimated_memory(spec_of(tiny_bert, method)) for method in ("qlora", "lora")]
-    assert bases[1] - bases[0] == pytest.approx((4 - 0.6) * lora.total_parameters, abs=1)
+    linear = 3 * (4 * 32 * 32 + 2 * 32 * 64) + 32 * 32  # embeddings, norms and biases are not quantized
+    assert bases[1] - bases[0] == pytest.approx((4 - 0.5 - 1 / 64) * linear, abs=1)
+
+
+def test_llama3_8b_in_four_bits_has_the_size_that_is_published(tmp_path: Path) -> None:
+    """5.7 GB are the safetensors of the hub's Llama-3-8B in bitsandbytes' NF4 with double quantization."""
+    shape = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+    LlamaConfig(**shape, intermediate_size=14336, vocab_size=128256).save_pretrained(tmp_path)
+    spec = RunSpec(model=str(tmp_path), task="commonsense", method="qlora", training={"precision": "bfloat16", "max_length": 1})
+    logits = 16 * 128256 * 8
+    assert estimated_memory(spec) - 16 * planned_counts(spec).trainable_parameters - logits == pytest.approx(5.7e9, rel=0.03)
+
+
+def test_weights_that_are_not_quantized_keep_the_precision_of_the_run(tiny_model: Callable[..., Any]) -> None:
+    model = tiny_model("llama", torch.bfloat16)
+    row = METHODS["qlora"]
+    built = row.build(model, row.parameters(), BuildContext("CAUSAL_LM"))
+    formats = {name: weight.dtype for name, weight in built.named_parameters()}
+    assert {kind for name, kind in formats.items() if "lora_" not in name} == {torch.bfloat16}
+    assert {kind for name, kind in formats.items() if "lora_" in name} == {torch.float32}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -84,7 +84,7 @@ def test_the_seed_decides_the_head_and_nothing_else(tiny_bert: str) -> None:
 
 
 def test_a_head_stays_float32_over_a_16_bit_base(tiny_bert: str) -> None:
-    model = load_model(tiny_bert, "classification", ("a", "b"), dtype="bfloat16")
+    model = load_model(tiny_bert, "classification", ("a", "b"), precision="bfloat16")
     assert model.bert.embeddings.word_embeddings.weight.dtype == torch.bfloat16
     assert model.classifier.weight.dtype == torch.float32
     batch = load_tokenizer(tiny_bert)(["one line"], return_tensors="pt")

@@ -27,12 +27,18 @@ from craft.trainer.training import train_run
 MakeSpec = Callable[..., RunSpec]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("method", ["craft", "lora"])
+@pytest.mark.parametrize(
+    ("method", "precision"),
+    [
+        *((method, precision) for method in ("craft", "lora") for precision in ("float32", "bf16-mixed", "bfloat16")),
+        ("full", "bfloat16"),
+        ("bitfit", "bfloat16"),
+    ],
+)
 def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
-    tiny_spec: MakeSpec, tmp_path: Path, method: str, dtype: str
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, precision: str
 ) -> None:
-    spec = tiny_spec(method=method, training={"dtype": dtype, "select": "last"})
+    spec = tiny_spec(method=method, training={"precision": precision, "select": "last"})
     result = train_run(spec, tmp_path / "run")
     model, tokenizer = load_adapter(shutil.copytree(result.adapter, tmp_path / "moved"))
     task = TASKS[spec.task]
@@ -41,7 +47,8 @@ def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
     outputs = predict(model, encoded, Collator(tokenizer.pad_token_id), spec.training.eval_batch_size)
     assert torch.equal(torch.from_numpy(outputs), load_file(tmp_path / "run" / "predictions.safetensors")["outputs"])
     assert tuple(model.config.id2label.values()) == task.labels
-    trained = {name: weight.dtype for name, weight in model.named_parameters() if "classifier.modules_to_save" in name}
+    heads = ("classifier.modules_to_save", "classifier.weight", "classifier.bias")
+    trained = {name: weight.dtype for name, weight in model.named_parameters() if any(head in name for head in heads)}
     assert trained
     assert set(trained.values()) == {torch.float32}
 

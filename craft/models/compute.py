@@ -1,0 +1,124 @@
+"""Where a run computes, and in which number formats.
+
+    precision      base weights    trained weights    products
+    float32        float32         float32            float32
+    bf16-mixed     float32         float32            bfloat16, by autocast
+    bfloat16       bfloat16        float32            bfloat16
+
+Where weights of the base itself train (full fine-tuning, BitFit, GaLore), they are float32 under `bfloat16` too, and their
+products are bfloat16 by autocast: a bfloat16 weight has 8 significant bits, so it does not change at all by a step of less than
+a 256th of it. Weights that do not train are bfloat16 then, vectors excepted.
+
+Autocast belongs to the model (`compute_in_bfloat16`), not to the training loop. So training, scoring, generation and a model
+that is read back from its adapter compute alike. The task head computes in float32 under every precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+WEIGHTS = {
+    "float32": torch.float32,
+    "bf16-mixed": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,  # in records of older versions alone
+}
+"""Format of the frozen base weights under each precision."""
+
+PRODUCTS = WEIGHTS | {"bf16-mixed": torch.bfloat16}
+"""Format of the base's products under each precision."""
+
+
+def compute_device() -> torch.device:
+    """The device that runs of this process compute on: the current CUDA device if torch can use one, else the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def base_dtype(precision: str, master_weights: bool) -> torch.dtype:
+    """The format in which a base is read: float32 where its own weights train, so that none of them begins rounded."""
+    return torch.float32 if master_weights and precision == "bfloat16" else WEIGHTS[precision]
+
+
+def compute_in_bfloat16(model: nn.Module, heads: Iterable[str] = ()) -> None:
+    """Makes every forward pass of `model` compute its products in bfloat16.
+
+    Args:
+        model: a base model, before a method is put on it. Its weights stay as they are.
+        heads: names of the modules that compute in float32 nevertheless.
+    """
+    _switch(model, True)
+    for name in heads:
+        head = model.get_submodule(name)
+        _switch(head, False)
+        head.register_forward_pre_hook(inputs_in_float32)
+
+
+def computes_in_bfloat16(model: nn.Module) -> bool:
+    """Whether `model`, or a model inside it, was given to `compute_in_bfloat16`."""
+    return any(switch.on for module in model.modules() for switch in _switches(module))
+
+
+def compute_as_stored(model: nn.Module) -> None:
+    """Takes back `compute_in_bfloat16`: products have the weights' own format."""
+    for module in model.modules():
+        for switch in _switches(module):
+            switch.remove(module)
+
+
+def narrow_frozen(model: nn.Module) -> None:
+    """Casts the frozen float32 matrices of a model whose other weights train to bfloat16; vectors cost no memory and stay."""
+    for weight in model.parameters():
+        if not weight.requires_grad and weight.dim() > 1:
+            weight.data = weight.data.to(torch.bfloat16)
+
+
+@contextmanager
+def no_autocast(device: torch.device) -> Iterator[None]:
+    """Switches autocast off inside the block, so that products of float32 tensors stay float32."""
+    with torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext():
+        yield
+
+
+def inputs_in_float32(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A forward pre-hook."""
+    return tuple(value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs)
+
+
+class _Switch:
+    """Autocast, on or off, while a module computes: a pair of its forward hooks, which can be copied and pickled with it."""
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+        self._entered: list[Any] = []
+
+    def enter(self, module: nn.Module, _inputs: Any) -> None:
+        device = next(module.parameters()).device.type
+        context = torch.autocast(device, torch.bfloat16, enabled=self.on)
+        context.__enter__()
+        self._entered.append(context)
+
+    def leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._entered:
+            self._entered.pop().__exit__(None, None, None)
+
+    def remove(self, module: nn.Module) -> None:
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [key for key, hook in hooks.items() if getattr(hook, "__self__", None) is self]:
+                del hooks[key]
+
+
+def _switch(module: nn.Module, on: bool) -> None:
+    switch = _Switch(on)
+    module.register_forward_pre_hook(switch.enter, prepend=True)
+    # Also after an error, or autocast would stay on for whatever this process computes next.
+    module.register_forward_hook(switch.leave, always_call=True)
+
+
+def _switches(module: nn.Module) -> list[_Switch]:
+    hooks = (getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values())
+    return [owner for owner in hooks if isinstance(owner, _Switch)]

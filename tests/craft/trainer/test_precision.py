@@ -1,0 +1,194 @@
+"""Number formats: every method under bf16-mixed and bfloat16, and what older versions wrote under the name dtype."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from craft.methods import METHODS
+from craft.models.compute import compute_as_stored, compute_in_bfloat16, computes_in_bfloat16
+from craft.models.loading import load_model
+from craft.results import Progress, RunFailed
+from craft.settings import RECORDED, TrainingSettings
+from craft.spec import RunSpec
+from craft.trainer import training
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.process import own_process_state
+from craft.trainer.training import train_run
+from craft.tuners.craft.export import holds_change
+from tests.craft.methods.test_contract import CASES
+
+HERE = [name for name, row in METHODS.items() if row.requires is None]
+MASTERS = [name for name in HERE if METHODS[name].master_weights]
+
+
+def spec_of(model: str, method: str, precision: str, **changes: Any) -> RunSpec:
+    """Eight steps, all on the same 16 examples, so that the loss falls; evaluations after 4 and 8."""
+    sizes = {"epochs": 8, "batch_size": 16, "train_examples": 16, "eval_examples": 8, "max_length": 16, "evaluate_every": 4}
+    case = CASES[method]
+    settings = sizes | {"learning_rate": case.learning_rate, "warmup_ratio": 0, "select": "last"} | changes
+    return RunSpec(
+        model=model,
+        task="toy/sentiment",
+        method=method,
+        parameters=case.parameters,
+        training=settings | {"precision": precision},
+    )
+
+
+def trained(spec: RunSpec, folder: Path, resume_from: Path | None = None) -> tuple[Any, list[float], Path]:
+    losses: list[float] = []
+    kept = folder / "kept"
+
+    def report(progress: Progress) -> None:
+        losses.extend(point["train_loss"] for point in progress.points)
+        if progress.step == 4 and progress.checkpoint is not None:
+            shutil.copytree(progress.checkpoint, kept)
+
+    return train_run(spec, folder / "run", report=report, resume_from=resume_from), losses, kept
+
+
+@pytest.mark.parametrize("method", HERE)
+def test_every_method_learns_in_mixed_precision_and_resumes(method: str, tiny_bert: str, tmp_path: Path) -> None:
+    spec = spec_of(tiny_bert, method, "bf16-mixed")
+    result, losses, checkpoint = trained(spec, tmp_path / "whole")
+    assert all(map(torch.isfinite, map(torch.tensor, losses)))
+    assert losses[-1] < losses[0]
+    weights = load_file(next(result.adapter.glob("*.safetensors")))
+    numbers = {name: weight for name, weight in weights.items() if weight.is_floating_point()}
+    assert {weight.dtype for weight in numbers.values()} == {torch.float32}
+    again, _, _ = trained(spec, tmp_path / "again", checkpoint)
+    assert again.metrics == result.metrics
+    for name, weight in load_file(next(again.adapter.glob("*.safetensors"))).items():
+        assert torch.equal(weight, weights[name]), name
+
+
+@pytest.mark.parametrize("method", MASTERS)
+def test_trained_base_weights_are_float32_over_bfloat16(method: str, tiny_bert: str, tmp_path: Path) -> None:
+    """At this learning rate a step is less than a 256th of most weights, which bfloat16 weights would not take."""
+    spec = spec_of(tiny_bert, method, "bfloat16", learning_rate=1e-5, head_learning_rate=1e-5)
+    result, losses, _ = trained(spec, tmp_path)
+    weights = load_file(result.adapter / "trainable.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert losses[-1] < losses[0]
+    before = dict(load_model(tiny_bert, "classification", ("negative", "positive")).named_parameters())
+    moved = [(weights[name] != before[name]).float().mean().item() for name in weights if "layer.0" in name]
+    assert min(moved) > 0.9
+    model, _ = load_adapter(result.adapter)
+    frozen = {weight.dtype for weight in model.parameters() if not weight.requires_grad and weight.dim() > 1}
+    assert frozen == ({torch.bfloat16} if method == "bitfit" else set())
+
+
+def test_products_are_bfloat16_and_the_head_is_float32(tiny_bert: str) -> None:
+    model: Any = load_model(tiny_bert, "classification", ("a", "b"), precision="bf16-mixed").eval()
+    seen: dict[str, torch.dtype] = {}
+    for name in ("bert.encoder.layer.1.attention.self.query", "classifier"):
+        model.get_submodule(name).register_forward_hook(lambda _m, _i, out, name=name: seen.update({name: out.dtype}))
+    words = torch.arange(1000, 1012)[None]
+    mixed = model(input_ids=words).logits
+    assert list(seen.values()) == [torch.bfloat16, torch.float32]
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert computes_in_bfloat16(model)
+    compute_as_stored(model)
+    plain: Any = load_model(tiny_bert, "classification", ("a", "b")).eval()
+    assert torch.equal(model(input_ids=words).logits, plain(input_ids=words).logits)
+    assert not torch.equal(mixed, plain(input_ids=words).logits)
+
+
+def test_an_error_in_the_model_leaves_no_autocast_behind(tiny_bert: str) -> None:
+    model: Any = load_model(tiny_bert, "classification", ("a", "b"), precision="bf16-mixed")
+    with pytest.raises(IndexError):
+        model(input_ids=torch.full((1, 2), 10**6))
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_change_is_not_merged_into_weights_that_are_rounded_before_each_product(tiny_model: Callable[..., Any]) -> None:
+    from tests.craft.tuners.craft.test_peft_contract import adapted
+
+    model = adapted(tiny_model("llama"))
+    assert holds_change(model)
+    compute_in_bfloat16(model.get_base_model())
+    assert not holds_change(model)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_the_method_is_put_on_a_model_that_lies_where_the_run_computes(
+    split: bool, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meta device stands for a GPU; a base that a team splits stays on the CPU."""
+    seen: list[str] = []
+
+    def build(model: Any, _parameters: Any, _context: Any) -> Any:
+        seen.append(next(model.parameters()).device.type)
+        raise ValueError("seen")
+
+    monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], build=build))
+    monkeypatch.setattr(training, "compute_device", lambda: torch.device("meta"))
+    team: Any = SimpleNamespace(sharded=split, size=2, scores=True)
+    with pytest.raises(RunFailed, match="seen"):
+        train_run(spec_of(tiny_bert, "lora", "float32"), tmp_path, team=team)
+    assert seen == ["cpu" if split else "meta"]
+
+
+def test_tf32_lasts_as_long_as_the_run() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    with own_process_state(tf32=True):
+        assert matmul.fp32_precision == "tf32"
+        with own_process_state():
+            assert matmul.fp32_precision == "ieee"
+    assert matmul.fp32_precision == before
+
+
+def key_of(method: str, **training: Any) -> str:
+    return RunSpec(model="m", task="toy/sentiment", method=method, training=training).key
+
+
+def test_dtype_and_precision_are_one_setting_with_the_keys_it_had() -> None:
+    """The keys were computed by the version that knew `dtype` alone."""
+    keys = {"float32": "be9a7323c8661900", "bfloat16": "c1e3cdd9c31d5972"}
+    for name, key in keys.items():
+        assert key_of("lora", dtype=name) == key_of("lora", precision=name) == key
+    assert key_of("full", precision="float32") == "839af721e15df27b"
+    assert key_of("lora", precision="float32", tf32=False) == keys["float32"]
+    others = [
+        key_of("lora", precision="bf16-mixed"),
+        key_of("lora", tf32=True),
+        key_of("lora", precision="bfloat16", tf32=True),
+    ]
+    assert len({*others, *keys.values()}) == 5
+
+
+def test_runs_whose_trained_weights_were_bfloat16_have_other_keys_now() -> None:
+    before = {"full": "13f4b1f149061a2c", "bitfit": "54c718ec3318d360", "galore": "8533795530ceceed"}
+    assert before.keys() == set(MASTERS)
+    for method, key in before.items():
+        assert key_of(method, precision="bfloat16") != key
+
+
+def test_float16_is_refused_with_the_reason_but_its_records_are_read(tiny_bert: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="float16 is refused: the loss is not scaled"):
+        TrainingSettings.model_validate({"precision": "float16"})
+    assert TrainingSettings.model_validate({"dtype": "float16"}, context=RECORDED).recorded()["dtype"] == "float16"
+    result, _, _ = trained(spec_of(tiny_bert, "lora", "bfloat16"), tmp_path)
+    record = json.loads((result.adapter / "run.json").read_text())
+    assert record["spec"]["training"]["dtype"] == "bfloat16"
+    record["spec"]["training"]["dtype"] = "float16"
+    (result.adapter / "run.json").write_text(json.dumps(record))
+    model, _ = load_adapter(result.adapter)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float16, torch.float32}
+    assert RunSpec.recorded(record["spec"]).key != key_of("lora", precision="bfloat16")
+
+
+def test_both_names_at_once_are_refused() -> None:
+    with pytest.raises(ValueError, match="two names of one setting"):
+        TrainingSettings.model_validate({"precision": "float32", "dtype": "float32"})
