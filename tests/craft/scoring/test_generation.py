@@ -122,7 +122,7 @@ def test_a_prompt_too_long_keeps_its_end_and_the_token_that_begins_it() -> None:
 def test_weights_that_hold_the_adapter_carry_it_while_answering_and_are_then_as_before(
     tiny_llama: str, dtype: str, held: bool
 ) -> None:
-    base: Any = load_model(tiny_llama, "generation", (), dtype=dtype)
+    base: Any = load_model(tiny_llama, "generation", (), precision=dtype)
     before = {name: weight.clone() for name, weight in base.state_dict().items()}
     row = METHODS["craft"]
     parameters = row.parameters.model_validate({"ranks": ["all", 8, 8], "init_epsilon": 0.3})
