@@ -19,8 +19,8 @@ from orchestrator.record.checkpoints import attempts
 from orchestrator.search.proposers import Listed
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
-from orchestrator.tune.cluster import Cluster, joined
-from orchestrator.tune.gpus import idle
+from orchestrator.tune.cluster import Cluster, joined, waiting_lines
+from orchestrator.tune.gpus import idle, machines
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
@@ -94,7 +94,7 @@ class Attempts:
                 parts.stop.listen()  # Ray has put its own handler there
                 tuner = self._tuner(number, only, self._slots(self.cluster))
                 if not self._began:
-                    self._tell_idle()
+                    self._tell_of_machines()
                 self._began = True
                 tuner.fit()
         except ValueError as error:
@@ -107,8 +107,9 @@ class Attempts:
             self.cluster = None
         return None
 
-    def _tell_idle(self) -> None:
-        for line in idle(self._parts.plan.sweep.shares):
+    def _tell_of_machines(self) -> None:
+        shares = self._parts.plan.sweep.shares
+        for line in [*idle(shares), *waiting_lines(shares, machines())]:
             self._parts.display.say(line, style="yellow")
 
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:

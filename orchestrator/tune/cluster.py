@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,8 +151,26 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
 
 
 def share(resources: Resources) -> tune.PlacementGroupFactory:
-    """A trial's resources as Tune asks for them: a bundle for each worker, on few machines if possible."""
-    return tune.PlacementGroupFactory([resources.asked] * resources.workers, strategy="PACK")
+    """A trial's resources as Tune asks for them: a bundle for each worker, on few machines if possible.
+
+    A split model travels between its workers at every step, which only the wires inside one machine are made for.
+    """
+    strategy = "STRICT_PACK" if resources.fsdp else "PACK"
+    return tune.PlacementGroupFactory([resources.asked] * resources.workers, strategy=strategy)
+
+
+def waiting_lines(shares: Sequence[Resources], machines: Sequence[Mapping[str, float]]) -> list[str]:
+    """What to say of trials that wait until another machine joins: those whose split model no machine holds alone.
+
+    Args:
+        machines: what each machine has, by Ray's names.
+    """
+    return [
+        f"none of the cluster's {len(machines)} machines holds {one.told()}: such trials wait until one joins that does. "
+        "Workers that split a model are placed on one machine; ask for fewer `workers`, or start a larger machine"
+        for one in shares
+        if one.fsdp and not any(map(one.slots, machines))
+    ]
 
 
 @dataclass(frozen=True)

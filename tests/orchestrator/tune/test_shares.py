@@ -14,6 +14,7 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tune.callbacks import share_of
+from orchestrator.tune.cluster import waiting_lines
 from orchestrator.tune.trial_source import trial_config
 
 BLOCKS = "  - {method: craft, ranks: [all, 8, 8]}\n  - {method: full, resources: {cpu: 2, memory: 2 GiB}}\n"
@@ -45,6 +46,18 @@ def test_what_a_trial_runs_on_is_no_part_of_its_name(tmp_path: Path) -> None:
     other = plan_of(sweep_of(tmp_path, "{cpu: 4}", BLOCKS.replace("cpu: 2", "gpu: 1")))
     assert [trial.key for trial in one.trials] == [trial.key for trial in other.trials]
     assert [trial.configuration for trial in one.trials] == [trial.configuration for trial in other.trials]
+
+
+def test_workers_that_split_a_model_are_placed_on_one_machine(tmp_path: Path) -> None:
+    split, whole = "{cpu: 2, gpu: 1, workers: 4, fsdp: true}", "{cpu: 2, gpu: 1, workers: 4}"
+    plan = plan_of(
+        sweep_of(tmp_path, whole, f"  - {{method: craft, ranks: [all, 8, 8], resources: {split}}}\n  - {{method: lora}}\n")
+    )
+    assert [share_of(trial_config(trial)).strategy for trial in plan.trials] == ["STRICT_PACK", "PACK"]
+    small, large = {"CPU": 64.0, "GPU": 2.0}, {"CPU": 64.0, "GPU": 4.0}
+    (line,) = waiting_lines(plan.sweep.shares, [small, small])
+    assert "none of the cluster's 2 machines holds 4 workers of cpu 2, gpu 1, the model split over them" in line
+    assert waiting_lines(plan.sweep.shares, [small, large]) == []
 
 
 def test_the_effective_file_keeps_them(tmp_path: Path) -> None:
