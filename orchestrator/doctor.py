@@ -1,7 +1,7 @@
 """`python -m orchestrator.doctor SWEEP.yaml [--address auto] ...` checks whether a sweep would get through the night.
 
     every machine    sees the storage, the model and the data, and has the same data and libraries as the others
-    the cluster      has room for a trial, and its GPUs are free
+    the cluster      has room for a trial; its GPUs are free, torch computes on them, and trials fit into their memory
     tracking store   answers and takes a write (a throw-away run, deleted again)
     disk             has room for the checkpoints and adapters of the plan
 
@@ -29,6 +29,7 @@ from orchestrator.command import QUIET, joinable
 from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tools.quiet import noise_to_log
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
@@ -106,22 +107,51 @@ def _machines(plan: Plan, storage: str, address: str | None) -> Iterator[Finding
 
 
 def _ask(plan: Plan, storage: str, token: str, address: str | None) -> tuple[list[Answer], list[Finding]]:
+    from orchestrator.plan.gpu_shares import idle_lines, this_machine
     from orchestrator.tune.cluster import Answer, ask_each, joined
+    from orchestrator.tune.gpus import idle
     from orchestrator.worker.examination import examine
+    from orchestrator.worker.gpus import usable_gpus
 
     shares = plan.sweep.shares
     trials = plan.trials or plan.examples
     runs = list({trial.run.task: trial.run.model_dump(mode="json") for trial in trials}.values())
-    question = (storage, token, runs, any(share.gpu for share in shares))
-    if address is None:
+    wanted = any(share.gpu for share in shares)
+    question = (storage, token, runs, wanted)
+    if address is None and not wanted:
         content = examine(*question)
-        has = {"CPU": float(os.cpu_count() or 1), "GPU": float(len(content["gpus"]))}
-        has["memory"] = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        # Only Ray knows a machine's custom resources; without it they count as enough.
-        unknown = {name: 1e9 for share in shares for name in share.asked if name not in has}
-        return [Answer(content["host"], has, content)], [_fitting(share, share.slots(has | unknown)) for share in shares]
-    with joined(address) as cluster:
-        return ask_each(examine, *question), [_fitting(share, cluster.slots(share), cluster=True) for share in shares]
+        has = this_machine(shares, usable_gpus())
+        room = [_fitting(share, share.slots(has)) for share in shares]
+        return [Answer(content["host"], has, content)], [*room, *_idle(idle_lines(shares, [has]))]
+    with noise_to_log(Path(os.devnull)), joined(address) as cluster:
+        room = [_fitting(share, cluster.slots(share), cluster=address is not None) for share in shares]
+        answers = ask_each(examine, *question)
+        return answers, [*room, *_idle(idle(shares)), *(_tried_gpus(plan) if wanted else ())]
+
+
+def _idle(lines: Sequence[str]) -> Iterator[Finding]:
+    for line in lines:
+        yield Finding("doubt", "idle GPUs", line)
+
+
+def _tried_gpus(plan: Plan) -> Iterator[Finding]:
+    """Whether torch computes on the GPUs of the machines that may get a trial, and whether trials fit into their memory."""
+    from orchestrator.plan.gpu_shares import memory_lines
+    from orchestrator.tune.gpus import try_gpus
+
+    shares = [share for share in plan.sweep.shares if share.gpu]
+    tried = try_gpus(min(share.gpu for share in shares))
+    answers = [one for one in tried if any(one.resources.keys() >= share.asked.keys() for share in shares)]
+    for answer in answers:
+        what = f"{answer.host}: torch"
+        if answer.late:
+            yield Finding("doubt", what, f"{answer.error} from a task with a GPU", "all of its GPUs may be in use")
+        elif answer.error is not None:
+            yield Finding("bad", what, answer.error, "trials fail there; once it is mended, --resume tries them again")
+        else:
+            yield Finding("good", what, f"computes on {answer.content.name} with {format_bytes(answer.content.bytes)}")
+    for line in memory_lines(plan, [answer.content for answer in answers if answer.error is None]):
+        yield Finding("doubt", "GPU memory", line)
 
 
 def _fitting(share: Resources, slots: int, cluster: bool = False) -> Finding:
@@ -150,9 +180,10 @@ def _one_machine(answer: Answer, sweep: Sweep) -> Iterator[Finding]:
 
 
 def _gpu_findings(host: str, gpus: list[tuple[str, int, int]], known: float) -> Iterator[Finding]:
+    if not known and not gpus:
+        yield Finding("doubt", f"{host}: GPUs", "none; no trial that asks for one will run here")
     if not gpus:
-        yield Finding("doubt", f"{host}: GPUs", "none; no trial will run here")
-        return
+        return  # nvidia-smi is not everywhere; what torch says there is what counts
     busy = [f"{name} has {used:,} of {total:,} MiB in use" for name, total, used in gpus if used > BUSY_SHARE * total]
     if known < len(gpus):
         yield Finding("doubt", f"{host}: GPUs", f"{len(gpus)} there and {known:g} given to Ray", "ray start --num-gpus")

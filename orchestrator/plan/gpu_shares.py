@@ -13,6 +13,7 @@ from craft.words import format_bytes
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.sweepfile.resources import Resources, told
+from orchestrator.tools.inventory import capacity
 
 CONTEXT_BYTES = 2**29
 """GPU memory that a process takes beside its tensors: the driver's context and the kernels that it has loaded.
@@ -33,6 +34,18 @@ class Gpu:
     bytes: int
 
 
+def this_machine(shares: Sequence[Resources], gpus: Sequence[Gpu], cpus: int | None = None) -> dict[str, float]:
+    """What this machine has, by Ray's names.
+
+    Args:
+        gpus: those that torch can use here.
+        cpus: cores to use; all if not given.
+    """
+    has = capacity() | {"GPU": float(len(gpus))} | ({"CPU": float(cpus)} if cpus else {})
+    # Only Ray knows a machine's custom resources; without it they count as enough.
+    return has | {name: 1e9 for share in shares for name in share.asked if name not in has}
+
+
 def idle_lines(shares: Sequence[Resources], machines: Sequence[Mapping[str, float]]) -> list[str]:
     """What to say of GPUs that no trial can use.
 
@@ -47,18 +60,27 @@ def idle_lines(shares: Sequence[Resources], machines: Sequence[Mapping[str, floa
     if not with_gpu:
         stand = "1 GPU stands" if total == 1 else f"{total:g} GPUs stand"
         return [f"{stand} idle: trials ask for none (resources.gpu is 0). Set resources.gpu: 1, or a share such as 0.5 or 0.25"]
+    rests = [_rest(share.gpu) for share in with_gpu if 1 - _times(1, share.gpu) * share.gpu >= NEGLIGIBLE]
     # Trials of another share may fill what one kind leaves free, so only the kind that uses most is told of.
     used, share = max(((_used(share, machines), share) for share in with_gpu), key=lambda found: found[0])
     if not used or total - used < NEGLIGIBLE * total:
-        return []
-    return [f"{total - used:g} of {total:g} GPUs stand idle while as many trials run as fit: {_why_idle(share, machines)}"]
+        return rests
+    return [*rests, f"{total - used:g} of {total:g} GPUs stand idle while as many trials run as fit: {_why(share, machines)}"]
+
+
+def _rest(gpu: float) -> str:
+    fit = _times(1, gpu)
+    trials = "1 trial fits" if fit == 1 else f"{fit} trials fit"
+    return (
+        f"resources.gpu {gpu:g}: {trials} on a GPU and {1 - fit * gpu:.2g} of it stands idle. Set {_part(fit):g}, by which as "
+        "many fit"
+    )
 
 
 def _used(share: Resources, machines: Sequence[Mapping[str, float]]) -> float:
-    """GPUs in use when as many processes as fit run on `machines`."""
-    if share.workers == 1:
-        return sum(_processes(share, machine) for machine in machines) * share.gpu
-    return sum(_processes(share, machine) for machine in machines) // share.workers * share.gpus
+    """GPUs in use when as many processes as fit run on `machines`; what a share leaves of a GPU counts as used."""
+    processes = sum(_processes(share, machine) for machine in machines)
+    return processes // share.workers * share.workers / _times(1, share.gpu)
 
 
 def _processes(share: Resources, machine: Mapping[str, float]) -> int:
@@ -76,17 +98,15 @@ def _times(has: float, amount: float) -> int:
     return int(has / amount + 1e-9)
 
 
-def _why_idle(share: Resources, machines: Sequence[Mapping[str, float]]) -> str:
+def _why(share: Resources, machines: Sequence[Mapping[str, float]]) -> str:
+    """Why processes of `share` do not use all GPUs."""
     short = [
         told(name, amount)
         for name, amount in share.asked.items()
         if name != "GPU" and any(_times(machine.get(name, 0), amount) < _on_gpus(share, machine) for machine in machines)
     ]
     if short:
-        return f"each process asks for {', '.join(short)}, too much for a machine to use all its GPUs. Lower it in resources"
-    fit = _times(1, share.gpu)
-    if 1 - fit * share.gpu >= NEGLIGIBLE:
-        return f"resources.gpu is {share.gpu:g}. Set {_part(fit):g}, by which as many trials fit on a GPU"
+        return f"each process asks for {', '.join(short)}, and a machine has too little for all its GPUs. Lower it in resources"
     return f"a trial takes {share.workers} GPUs (resources.workers), which does not divide them. Set another number"
 
 

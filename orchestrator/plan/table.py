@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from craft.words import format_bytes
+from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines, this_machine
 from orchestrator.plan.plan import Plan
 
 SHOWN = 200
 
 
-def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = None) -> None:
-    """Configurations with what each costs, then what is dropped, merged and the totals.
+def print_plan(
+    plan: Plan, console: Console, steps: Mapping[str, int] | None = None, gpus: Sequence[Gpu] = (), cpus: int | None = None
+) -> None:
+    """Configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs.
 
     Args:
         steps: optimizer steps of a configuration's trials together, by configuration id, where the data's sizes are known.
+        gpus: those of this machine that torch can use, if the sweep is to run here.
+        cpus: cores of this machine to use; all if not given.
     """
-    sweep, steps = plan.sweep, steps or {}
     if plan.adaptive:
         _print_bounds(plan, console)
-        return
+    else:
+        _print_configurations(plan, console, steps or {})
+    _print_gpus(plan, console, gpus, cpus)
+
+
+def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
+    sweep = plan.sweep
     table = Table(title=f"{sweep.name}: {sweep.model}", title_justify="left", box=None, pad_edge=False, header_style="bold")
     table.add_column("configuration", overflow="fold")
     for name in ("id", "trainable", "head", "adapter", "memory", "trials", "steps"):
@@ -58,6 +68,12 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
         style="dim",
         highlight=False,
     )
+
+
+def _print_gpus(plan: Plan, console: Console, gpus: Sequence[Gpu], cpus: int | None) -> None:
+    shares = plan.sweep.shares
+    for line in [*idle_lines(shares, [this_machine(shares, gpus, cpus)]), *memory_lines(plan, gpus)]:
+        console.print(f"on this machine: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_replication(plan: Plan, console: Console) -> None:

@@ -38,7 +38,8 @@ class Resources(Settings):
         0,
         ge=0,
         json_schema_extra={"maximum": 1},
-        description="One GPU, or a share of one such as 0.5. Several GPUs are several workers.",
+        description="One GPU, or a share of one. Several GPUs are several workers. 1/2, 1/3 (0.333), 1/4 ... of a GPU pack "
+        "without waste; three trials of 0.3 leave a tenth idle. A trial with 0 sees no GPU.",
     )
     memory: int | None = Field(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +17,11 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def capacity() -> dict[str, float]:
+    """Cores and bytes of memory of this machine, by Ray's names."""
+    return {"CPU": float(os.cpu_count() or 1), "memory": float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
 
 
 def gpus(*fields: str) -> list[list[str]]:

@@ -175,12 +175,13 @@ def waiting_lines(shares: Sequence[Resources], machines: Sequence[Mapping[str, f
 
 @dataclass(frozen=True)
 class Answer:
-    """What one machine said: `content`, or `error` where it could not."""
+    """What one machine said: `content`, or `error` where it could not; `late` where it did not answer in time."""
 
     host: str
     resources: dict[str, float]
     content: Any = None
     error: str | None = None
+    late: bool = False
 
 
 def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 120.0, gpu: float = 0.0) -> list[Answer]:
@@ -204,7 +205,7 @@ def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 1
 def _answer(node: dict[str, Any], task: Any, ready: bool, timeout_s: float) -> Answer:
     host, resources = node["NodeManagerHostname"], dict(node["Resources"])
     if not ready:
-        return Answer(host, resources, error=f"no answer within {timeout_s:g} s")
+        return Answer(host, resources, error=f"no answer within {timeout_s:g} s", late=True)
     try:
         return Answer(host, resources, ray.get(task))
     except Exception as error:  # whatever a machine has wrong with it is what was asked

@@ -11,6 +11,7 @@ import platform
 import posixpath
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ def examine(storage: str, token: str, runs: Sequence[dict[str, Any]], gpus: bool
 
     Returns:
         `host`, `versions` by package, `free_bytes` on storage (None for a URI), `data` (fingerprints by task), `gpus` (name,
-        total and used MiB), and `faults`: what is wrong, by what was looked at.
+        total and used MiB, as far as `nvidia-smi` says), and `faults`: what is wrong, by what was looked at.
     """
     faults: dict[str, str] = {}
 
@@ -56,7 +57,7 @@ def examine(storage: str, token: str, runs: Sequence[dict[str, Any]], gpus: bool
         "versions": own_versions(),
         "free_bytes": tried("disk", lambda: _free(storage)),
         "data": {run.task: tried(f"data {run.task}", partial(_fingerprint, run)) for run in specs},
-        "gpus": (tried("gpus", _gpus) or []) if gpus else [],
+        "gpus": _gpus() if gpus else [],
         "faults": faults,
     }
 
@@ -136,4 +137,8 @@ def own_versions() -> dict[str, str]:
 
 
 def _gpus() -> list[tuple[str, int, int]]:
-    return [(name, int(total), int(used)) for name, total, used in gpus("memory.total", "memory.used")]
+    """What `nvidia-smi` lists. That it fails is no fault by itself: whether torch can use the GPUs is tried in a task."""
+    try:
+        return [(name, int(total), int(used)) for name, total, used in gpus("memory.total", "memory.used")]
+    except (OSError, ValueError, subprocess.SubprocessError):  # a GPU divided into instances has no figures of its own
+        return []

@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from craft.results import Counts
 from orchestrator import doctor
 from orchestrator.doctor import Finding, diagnose, needed_bytes
+from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.cluster import Answer
+from orchestrator.worker import gpus as worker_gpus
 from orchestrator.worker.examination import examine, own_versions, put_token
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -128,6 +131,26 @@ def test_gpus_in_use_and_gpus_withheld_are_told() -> None:
     assert [one.level for one in doctor._gpu_findings("a", [free, free], 2)] == ["good"]
     assert [one.level for one in doctor._gpu_findings("a", [free, busy], 1)] == ["doubt", "doubt"]
     assert [one.level for one in doctor._gpu_findings("a", [], 0)] == ["doubt"]
+    assert list(doctor._gpu_findings("a", [], 2)) == []  # nvidia-smi is not everywhere
+
+
+def test_a_broken_nvidia_smi_is_no_fault_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_token(str(tmp_path / "runs"), ".token")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    runs = [plan_of(tmp_path).trials[0].run.model_dump(mode="json")]
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    found = examine(str(tmp_path / "runs"), ".token", runs, True)
+    assert (found["gpus"], found["faults"]) == ([], {})
+
+
+def test_gpus_of_this_machine_that_no_trial_asks_for_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_gpus, "usable_gpus", lambda: [Gpu("H100", 80 * 2**30)] * 2)
+    findings = diagnose(plan_of(tmp_path), str(tmp_path / "runs"), None, store(tmp_path))
+    idle = found(findings, "idle GPUs")
+    assert idle.level == "doubt"
+    assert idle.found.startswith("2 GPUs stand idle")
+    assert "resources.gpu: 1" in idle.found
 
 
 def test_a_machine_with_another_folder_of_the_same_name_is_found(tmp_path: Path) -> None:
@@ -176,5 +199,37 @@ def test_every_machine_of_a_cluster_is_asked(tmp_path: Path) -> None:
         assert {finding.level for finding in findings} == {"good"}, findings
         assert len([one for one in findings if "sees the storage" in one.found]) == 2
         assert found(findings, "room").found.startswith("1 trials at once")
+    finally:
+        cluster.shutdown()
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_token")
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
+def test_torch_is_tried_on_every_machine_with_gpus_and_estimates_are_held_against_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    from orchestrator.tune import gpus
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=2, num_gpus=2)
+    shared = plan_of(tmp_path, "resources: {cpu: 1, gpu: 0.3}\n")
+    try:
+        findings = diagnose(shared, str(tmp_path / "runs"), cluster.address, store(tmp_path))
+        torch_there = found(findings, ": torch")
+        assert torch_there.level == "bad"
+        assert "gave a GPU that torch cannot use: torch" in torch_there.found
+        assert "built without CUDA" in torch_there.found
+        rest, cores = [one.found for one in findings if one.what == "idle GPUs"]
+        assert "Set 0.333" in rest
+        assert "of 2 GPUs stand idle" in cores  # two cores are two trials
+
+        monkeypatch.setattr(gpus, "require_gpu", lambda: Gpu("L4", 2**30))
+        findings = diagnose(shared, str(tmp_path / "runs"), cluster.address, store(tmp_path))
+        assert found(findings, ": torch").found == "computes on L4 with 1.0 GiB"
+        assert "resources.gpu 0.3 of L4 is 307.2 MiB" in found(findings, "GPU memory").found
     finally:
         cluster.shutdown()
