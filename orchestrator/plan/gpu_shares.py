@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from craft.words import format_bytes
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
-from orchestrator.sweepfile.resources import Resources, told
+from orchestrator.sweepfile.resources import Resources, times, told
 from orchestrator.tools.inventory import capacity
 
 CONTEXT_BYTES = 2**29
@@ -60,7 +60,7 @@ def idle_lines(shares: Sequence[Resources], machines: Sequence[Mapping[str, floa
     if not with_gpu:
         stand = "1 GPU stands" if total == 1 else f"{total:g} GPUs stand"
         return [f"{stand} idle: trials ask for none (resources.gpu is 0). Set resources.gpu: 1, or a share such as 0.5 or 0.25"]
-    rests = [_rest(share.gpu) for share in with_gpu if 1 - _times(1, share.gpu) * share.gpu >= NEGLIGIBLE]
+    rests = [_rest(share.gpu) for share in with_gpu if 1 - times(1, share.gpu) * share.gpu >= NEGLIGIBLE]
     # Trials of another share may fill what one kind leaves free, so only the kind that uses most is told of.
     used, share = max(((_used(share, machines), share) for share in with_gpu), key=lambda found: found[0])
     if not used or total - used < NEGLIGIBLE * total:
@@ -69,7 +69,7 @@ def idle_lines(shares: Sequence[Resources], machines: Sequence[Mapping[str, floa
 
 
 def _rest(gpu: float) -> str:
-    fit = _times(1, gpu)
+    fit = times(1, gpu)
     trials = "1 trial fits" if fit == 1 else f"{fit} trials fit"
     return (
         f"resources.gpu {gpu:g}: {trials} on a GPU and {1 - fit * gpu:.2g} of it stands idle. Set {_part(fit):g}, by which as "
@@ -79,23 +79,9 @@ def _rest(gpu: float) -> str:
 
 def _used(share: Resources, machines: Sequence[Mapping[str, float]]) -> float:
     """GPUs in use when as many processes as fit run on `machines`; what a share leaves of a GPU counts as used."""
-    processes = sum(_processes(share, machine) for machine in machines)
-    return processes // share.workers * share.workers / _times(1, share.gpu)
-
-
-def _processes(share: Resources, machine: Mapping[str, float]) -> int:
-    """How many processes of a trial fit on one machine."""
-    others = (_times(machine.get(name, 0), amount) for name, amount in share.asked.items() if name != "GPU")
-    return min([_on_gpus(share, machine), *others])
-
-
-def _on_gpus(share: Resources, machine: Mapping[str, float]) -> int:
-    """How many processes the GPUs of a machine hold. A share lies on one GPU: 0.6 fits once on each."""
-    return int(machine.get("GPU", 0)) * _times(1, share.gpu)
-
-
-def _times(has: float, amount: float) -> int:
-    return int(has / amount + 1e-9)
+    if share.fsdp:  # all workers of a trial are on one machine
+        return sum(map(share.slots, machines)) * share.gpus
+    return sum(map(share.processes, machines)) // share.workers * share.workers / times(1, share.gpu)
 
 
 def _why(share: Resources, machines: Sequence[Mapping[str, float]]) -> str:
@@ -103,7 +89,7 @@ def _why(share: Resources, machines: Sequence[Mapping[str, float]]) -> str:
     short = [
         told(name, amount)
         for name, amount in share.asked.items()
-        if name != "GPU" and any(_times(machine.get(name, 0), amount) < _on_gpus(share, machine) for machine in machines)
+        if any(share.fitting(name, machine) < share.fitting("GPU", machine) for machine in machines)
     ]
     if short:
         return f"each process asks for {', '.join(short)}, and a machine has too little for all its GPUs. Lower it in resources"
@@ -125,18 +111,23 @@ def memory_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
         share, need = plan.sweep.resources_for(plan.sweep.block_at(one.path)), plan.planner.memory_of(one)
         if share.gpu and need is not None and need + CONTEXT_BYTES > share.gpu * gpu.bytes:
             lacking.setdefault((share.gpu, share.workers), []).append((need, one))
-    return [_lacking(share, found, gpu) for (share, _), found in lacking.items()]
+    return [_lacking(share, found, gpu, plan) for (share, _), found in lacking.items()]
 
 
-def _lacking(share: float, found: Sequence[tuple[int, Configuration]], gpu: Gpu) -> str:
+def _lacking(share: float, found: Sequence[tuple[int, Configuration]], gpu: Gpu, plan: Plan) -> str:
     """One line for all configurations of one share that may not fit into it."""
     labels = [f"{one.label} ({format_bytes(need)})" for need, one in found[:NAMED]]
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    part = format_bytes(share * gpu.bytes)
-    fit = _times(gpu.bytes, max(need for need, _ in found) + CONTEXT_BYTES)
-    larger = f"Give their blocks resources: {{gpu: {_part(fit):g}}}, or lower" if fit else "Lower"
+    fit = times(gpu.bytes, max(need for need, _ in found) + CONTEXT_BYTES)
+    remedies = [f"give their blocks resources: {{gpu: {_part(fit):g}}}"] if fit else []
+    remedies.append("lower batch_size (gradient_accumulation keeps the product)")
+    trainings = [plan.sweep.training_for("", one.training, plan.sweep.block_at(one.path)) for _, one in found]
+    if not all(training.gradient_checkpointing for training in trainings):
+        remedies.append("set gradient_checkpointing: true")
+    if any(training.precision == "float32" for training in trainings):
+        remedies.append("set precision: bf16-mixed")
     return (
-        f"GPU memory may run out for {', '.join(labels)}{more}: resources.gpu {share:g} of {gpu.name} is {part}, of which CUDA "
-        f"itself takes about {format_bytes(CONTEXT_BYTES)}. {larger} batch_size (gradient_accumulation keeps the product), or "
-        "set gradient_checkpointing: true"
+        f"GPU memory may run out for {', '.join(labels)}{more}: resources.gpu {share:g} of {gpu.name} is "
+        f"{format_bytes(share * gpu.bytes)}, of which CUDA itself takes about {format_bytes(CONTEXT_BYTES)}. What helps: "
+        f"{'; '.join(remedies)}"
     )

@@ -132,13 +132,28 @@ class Resources(Settings):
 
     def slots(self, has: Mapping[str, float]) -> int:
         """How many trials fit at once into the amounts `has`, which are given by Ray's names."""
-        return min(int(has.get(name, 0) / amount + 1e-9) for name, amount in self.asked.items()) // self.workers
+        return self.processes(has) // self.workers
+
+    def processes(self, has: Mapping[str, float]) -> int:
+        """How many processes, each a worker of a trial, fit at once into the amounts `has`."""
+        return min(self.fitting(name, has) for name in self.asked)
+
+    def fitting(self, name: str, has: Mapping[str, float]) -> int:
+        """How many processes one resource of `has` is enough for. A share lies on one GPU: 0.6 fits once on each."""
+        if name == "GPU":
+            return int(has.get(name, 0)) * times(1, self.gpu)
+        return times(has.get(name, 0), self.asked[name])
 
     def told(self) -> str:
         """The amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
         each = ", ".join(told(name, amount) for name, amount in self.asked.items())
         split = ", the model split over them" if self.fsdp else ""
         return each if self.workers == 1 else f"{self.workers} workers of {each}{split}"
+
+
+def times(has: float, amount: float) -> int:
+    """How often `amount` fits into `has`, rounding errors apart."""
+    return int(has / amount + 1e-9)
 
 
 def told(name: str, amount: float) -> str:

@@ -33,6 +33,10 @@ MACHINE = {"CPU": 64.0, "GPU": 8.0, "memory": 512.0 * GIB}
         ({"gpu": 1, "cpu": 16}, "8 of 16 GPUs stand idle while as many trials run as fit: each process asks for cpu 16"),
         ({"gpu": 0.5, "memory": "64 GiB"}, "8 of 16 GPUs stand idle while as many trials run as fit: each process asks for"),
         ({"gpu": 1, "workers": 3}, "1 of 16 GPUs stand idle while as many trials run as fit: a trial takes 3 GPUs"),
+        (
+            {"gpu": 1, "workers": 6, "fsdp": True},
+            "4 of 16 GPUs stand idle while as many trials run as fit: a trial takes 6 GPUs",
+        ),
         ({"gpu": 1, "cpu": 100}, None),  # no trial fits at all, which is said elsewhere
     ],
 )
@@ -53,6 +57,12 @@ def test_a_share_that_leaves_a_rest_is_told_also_beside_others_and_beside_other_
     assert "Set 0.5" in rest
     assert "4 of 8 GPUs stand idle" in cores
     assert "each process asks for cpu 8" in cores
+
+
+def test_a_share_lies_on_one_gpu() -> None:
+    assert Resources(gpu=0.6).slots({"CPU": 8, "GPU": 2}) == 2
+    assert Resources(gpu=0.3).slots({"CPU": 8, "GPU": 2}) == 6
+    assert Resources(gpu=1, workers=2).slots({"CPU": 8, "GPU": 5}) == 2
 
 
 def test_a_block_without_a_gpu_is_no_waste_beside_one_that_has_them() -> None:
@@ -82,13 +92,15 @@ def test_what_does_not_fit_into_its_share_is_named_with_the_share_that_would(tmp
     assert "resources.gpu 0.25 of A100 is 10.0 GiB" in line
     assert "resources: {gpu: 1}" in line
     assert "batch_size" in line
+    assert "gradient_checkpointing: true" in line
+    assert "precision: bf16-mixed" in line
     assert memory_lines(plan_of(tmp_path, "{gpu: 1}"), cards) == []
 
 
 def test_what_fits_on_no_gpu_is_told_to_take_less(tmp_path: Path) -> None:
     (line,) = memory_lines(plan_of(tmp_path, "{gpu: 1}"), [Gpu("L4", 20 * GIB)])
     assert "resources: {gpu" not in line
-    assert "Lower batch_size" in line
+    assert "What helps: lower batch_size" in line
 
 
 def test_the_context_counts(tmp_path: Path) -> None:
