@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from craft.nvml import gpu_of
+
 _KEPT_STEP_TIMES = 1000
 
 
@@ -33,7 +35,7 @@ class Meter:
         self._unread: list[tuple[Any, Any]] = []
         gc.collect()
         self._resettable = _reset_peak_memory()
-        self._energy_at_start = _energy_millijoules()
+        self._energy_at_start = _energy()
         self._peak_before = 0
         self._energy_before: float | None = 0.0
 
@@ -81,11 +83,11 @@ class Meter:
         return max(_peak_memory(self._resettable), self._peak_before)
 
     def _energy(self) -> float | None:
-        """Joules of the whole run; None where any part of it is not known."""
-        now = _energy_millijoules()
+        """Joules of the board while the whole run lasted; None where any part of it is not known."""
+        now = _energy()
         if now is None or self._energy_at_start is None or self._energy_before is None:
             return None
-        return self._energy_before + (now - self._energy_at_start) / 1000
+        return self._energy_before + now - self._energy_at_start
 
 
 def _event() -> Any:
@@ -130,20 +132,9 @@ def _field(lines: Iterable[str], name: str) -> str:
     return next(line.split()[1] for line in lines if line.startswith(name))
 
 
-def _energy_millijoules() -> int | None:
-    """The board's energy counter, or None without a CUDA device or NVML."""
+def _energy() -> float | None:
+    """Joules that the board of this process's GPU has used; None without a CUDA device or NVML."""
     if not torch.cuda.is_available():
         return None
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
-        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")))
-    except (ImportError, OSError, AttributeError, RuntimeError):
-        return None
-    except Exception as error:
-        # NVML's errors are classes of its own that derive from Exception alone.
-        if type(error).__module__.startswith("pynvml"):
-            return None
-        raise
+    gpu = gpu_of(torch.cuda.current_device())
+    return gpu.energy() if gpu else None

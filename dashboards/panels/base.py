@@ -58,7 +58,7 @@ METRICS = (
     Metric("total_parameters", "total parameters", "minimize", log=True),
     Metric("optimizer_bytes", "optimizer state (bytes)", "minimize", log=True),
     Metric("tokens_per_second", "tokens per second", "maximize"),
-    Metric("energy_joules", "energy used (J)", "minimize"),
+    Metric("energy_joules", "energy used, by GPU share (J)", "minimize"),
     Metric("energy_kept", "energy kept by the decomposition", "maximize"),
 )
 

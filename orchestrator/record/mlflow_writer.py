@@ -85,6 +85,8 @@ class MlflowWriter:
             run.add_metrics(row, event["time"])
         if event.get("total_steps"):
             run.add_params({"total_steps": event["total_steps"]})
+        if event.get("gpus"):
+            run.add_tags({"craft.gpus": event["gpus"]})
 
     def _on_trial_ended(self, event: Event) -> None:
         run = self._table.runs.get(("trial", event["key"]))

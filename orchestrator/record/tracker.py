@@ -104,7 +104,8 @@ class Tracker:
             rows[-1]["epoch"] = progress["epoch"]
         rows = [row for row in (self._new(key, row) for row in rows) if row.keys() - OF_A_ROW]
         if rows:
-            self._write({"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}, now)
+            event = {"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}
+            self._write(event | ({"gpus": progress["gpus"]} if "gpus" in progress else {}), now)
 
     def trial_paused(self, key: str) -> None:
         """Closes the run of a trial that waits for its turn, as interrupted; `trial_started` opens it again."""

@@ -4,27 +4,32 @@
     system/system_memory_usage_percentage     of the whole machine's memory
     system/process_cpu_percentage             the trial's own; 100 is one core
     system/process_memory_megabytes           the trial's own resident memory
-    system/gpu_N_utilization_percentage, system/gpu_N_memory_usage_megabytes     if NVIDIA's library is installed
+    system/gpu_N_utilization_percentage, system/gpu_N_memory_usage_megabytes     of GPUs, if NVIDIA's library is installed
 
-MLflow's own monitor would open a connection to the store from every worker. These samples travel with the trial's evaluations
-through the journal. They describe the machine and not the method: no result, front or comparison reads them.
+GPU N is the N-th of those that the trial's process sees (of several workers, the first one's); which board that is, `gpus`
+says. Its figures are the whole board's. MLflow's own monitor would open a connection to the store from every worker, and it
+samples all GPUs of the machine. These samples travel with the trial's evaluations through the journal. They describe the
+machine and not the method: no result, front or comparison reads them.
 """
 
 from __future__ import annotations
 
-import contextlib
+import socket
 import time
-from typing import Any
 
 import psutil
 
+from craft.nvml import Gpu, gpus_in_use
+
 PREFIX = "system/"
 EVERY_S = 10.0
+SAMPLES = 200
+"""A trial has about so many, however long it takes, and one for each evaluation: thousands of trials share one store."""
 MEGABYTE = 1e6
 
 
 class SystemMetrics:
-    """Samples at steps at least `every_s` seconds apart, and whenever `take` is called.
+    """Samples at steps, at most one in `every_s` seconds and SAMPLES over the trial, and whenever `take` is called.
 
     A sample has its `step` and its `time` (seconds since 1970), by which MLflow draws it.
     """
@@ -32,16 +37,23 @@ class SystemMetrics:
     def __init__(self, every_s: float = EVERY_S) -> None:
         self._every_s = every_s
         self._process = psutil.Process()
-        self._gpus = _gpus()
+        self._gpus: list[Gpu] = []
         self._samples: list[dict[str, float]] = []
         # psutil measures from the last call on, so the first call only starts the clock.
         psutil.cpu_percent()
         self._process.cpu_percent()
         self._last = time.monotonic()
+        self._last_step = 0
 
-    def step(self, step: int) -> None:
+    @property
+    def gpus(self) -> str | None:
+        """Which GPUs the samples are of: `HOST: UUID, UUID`, in the order of their numbers; None without, and before any."""
+        return f"{socket.gethostname()}: {', '.join(gpu.uuid for gpu in self._gpus)}" if self._gpus else None
+
+    def step(self, step: int, total_steps: int) -> None:
         """Call it after every optimizer step. It reads the clock and sometimes takes a sample (under a millisecond)."""
-        if time.monotonic() - self._last >= self._every_s:
+        spaced = (step - self._last_step) * SAMPLES >= total_steps
+        if spaced and time.monotonic() - self._last >= self._every_s:
             self._sample(step)
 
     def take(self, step: int) -> list[dict[str, float]]:
@@ -52,37 +64,17 @@ class SystemMetrics:
         return taken
 
     def _sample(self, step: int) -> None:
-        self._last = time.monotonic()
-        sample = {
+        self._last, self._last_step = time.monotonic(), step
+        sample: dict[str, float | None] = {
             "cpu_utilization_percentage": psutil.cpu_percent(),
             "system_memory_usage_percentage": psutil.virtual_memory().percent,
             "process_cpu_percentage": self._process.cpu_percent(),
             "process_memory_megabytes": round(self._process.memory_info().rss / MEGABYTE, 1),
         }
+        self._gpus = self._gpus or gpus_in_use()
         for number, gpu in enumerate(self._gpus):
-            sample |= {f"gpu_{number}_{name}": value for name, value in _of_gpu(gpu).items()}
-        self._samples.append(
-            {"step": step, "time": time.time(), **{PREFIX + name: float(value) for name, value in sample.items()}}
-        )
-
-
-def _gpus() -> list[Any]:
-    """Handles of this machine's NVIDIA GPUs; none if the library or the driver is missing."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except Exception:  # the library has errors of its own, and a machine without GPUs is not an error
-        return []
-
-
-def _of_gpu(gpu: Any) -> dict[str, float]:
-    import pynvml
-
-    found = {}
-    with contextlib.suppress(pynvml.NVMLError):  # a GPU may refuse one of the two readings
-        found["utilization_percentage"] = pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
-    with contextlib.suppress(pynvml.NVMLError):
-        found["memory_usage_megabytes"] = round(pynvml.nvmlDeviceGetMemoryInfo(gpu).used / MEGABYTE, 1)
-    return found
+            used = gpu.memory_used()
+            sample[f"gpu_{number}_utilization_percentage"] = gpu.utilization()
+            sample[f"gpu_{number}_memory_usage_megabytes"] = None if used is None else round(used / MEGABYTE, 1)
+        known = {PREFIX + name: float(value) for name, value in sample.items() if value is not None}
+        self._samples.append({"step": step, "time": time.time(), **known})

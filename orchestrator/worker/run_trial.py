@@ -86,11 +86,15 @@ def _train_run() -> Train:
 
 
 def _finished(spec: TrialSpec, result: RunResult, notes: list[str]) -> TrialResult:
+    counts = result.counts.known()
+    if spec.resources.gpu and "energy_joules" in counts:
+        # Measured on the whole board of the first worker. Who used what there is not known: the share stands for it.
+        counts["energy_joules"] *= spec.resources.gpus
     return TrialResult(
         key=spec.key,
         status="finished",
         metrics=result.metrics,
-        counts=result.counts.known(),
+        counts=counts,
         steps=result.steps,
         seconds=result.seconds,
         notes=[*notes, *result.notes],

@@ -113,7 +113,7 @@ def _run(
         if not progress.metrics:  # nothing was scored: the checkpoint of a trial that leaves
             _report_leaving(progress, told, report)
             return
-        told.append(_payload(progress, machine.take(progress.step)))
+        told.append(_payload(progress, machine.take(progress.step), machine.gpus))
         if progress.checkpoint is not None:
             add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(told))
         report(told[-1], progress.checkpoint)
@@ -121,7 +121,7 @@ def _run(
 
     def on_step(step: int, total_steps: int) -> None:
         heartbeat.beat()
-        machine.step(step)
+        machine.step(step, total_steps)
         if why := must_leave():
             raise Leave(why)
 
@@ -157,9 +157,9 @@ def _foreign(key: str, why: str) -> TrialResult:
     return TrialResult(key, "failed", error=error, retryable=True)
 
 
-def _payload(progress: Progress, machine: list[dict[str, float]]) -> dict[str, Any]:
+def _payload(progress: Progress, machine: list[dict[str, float]], gpus: str | None) -> dict[str, Any]:
     """What the driver gets of an evaluation; metrics also stand at the top, where schedulers look. Samples of the machine
-    travel as points, which are drawn and never judged."""
+    travel as points, which are drawn and never judged. `gpus` says which GPUs they are of."""
     content = {
         "step": progress.step,
         "total_steps": progress.total_steps,
@@ -168,6 +168,7 @@ def _payload(progress: Progress, machine: list[dict[str, float]]) -> dict[str, A
         "points": [*progress.points, *machine],
         "time": time.time(),
     }
+    content |= {"gpus": gpus} if gpus else {}
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
 
 

@@ -142,15 +142,15 @@ def test_a_meters_times_survive_a_checkpoint() -> None:
 
 
 def test_the_energy_of_a_resumed_run_is_that_of_both_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = [5_000_000]
-    monkeypatch.setattr("craft.trainer.meter._energy_millijoules", lambda: counter[0])
+    counter = [5_000.0]
+    monkeypatch.setattr("craft.trainer.meter._energy", lambda: counter[0])
     first = Meter()
-    counter[0] += 3_000
+    counter[0] += 3.0
     state = json.loads(json.dumps(first.state()))
-    counter[0] = 700_000  # another board
+    counter[0] = 700.0  # another board
     second = Meter()
     second.restore(state)
-    counter[0] += 500
+    counter[0] += 0.5
     assert second.costs()["energy_joules"] == pytest.approx(3.5)
     second.restore(state | {"energy_joules": None})
     assert "energy_joules" not in second.costs(), "a part of it is not known"
