@@ -118,7 +118,7 @@ def test_a_prompt_too_long_keeps_its_end_and_the_token_that_begins_it() -> None:
     assert fitted([1, 5, 6], 3, 1) == [1, 5, 6]
 
 
-@pytest.mark.parametrize(("dtype", "held"), [("float32", True), ("bfloat16", False)])
+@pytest.mark.parametrize(("dtype", "held"), [("float32", True), ("bf16-mixed", False), ("bfloat16", False)])
 def test_weights_that_hold_the_adapter_carry_it_while_answering_and_are_then_as_before(
     tiny_llama: str, dtype: str, held: bool
 ) -> None:
