@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -27,13 +28,19 @@ from dashboards.store import DashboardError, Store, SweepEntry
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
+REST = 20
+"""Between two looks pass at least so many times what the last one took: many running trials must not keep a store busy."""
 FORGET_AFTER_S = 60.0  # a sweep that no page has asked for in this time is not refreshed any more
 SHOWN = Query(default=[], alias="sweep", description="names of the sweeps to show")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
 class Watcher:
-    """Refreshes the feeds that pages look at, and keeps the specs computed for each revision."""
+    """Refreshes the feeds that pages look at, and keeps the specs computed for each revision.
+
+    Attributes:
+        trouble: why the store cannot be read; empty while it can.
+    """
 
     def __init__(self, store: Store, every_s: float = LOOK_EVERY_S) -> None:
         self.store = store
@@ -62,7 +69,7 @@ class Watcher:
     def entries(self) -> list[SweepEntry]:
         """The sweeps in the store, as of a few seconds ago at most."""
         with self._listing:
-            if time.monotonic() - self._listed > 2 * self._every_s:
+            if time.monotonic() - self._listed > 2 * self.pause_s:
                 self._entries, self._listed = self.store.sweeps(), time.monotonic()
             return self._entries
 
@@ -90,6 +97,17 @@ class Watcher:
             if known is None or known[0] != now:
                 self._views[key] = view_of(self.store, feeds)
             return self._views[key]
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds between two looks for changes, as things are."""
+        return max(self._every_s, REST * sum(self.store.feed(name).look_cost for name in list(self._asked)))
+
+    def told(self) -> str:
+        """How often it looks, for people. Rounded, because a page is sent anew whenever this text changes."""
+        if self.pause_s <= 2 * LOOK_EVERY_S:
+            return "read every few seconds"
+        return f"read about every {5 * math.ceil(self.pause_s / 5)} s, because reading it takes so long"
 
     def spec(self, name: str, revision: str, view: View) -> str:
         """A panel's spec as JSON; the last revision of each is kept."""
@@ -129,7 +147,7 @@ class Watcher:
                 except Exception as error:  # a store that is away now may be back at the next look
                     self.trouble = f"The tracking store cannot be read: {type(error).__name__}: {self.store.hide(error)}"
                     log.warning("%s", self.trouble)
-            self._wake.wait(self._every_s)
+            self._wake.wait(self.pause_s)
             self._wake.clear()
 
 
@@ -140,7 +158,7 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
         store: where the sweeps are read from.
         hosts: host names that the page answers to; it refuses others, so that no foreign site can read it by pointing a name
             of its own at this machine. `["*"]` allows all.
-        every_s: seconds between two looks for changes.
+        every_s: seconds between two looks for changes, at least.
     """
     watcher = Watcher(store, every_s)
     app = FastAPI(title="CRAFT sweeps", docs_url=None, redoc_url=None, openapi_url=None)
@@ -183,7 +201,7 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
             return _answer(request, _etag("none"), lambda: as_json(empty), "application/json")
         feeds = watcher.feeds(names)
         revision, view = watcher.view(feeds)
-        foot = f"Tracking store: {store.shown_uri}"
+        foot = f"Tracking store: {store.shown_uri} · {watcher.told()}"
         text = as_json(state_of(entries, feeds, view, foot) | {"revision": revision})
         return _answer(request, _etag(text), lambda: text, "application/json")
 

@@ -31,7 +31,8 @@ class RunSource(Protocol):
 
 @dataclass
 class Feed:
-    """One sweep's runs, kept up to date. `revision` grows whenever something that a page shows has changed.
+    """One sweep's runs, kept up to date. `revision` grows whenever something that a page shows has changed, and `look_cost` is
+    how many seconds the last look for changes took.
 
     Until the first look is over `complete` is False and the tables hold what has been read so far.
     """
@@ -41,6 +42,7 @@ class Feed:
     experiment_id: str
     revision: int = 0
     complete: bool = False
+    look_cost: float = 0.0
     _rows: dict[str, RunRow] = field(default_factory=dict)
     _frames: Frames | None = None
     _last_full: float = 0.0
@@ -60,7 +62,10 @@ class Feed:
             due = time.monotonic() - self._last_full > max(least, 20 * self._full_cost)
             if not (full or due) and self.complete:
                 self._version = None  # a full look is still to come, even if nobody writes any more
-                return self._take(self.store.search(self.experiment_id, self._changeable()))
+                began = time.monotonic()
+                rows = self.store.search(self.experiment_id, self._changeable())
+                self.look_cost = time.monotonic() - began
+                return self._take(rows)
             began = time.monotonic()
             before = self.revision
             seen: set[str] = set()

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
+from dashboards.app import Watcher
 from dashboards.frames import Frames, typed
 from dashboards.store import DashboardError, Store
 from tests.dashboards.synthetic import START, configuration, experiment_of, grid, sweep_run, write_many, write_sweep
@@ -161,3 +162,15 @@ def test_links_quote_what_a_run_is_called() -> None:
     assert store.run_link("7", "a/b?c#d") == "http://mlflow.example:5000/#/experiments/7/runs/a%2Fb%3Fc%23d"
     with pytest.raises(DashboardError, match="http"):
         Store("http://host", mlflow_url="javascript:alert(1)")
+
+
+def test_a_page_reads_a_slow_store_less_often_and_says_so(store_at: Callable[..., Store]) -> None:
+    store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa")])
+    watcher = Watcher(store, every_s=2.0)
+    feed = store.feed("ranks")
+    feed.refresh()
+    watcher._asked["ranks"] = 0.0
+    assert (watcher.pause_s, watcher.told()) == (2.0, "read every few seconds")
+    feed.look_cost = 3.1
+    assert watcher.pause_s == pytest.approx(62.0)
+    assert watcher.told() == "read about every 65 s, because reading it takes so long"
