@@ -50,10 +50,10 @@ def test_a_worker_of_a_team_without_gpus_sees_none(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1")
-    assert Member(0).address()
+    assert Member(0).ready()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     with pytest.raises(Unavailable, match="built without CUDA"):
-        Member(1).address()
+        Member(1).ready()
 
 
 @pytest.mark.cluster
