@@ -28,7 +28,8 @@ from craft.trainer.memory import out_of_memory
 from orchestrator.tools.scratch import scratch_folder
 from orchestrator.worker import crash
 from orchestrator.worker.gpus import keep_to_share, require_gpu
-from orchestrator.worker.guards import free_memory, memory_limit
+from orchestrator.worker.guards import free_memory
+from orchestrator.worker.host_memory import memory_limit
 from orchestrator.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:

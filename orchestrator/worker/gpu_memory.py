@@ -8,10 +8,11 @@ what is theirs. No CUDA starts here before a fence is set.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from craft.results import Unavailable
@@ -85,24 +86,37 @@ def choose_segments() -> None:
 
 @contextmanager
 def fenced(share: float, memory: GpuMemory) -> Iterator[None]:
-    """Inside, this process has `share` of its GPU; a whole one (1), or none (0), needs no fence.
+    """Inside, this process has `share` of its GPU; after it, the allocator keeps nothing. A whole GPU needs no fence.
 
     Raises:
         Unavailable: the share is not even enough for a CUDA context.
     """
-    if not (0 < share < 1 and memory.usable()):
+    if not (share and memory.usable()):
         yield
         return
-    total = memory.total()
+    if share < 1:
+        memory.limit(_within(share, memory.total()))
+    try:
+        yield
+    except BaseException:
+        with suppress(RuntimeError):  # a GPU in a bad state refuses this too; what has happened is the news
+            _let_go(memory)
+        raise
+    _let_go(memory)
+
+
+def _let_go(memory: GpuMemory) -> None:
+    gc.collect()
+    memory.empty()
+    memory.limit(1.0)
+
+
+def _within(share: float, total: int) -> float:
+    """What is left of a share for torch's allocator."""
     within = share - CONTEXT_BYTES / total
     if within <= 0:
         raise Unavailable(
             f"resources.gpu: {share:g} of this GPU is {format_bytes(share * total)}, and a CUDA context alone takes "
             f"{format_bytes(CONTEXT_BYTES)}: give the trial a larger share"
         )
-    memory.limit(within)
-    try:
-        yield
-    finally:
-        memory.empty()
-        memory.limit(1.0)
+    return within

@@ -16,6 +16,7 @@ import socket
 
 from craft.results import Unavailable
 from orchestrator.plan.gpu_shares import Gpu
+from orchestrator.worker.gpu_memory import choose_segments
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """What hides all GPUs. CUDA takes an empty list as none. ROCm takes an empty list as no list at all, and an index that is not
@@ -35,6 +36,8 @@ def keep_to_share(gpu: float) -> None:
     """
     if not gpu:
         os.environ.update(HIDDEN)
+    else:
+        choose_segments()
 
 
 def require_gpu() -> Gpu:

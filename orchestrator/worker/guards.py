@@ -1,20 +1,16 @@
-"""What watches a trial's process: the heartbeat, its memory limit, its standard error."""
+"""What watches a trial's process: the heartbeat, its standard error."""
 
 from __future__ import annotations
 
 import faulthandler
 import functools
 import gc
-import importlib
 import os
-import resource
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from orchestrator.worker.settings import WorkerSettings
 
 
 class Heartbeat:
@@ -51,29 +47,6 @@ def stderr_to(path: Path) -> Iterator[int]:
             sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
-
-
-@contextmanager
-def memory_limit(settings: WorkerSettings) -> Iterator[None]:
-    """Inside, this process runs out of memory when it allocates more than its share."""
-    if settings.memory_bytes is None:
-        yield
-        return
-    # The system counts what is mapped, and a worker of Ray has a gigabyte of that before it does anything (stacks of many
-    # threads, torch): the trial's share begins above it.
-    importlib.import_module("torch")
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = _mapped_bytes() + settings.memory_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _mapped_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
 
 
 @functools.cache

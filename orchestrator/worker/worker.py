@@ -1,10 +1,10 @@
-"""Runs a trial inside a warm worker process: from its newest checkpoint, under two guards, with a report of each evaluation.
+"""Runs a trial inside a warm worker process: from its newest checkpoint, under guards, with a report of each evaluation.
 
 A worker keeps its process (and torch, transformers, the CUDA context) from trial to trial; `craft.trainer.process` makes sure
-that a run leaves the process as it found it. Two guards surround the trial: a limit on memory, so that a greedy trial runs out
-alone, and a timer that ends the process if no step is done for too long, even when it hangs inside a library. What the process
-writes to stderr goes to a file in the trial's scratch folder, whose end is the reason shown when it dies. No Ray here: reports
-go through a function.
+that a run leaves the process as it found it. Three guards surround the trial: limits on the memory of host and GPU, so that a
+greedy trial runs out alone, and a timer that ends the process if no step is done for too long, even when it hangs inside a
+library. What the process writes to stderr goes to a file in the trial's scratch folder, whose end is the reason shown when it
+dies. No Ray here: reports go through a function.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from orchestrator.record.checkpoints import (
 )
 from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
+from orchestrator.worker.gpu_memory import CudaMemory, fenced
 from orchestrator.worker.gpus import require_gpu
-from orchestrator.worker.guards import Heartbeat, free_memory, memory_limit, stderr_to
+from orchestrator.worker.guards import Heartbeat, free_memory, stderr_to
+from orchestrator.worker.host_memory import memory_limit
 from orchestrator.worker.run_trial import run_trial
 from orchestrator.worker.settings import Report, WorkerSettings
 
@@ -67,11 +69,12 @@ def work(
     if spec.key != key:
         report({"result": _foreign(key, f"it calls this trial {spec.key}").to_json()}, None)
         return
-    with _scratch(settings, spec.key) as scratch, stderr_to(scratch / STDERR_FILE) as stderr, memory_limit(settings):
+    with _scratch(settings, spec.key) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
         free_memory(settings.threads)
         heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
         try:
-            _run(spec, settings, report, scratch, heartbeat, must_leave)
+            with memory_limit(settings) as settle, fenced(settings.gpu, CudaMemory()):
+                _run(spec, settings, report, scratch, heartbeat, settle, must_leave)
         finally:
             heartbeat.stop()
             gc.collect()
@@ -83,6 +86,7 @@ def _run(
     report: Report,
     scratch: Path,
     heartbeat: Heartbeat,
+    settle: Callable[[], None],
     must_leave: Callable[[], str | None],
 ) -> None:
     heartbeat.beat()
@@ -121,6 +125,7 @@ def _run(
 
     def on_step(step: int, total_steps: int) -> None:
         heartbeat.beat()
+        settle()
         machine.step(step, total_steps)
         if why := must_leave():
             raise Leave(why)

@@ -64,6 +64,16 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
             raise RunPrevented(f"model 'nobody/nothing' in /scratch/{os.getpid()}: the hub did not give it")
         if how == "no disk":
             raise OSError(28, "No space left on device")
+        if how == "maps":
+            from safetensors.torch import load_file
+
+            size = 5 * 2**28
+            head = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+            with (directory / "model.safetensors").open("wb") as file:
+                file.write(len(head).to_bytes(8, "little") + head)
+                file.truncate(8 + len(head) + size)
+            mapped = load_file(directory / "model.safetensors")
+            assert int(mapped["w"][-1]) == 0
         for step in range(first + 1, total + 1):
             if (how == "dies once" and first == 0 and step == 3) or (how == "dies" and step == 2):
                 os.write(2, b"Fatal Python error: something native\n")

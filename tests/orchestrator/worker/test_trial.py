@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.settings import TrainingSettings
@@ -196,6 +197,22 @@ def test_workers_share_no_less_than_an_example_each(tmp_path: Path) -> None:
 
     run_trial(replace(spec(batch_size=8), resources=Resources(workers=4)), tmp_path, lambda p: None, train=train)
     assert tries == [8, 4]
+
+
+@pytest.mark.parametrize(("needs", "sizes"), [(2**28, [16]), (2**30, [16, 8, 4])])
+def test_a_fenced_trial_shrinks_until_it_fits_into_its_own_share(tmp_path: Path, needs: int, sizes: list[int]) -> None:
+    """The GPU's 24 GiB are there for the taking; a quarter less the context, 5.5 GiB, is what a trial may have of them."""
+    gpu, tried = Gpu(), []
+
+    def train(run: RunSpec, directory: Path, **_) -> RunResult:
+        tried.append(run.training.batch_size)
+        if needs * run.training.batch_size > gpu.shares[-1] * gpu.total():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return finished(directory)
+
+    with fenced(0.25, gpu):
+        result, _ = run_trial(spec(batch_size=16), tmp_path, lambda p: None, train=train, gpu=gpu)
+    assert (result.status, tried) == ("finished", sizes)
 
 
 def test_a_fence_leaves_room_for_the_context_and_is_taken_down_again() -> None:
