@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from orchestrator.worker.settings import WorkerSettings
 
@@ -69,14 +70,13 @@ def memory_limit(settings: WorkerSettings) -> Iterator[Callable[[], None]]:
     limit = HostLimit(settings.memory_bytes)
     from_file = torch.UntypedStorage.from_file
 
-    def mapped(filename: str, shared: bool = False, nbytes: int = 0) -> torch.UntypedStorage:
+    def mapped(filename: str, shared: bool = False, nbytes: int = 0) -> Any:
         if not shared:
             limit.maps(nbytes)
-        storage: torch.UntypedStorage = from_file(filename, shared=shared, nbytes=nbytes)
-        return storage
+        return from_file(filename, shared=shared, nbytes=nbytes)
 
     # torch's only way to map a file: safetensors and torch.load come through here, whatever is read and whoever reads it.
-    torch.UntypedStorage.from_file = mapped  # type: ignore[method-assign, assignment]
+    torch.UntypedStorage.from_file = mapped  # type: ignore[method-assign]
     try:
         yield limit.settle
     finally:
