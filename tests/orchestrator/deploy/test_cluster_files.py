@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import yaml
 
 from orchestrator.run import parser
 
-FOLDER = Path(__file__).parents[3] / "orchestrator" / "deploy"
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "orchestrator" / "deploy"
 SLURM = FOLDER / "slurm.sbatch"
 
 
@@ -131,12 +133,90 @@ def test_the_rayjob_has_gpu_workers_on_spot_machines_and_no_trial_on_its_head() 
     assert all(set(one) <= {"key", "operator", "value", "effect", "tolerationSeconds"} for one in pod["tolerations"])
 
 
+def test_the_rayjob_starts_without_waiting_for_spot_machines() -> None:
+    _, job = documents("kuberay.yaml")
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["enableInTreeAutoscaling"]
+    assert all(group["replicas"] == 0 for group in cluster["workerGroupSpecs"])
+
+
 def test_credentials_come_from_a_secret_only() -> None:
     _, job = documents("kuberay.yaml")
     for pod in pods(job).values():
         environment = {one["name"]: one for one in pod["containers"][0]["env"]}
-        for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
-            assert environment[name]["valueFrom"]["secretKeyRef"]["name"] == "mlflow"
+        for name, secret in [
+            ("MLFLOW_TRACKING_USERNAME", "mlflow"),
+            ("MLFLOW_TRACKING_PASSWORD", "mlflow"),
+            ("HF_TOKEN", "huggingface"),
+        ]:
+            assert environment[name]["valueFrom"]["secretKeyRef"]["name"] == secret
+
+
+def drain_arguments(given: Sequence[str]) -> dict[str, Any]:
+    """What Ray's own parser makes of `ray drain-node ...`."""
+    from ray.scripts.scripts import cli
+
+    assert list(given[:2]) == ["ray", "drain-node"]
+    command = cli.commands["drain-node"]
+    return command.make_context("drain-node", list(given[2:])).params
+
+
+def test_a_pod_that_is_to_end_is_drained_within_its_grace() -> None:
+    _, job = documents("kuberay.yaml")
+    pod = pods(job)["gpu-spot"]
+    (container,) = pod["containers"]
+    drained = drain_arguments(container["lifecycle"]["preStop"]["exec"]["command"])
+    assert drained["reason"] == "DRAIN_NODE_REASON_PREEMPTION"
+    assert drained["deadline_remaining_seconds"] < pod["terminationGracePeriodSeconds"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert float(environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) < pod["terminationGracePeriodSeconds"]
+
+
+def test_every_machine_of_the_ray_cluster_asks_for_the_token_and_keeps_its_caches_on_the_shared_disk() -> None:
+    (cluster,) = documents("ray-cluster.yaml")
+    starts = [one for kind in ("head", "worker") for one in cluster[f"{kind}_start_ray_commands"] if "ray start" in one]
+    (profile,) = [one for one in cluster["setup_commands"] if ".bashrc" in one]
+    assert len(starts) == 2
+    for command in [*starts, profile]:
+        settings = dict(re.findall(r"([A-Za-z_]+)=([^\s']+)", command))
+        assert settings["RAY_AUTH_MODE"] == "token"
+        for name in ("HF_HOME", "CRAFT_CACHE_DIR"):
+            assert settings[name].startswith("/sweeps/")
+    assert "\n" not in profile.strip()
+    mounted = cluster["file_mounts"]
+    assert mounted["/home/ubuntu/.ray/auth_token"] == "~/.ray/auth_token"
+    for there, here in mounted.items():
+        assert here.startswith("~") or (ROOT / here).is_file(), here
+        used = json.dumps(cluster).replace("~/", "/home/ubuntu/").count(there)
+        assert used >= 2 or there.endswith("auth_token"), f"{there} is not used"
+    (install,) = [one for one in cluster["setup_commands"] if "craft-sweeps" in one]
+    assert "-c ~/constraints.txt" in install
+    extras = re.search(r"craft-sweeps\[([^]]+)\]", install)
+    assert extras
+    assert set(extras[1].split(",")) == {"gpu", "postgres"}
+
+
+def test_a_spot_machines_notice_drains_it(tmp_path: Path) -> None:
+    """`curl` is a stand-in: there is a token, and the notice comes at the third question."""
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    scripts = {
+        "curl": 'echo "curl $*" >> calls\n[[ $* == *api/token* ]] && { echo secret; exit 0; }\n'
+        "[[ $* == *secret*spot/instance-action* ]] || exit 9\n[ $(grep -c instance-action calls) -ge 3 ] || exit 22",
+        "sleep": 'echo "sleep $*" >> calls',
+        "ray": 'printf "%s\\n" ray "$@" > drained',
+    }
+    for name, script in scripts.items():
+        (binaries / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+        (binaries / name).chmod(0o755)
+    env = {"PATH": f"{binaries}:{os.environ['PATH']}"}
+    command = ["bash", str(FOLDER / "spot-watch.sh"), "10.0.0.1:6379"]
+    subprocess.run(command, env=env, cwd=tmp_path, timeout=60, check=True)
+    drained = drain_arguments((tmp_path / "drained").read_text().splitlines())
+    assert drained["address"] == "10.0.0.1:6379"
+    assert drained["reason"] == "DRAIN_NODE_REASON_PREEMPTION"
+    assert drained["deadline_remaining_seconds"] < 120
+    assert (tmp_path / "calls").read_text().count("sleep") == 2
 
 
 def test_the_ray_cluster_file_keeps_to_rays_schema() -> None:
@@ -167,7 +247,9 @@ def test_the_tracking_server_has_a_password_a_database_and_a_door_to_this_machin
     assert not any(ports.values())
     server = services["mlflow"]
     assert "--app-name basic-auth" in server["command"]
-    assert "--artifacts-destination s3://" in server["command"]
+    (folder,) = re.findall(r"--artifacts-destination (\S+)", server["command"])
+    assert folder in {volume.partition(":")[2] for volume in server["volumes"]}, "adapters outlive the container"
+    assert f"-o mlflow {folder}" in server["build"]["dockerfile_inline"], "the server's user may write there"
     assert server["environment"]["MLFLOW_BACKEND_STORE_URI"].startswith("postgresql://")
     for service in services.values():
         for name, value in service.get("environment", {}).items():
@@ -194,7 +276,7 @@ SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.
 
 @pytest.mark.skipif(SHELLCHECK is None, reason="needs shellcheck")
 def test_shellcheck_has_nothing_to_say() -> None:
-    done = subprocess.run([str(SHELLCHECK), SLURM], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(SHELLCHECK), SLURM, FOLDER / "spot-watch.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
@@ -206,7 +288,13 @@ def scheduler(folder: Path, driver: str) -> dict[str, str]:
     scripts = {
         "srun": log + 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
         "scontrol": log + '[ "$1" = show ] && printf "node1\\nnode2\\n"; true',
-        "ray": log + '[ "$1" = status ] || exec sleep 300',
+        # A node's `ray start`: on SIGTERM its trials leave, which takes a moment, and it ends.
+        "ray": log
+        + '[ "$1" = status ] && exit\n[[ $* == *--head* ]] && exec sleep 300\n'
+        + f"echo $$ >> {folder}/nodes\n"
+        + f"trap 'sleep 1; echo drained >> {folder}/calls; exit 1' TERM\nwhile :; do sleep 0.1; done",
+        # Slurm's: the signal goes to the job's steps, and not to the script that is its batch step.
+        "scancel": log + f'[ "$1" = --signal=TERM ] && [ "$2" = 77 ] && kill -TERM $(cat {folder}/nodes)',
         "python": log + driver,
     }
     for name, script in scripts.items():
@@ -221,6 +309,14 @@ def calls(folder: Path) -> list[str]:
     return (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
 
 
+def wait_until_it_runs(folder: Path) -> None:
+    """Until the sweep trains and both machines have their node."""
+    nodes, until = folder / "nodes", time.monotonic() + 60
+    while not ("ready" in calls(folder) and nodes.exists() and len(nodes.read_text().split()) == 2):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("status", [0, 1, 2])
 def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path, status: int) -> None:
     env = scheduler(tmp_path, f"sleep 1; exit {status}")
@@ -228,13 +324,21 @@ def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path, status: int) -> No
     assert done.returncode == status, done.stderr
     seen = calls(tmp_path)
     (head,) = [call for call in seen if call.startswith("ray start --head")]
-    (worker,) = [call for call in seen if call.startswith("ray start --block")]
-    address = re.search(r"--address=(\S+)", worker)
-    assert address
-    assert address[1].startswith("node1:")
-    assert f"--port={address[1].split(':')[1]}" in head
+    workers = [call for call in seen if call.startswith("ray start --block")]
+    assert len(workers) == 2, "a node for trials on each machine, the head's too"
+    (address,) = {re.search(r"--address=(\S+)", worker)[1] for worker in workers}  # type: ignore[index]
+    assert address.startswith("node1:")
+    assert f"--port={address.split(':')[1]}" in head
+    assert "--num-cpus=0" in head, "the head has no trial, so that it outlives the draining of those that have"
+    # Of other jobs on the same machines.
+    assert "--temp-dir=/tmp/ray-77" in head
+    assert all("--min-worker-port=0 --max-worker-port=0" in node for node in (head, *workers))
+    steps = [call for call in seen if call.startswith("srun")]
+    assert len(steps) == 2
+    assert all("--cpus-per-task=4" in step for step in steps)
+    assert {re.search(r"--nodelist=(\S+)", step)[1] for step in steps} == {"node1", "node2"}  # type: ignore[index]
     (drive,) = [call for call in seen if call.startswith("python -m orchestrator.run sweep.yaml --resume")]
-    assert f"--address {address[1]} --storage {tmp_path}/shared" in drive
+    assert f"--address {address} --storage {tmp_path}/shared" in drive
     assert not [call for call in seen if "requeue" in call]
     assert not list((tmp_path / "shared").glob(".ray-token*"))
 
@@ -244,23 +348,22 @@ def test_before_its_end_the_slurm_job_stops_the_sweep_and_is_queued_again(tmp_pa
     stops = "trap 'sleep 1; echo stopped >> calls; exit 143' TERM\necho ready >> calls\nwhile :; do sleep 0.1; done"
     env = scheduler(tmp_path, stops)
     process = subprocess.Popen(["bash", SLURM], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 60
-    while "ready" not in calls(tmp_path) and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_until_it_runs(tmp_path)
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "draining" in out
     seen = calls(tmp_path)
     assert seen.index("stopped") < seen.index("scontrol requeue 77")
+    assert "scancel --signal=TERM 77" in seen
+    assert seen.count("drained") == 2
+    assert max(at for at, call in enumerate(seen) if call == "drained") < seen.index("stopped"), "trials leave first"
 
 
 def test_a_sweep_that_ends_while_it_is_told_to_stop_is_not_queued_again(tmp_path: Path) -> None:
     env = scheduler(tmp_path, "trap 'exit 0' TERM\necho ready >> calls\nwhile :; do sleep 0.1; done")
     process = subprocess.Popen(["bash", SLURM], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 60
-    while "ready" not in calls(tmp_path) and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_until_it_runs(tmp_path)
     process.send_signal(signal.SIGUSR1)
     process.communicate(timeout=60)
     assert process.returncode == 0
