@@ -202,6 +202,11 @@ class Tracker:
             if key in results and results[key].settled:
                 self.trial_ended(results[key], (adapters or {}).get(key))
 
+    @property
+    def waiting(self) -> int:
+        """How many events the store has not taken yet."""
+        return self._shipper.waiting + len(self._unwritten)
+
     def flush(self, timeout_s: float) -> int:
         """Waits until everything is shipped, at most `timeout_s` seconds; returns how many events still wait."""
         with self._lock:
