@@ -4,9 +4,9 @@
     resources: {workers: 2, cpu: 4, gpu: 1, fsdp: true}
 
 With several `workers`, as many processes train one trial (`orchestrator.tune.team`), and each of them gets all the other
-amounts. `memory` does two things. Ray places no more trials on a machine than its memory holds. And a trial that allocates
-more than its share fails alone (`RLIMIT_DATA`); without a limit the operating system chooses which process to end. The limit
-does not count the GPU's own memory.
+amounts. `memory` does two things. Ray places no more trials on a machine than its memory holds. And a trial that takes more
+than its share fails alone (`orchestrator.worker.host_memory`); without a limit the operating system chooses which process to
+end. The limit does not count the GPU's own memory. A share of a GPU below 1 has a fence too (`orchestrator.worker.gpu_memory`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Resources(Settings):
     )
     memory: int | None = Field(
         None,
-        description="Host memory in bytes, or text such as `12 GiB`; no limit if absent. It limits what a worker allocates "
-        "beyond the roughly 300 MB of an idle process; 256 MiB is the least.",
+        description="Host memory in bytes, or text such as `12 GiB`; no limit if absent. It limits what a worker takes "
+        "beyond an idle process; files of weights count only where they are changed in memory. 256 MiB is the least.",
         json_schema_extra={
             "anyOf": [
                 {"type": "integer", "minimum": SMALLEST_MEMORY},

@@ -78,6 +78,8 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
             if (how == "dies once" and first == 0 and step == 3) or (how == "dies" and step == 2):
                 os.write(2, b"Fatal Python error: something native\n")
                 os.kill(os.getpid(), 9)
+            if how == "asserts once" and first == 0 and step == 3:
+                raise RuntimeError("CUDA error: device-side assert triggered")
             if how == "eats" and step == 2:
                 eaten = []
                 while True:

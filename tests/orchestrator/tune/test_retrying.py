@@ -17,8 +17,8 @@ from tests.orchestrator.stand_in import plan_of, stand_in, starts
 pytestmark = pytest.mark.cluster
 
 
-def session(tmp: Path, plan: Plan, behaviour: dict[tuple[int, int], str]) -> SweepOutcome:
-    options = RunOptions(tmp / "runs" / "test", cpus=2, max_failures=0, resume=True, verbosity="quiet")
+def session(tmp: Path, plan: Plan, behaviour: dict[tuple[int, int], str], max_failures: int = 0) -> SweepOutcome:
+    options = RunOptions(tmp / "runs" / "test", cpus=2, max_failures=max_failures, resume=True, verbosity="quiet")
     return run_sweep(plan, options, train=stand_in(str(tmp / "log"), behaviour))
 
 
@@ -37,6 +37,15 @@ def test_final_failures_run_again_only_when_asked_and_those_of_the_machine_by_th
     assert [start[:2] for start in starts(tmp_path / "log")[5:]] == [(1, 0)]
     statuses = [line.count('"status": "failed"') or line.count('"status":"failed"') for line in ledger.path.open()]
     assert sum(statuses) == 3  # both failures, and the mark
+
+
+def test_a_gpu_in_a_bad_state_is_left_to_a_new_process(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, ranks="[1, 2]")
+    assert session(tmp_path, plan, {(1, 0): "asserts once"}, max_failures=1).complete
+    lines = [line.split() for line in (tmp_path / "log").read_text().splitlines() if line.startswith("start 1 ")]
+    (_, _, _, first, process), (_, _, _, second, another) = lines
+    assert (first, second) == ("0", "2")
+    assert process != another
 
 
 def test_a_fault_of_every_machine_ends_the_session_before_it_fails_every_trial(tmp_path: Path) -> None:
