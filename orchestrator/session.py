@@ -22,12 +22,13 @@ from craft.words import redact
 from orchestrator.driver.closing import show_outcome, show_rest
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.driver.preparation import prepare
+from orchestrator.driver.preparation import needs_of, prepare
 from orchestrator.driver.sweep_events import begin, closing_content, status_of
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
+from orchestrator.record.manifest import cores
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import resolve_uri
@@ -37,6 +38,7 @@ from orchestrator.review.front_files import write_front
 from orchestrator.review.front_tables import markdown, terminal_table
 from orchestrator.review.front_words import caption
 from orchestrator.tools.quiet import noise_to_log
+from orchestrator.tune.preparing import Shared, prepare_machines
 from orchestrator.tune.runner import run_sweep
 
 log = logging.getLogger(__name__)
@@ -60,7 +62,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
     with one_driver(folder), noise_to_log(SweepFolder(folder).log) as screen:
         if options.retry_failed:
             _reopen_failed(folder, console)
-        fingerprints = _prepare(plan, options, console)
+        shared = _prepare(plan, options, console)
         _write_effective(plan, uri)
         tracker = Tracker(uri, plan.sweep.name, folder)
         patience = SHIP_STOPPED_SECONDS
@@ -73,8 +75,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
                 print(outcome.trouble, file=screen)
 
         try:
-            begin(plan, tracker, fingerprints)
-            outcome, summaries, files = _run(plan, options, tracker, last_words, console)
+            begin(plan, tracker, dict(shared.fingerprints) if shared else {})
+            outcome, summaries, files = _run(plan, options, tracker, shared, last_words, console)
             if outcome.signal is None:
                 # The page reads the store, so the store must have everything first; then it is an artifact there itself.
                 patience = SHIP_STOPPED_SECONDS if outcome.trouble else SHIP_SECONDS
@@ -95,12 +97,17 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
 
 
 def _run(
-    plan: Plan, options: RunOptions, tracker: Tracker, last_words: Callable[[SweepOutcome], None], console: Console
+    plan: Plan,
+    options: RunOptions,
+    tracker: Tracker,
+    shared: Shared | None,
+    last_words: Callable[[SweepOutcome], None],
+    console: Console,
 ) -> tuple[SweepOutcome, list[Summary], list[Path]]:
     """Runs the sweep and records its end; returns the outcome, the judged configurations and the front's files."""
     sweep, status = plan.sweep, "failed"
     try:
-        outcome = run_sweep(plan, options, tracker=tracker, last_words=last_words)
+        outcome = run_sweep(plan, options, tracker=tracker, shared=shared, last_words=last_words)
         status = status_of(outcome)
         deciding = sweep.replication.deciding if sweep.replication else ()
         summaries = mark_front(summarize(plan.trials, outcome.results, plan.counts), sweep.objectives, deciding)
@@ -116,17 +123,28 @@ def _run(
     return outcome, summaries, files
 
 
-def _prepare(plan: Plan, options: RunOptions, console: Console) -> dict[str, str]:
-    """Prepares what remains; returns the data's fingerprints by task, as far as they were read."""
+def _prepare(plan: Plan, options: RunOptions, console: Console) -> Shared | None:
+    """Prepares what the remaining trials share, with the data's fingerprints; None if none remain.
+
+    On this machine the driver does it, unless trials have a GPU: then they decompose on it, and the driver must not hold one.
+    On a cluster the machine that drives need not be one that could train.
+    """
     results = Ledger(options.folder).results() if options.resume else {}
     trials = [*plan.trials, *plan.examples]
     remaining = [trial for trial in trials if trial.key not in results or not results[trial.key].settled]
-    if options.address is not None or not remaining:
-        return {}  # on a cluster the machine that drives need not be one that could train
-    with _doing(console, "preparing model, data and decompositions"):
-        fingerprints = prepare(remaining)
+    if not remaining:
+        return None
+    needs, shares, notes = needs_of(remaining), plan.sweep.shares, list[str]()
+    on_cluster = options.address is not None
+    with _doing(console, "preparing model, data and decompositions" + (" on each machine" if on_cluster else "")):
+        if on_cluster or any(share.gpu for share in shares):
+            fingerprints = prepare_machines(needs, shares, options, notes.append)
+        else:
+            fingerprints = prepare(needs, options.cpus or cores())
+    for note in notes:
+        console.print(note, markup=False)
     check_data(results.values(), plan.trials, fingerprints)
-    return fingerprints
+    return Shared(needs, fingerprints, on_cluster)
 
 
 def _reopen_failed(folder: Path, console: Console) -> None:

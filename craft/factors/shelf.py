@@ -17,10 +17,10 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from craft.factors.factor_file import SUFFIX, unfinished
-from craft.factors.ticking import tick
+from craft.factors.ticking import acquire
 from craft.words import parse_bytes
 
 DEFAULT_MAX_BYTES = 20 * 1000**3
@@ -65,15 +65,8 @@ class Shelf:
             OSError: the folder cannot be written, or the lock was not free within `LOCK_PATIENCE`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock, began = FileLock(self.path(key).with_suffix(".lock")), time.monotonic()
-        while True:
-            try:
-                lock.acquire(timeout=_TURN)
-                break
-            except Timeout as error:
-                if time.monotonic() - began > LOCK_PATIENCE:
-                    raise OSError(str(error)) from error
-                tick()
+        lock = FileLock(self.path(key).with_suffix(".lock"))
+        acquire(lock, LOCK_PATIENCE, _TURN)
         try:
             for torn in unfinished(self.folder, key):  # this process holds the lock, so their writers are dead
                 torn.unlink(missing_ok=True)

@@ -6,9 +6,12 @@ otherwise.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+from filelock import FileLock, Timeout
 
 _listener: ContextVar[Callable[[], None] | None] = ContextVar("craft_tick", default=None)
 
@@ -28,3 +31,20 @@ def tick() -> None:
     listener = _listener.get()
     if listener is not None:
         listener()
+
+
+def acquire(lock: FileLock, patience_s: float, turn_s: float = 1.0) -> None:
+    """Waits for a lock that another process holds, and ticks every `turn_s`. A holder that dies gives the lock back.
+
+    Raises:
+        OSError: it was not free within `patience_s`, or its file cannot be made.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            lock.acquire(timeout=turn_s)
+            return
+        except Timeout as error:
+            if time.monotonic() - began > patience_s:
+                raise OSError(str(error)) from error
+            tick()

@@ -21,9 +21,11 @@ import wrapt
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.psoft.layer import PsoftLayer
 from peft.utils.other import transpose
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from craft.factors.svd import Components, default_svd_store
+from craft.models.projections import find_projections
 
 _stored: ContextVar[bool] = ContextVar("craft_svd_from_store", default=False)
 
@@ -37,6 +39,21 @@ def svd_from_store() -> Iterator[None]:
         yield
     finally:
         _stored.reset(before)
+
+
+def adapted_weights(model: nn.Module, projection: str) -> dict[str, Tensor]:
+    """The matrices (d_out, d_in) that the layers of a projection would ask for, by module.
+
+    Raises:
+        ValueError: the model has no such projection.
+    """
+    modules = {layer.module_name for stack in find_projections(model, [projection]).values() for layer in stack}
+    found: dict[str, Tensor] = {}
+    for name in sorted(modules):
+        module: Any = model.get_submodule(name)
+        if _decomposable(module.weight):
+            found[name] = transpose(module.weight.data, isinstance(module, Conv1D))
+    return found
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from ray import tune
 
@@ -21,6 +22,8 @@ from orchestrator.tune.assembly import Parts
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.tune.cluster import Cluster, joined, waiting_lines
 from orchestrator.tune.gpus import idle, machines
+from orchestrator.tune.preparing import Shared
+from orchestrator.tune.tokens import keeping_token
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
@@ -36,9 +39,9 @@ FRUITLESS_ATTEMPTS = 3
 class Attempts:
     """Runs attempts. `cluster` is the one that the present attempt has joined."""
 
-    def __init__(self, parts: Parts, train: Train | None) -> None:
+    def __init__(self, parts: Parts, train: Train | None, shared: Shared | None) -> None:
         self.cluster: Cluster | None = None
-        self._parts, self._train = parts, train
+        self._parts, self._train, self._shared = parts, train, shared
         self._began = False
 
     def run(self) -> str | None:
@@ -96,7 +99,8 @@ class Attempts:
                 if not self._began:
                     self._tell_of_machines()
                 self._began = True
-                tuner.fit()
+                with keeping_token() if parts.options.address and self._shared else nullcontext():
+                    tuner.fit()
         except ValueError as error:
             if not self._began:
                 raise  # a refusal: nothing has been trained
@@ -175,4 +179,5 @@ class Attempts:
 
     def _worker_settings(self) -> WorkerSettings:
         scratch = None if self._parts.options.address else str(self._parts.folder.scratch)
-        return WorkerSettings(storage=self._parts.storage, scratch=scratch, threads=1, train=self._train)
+        shared = self._shared.there if self._shared else None
+        return WorkerSettings(storage=self._parts.storage, scratch=scratch, threads=1, train=self._train, shared=shared)

@@ -28,6 +28,7 @@ from orchestrator.record.lock import one_driver
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tune.assembly import Parts, assemble
 from orchestrator.tune.attempts import Attempts
+from orchestrator.tune.preparing import Shared
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
@@ -39,6 +40,7 @@ def run_sweep(
     *,
     tracker: Tracker | None = None,
     train: Train | None = None,
+    shared: Shared | None = None,
     last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
 ) -> SweepOutcome:
     """Runs what remains of a plan and returns how the sweep stands.
@@ -50,6 +52,7 @@ def run_sweep(
     Args:
         tracker: is told of every trial and configuration; its maker opens and closes the sweep's own run.
         train: what workers run instead of `craft.trainer.training.train_run`.
+        shared: what the machine, or those of the cluster, were prepared with.
         last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
 
     Raises:
@@ -72,7 +75,7 @@ def run_sweep(
                 Display(plan.expected_trials, screen, options.verbosity) as display,
             ):
                 parts = assemble(plan, options, folder, storage, ledger, display, tracker)
-                session = Session(parts, train)
+                session = Session(parts, train, shared)
                 with parts.stop.watching(session.is_broken, lambda why: last_words(session.abandoned(why))):
                     trouble = session.to_the_end()
         finally:
@@ -94,8 +97,8 @@ def _check_workers(plan: Plan) -> None:
 class Session:
     """One start of the driver: from what is on record to the outcome."""
 
-    def __init__(self, parts: Parts, train: Train | None) -> None:
-        self._parts, self._attempts = parts, Attempts(parts, train)
+    def __init__(self, parts: Parts, train: Train | None, shared: Shared | None = None) -> None:
+        self._parts, self._attempts = parts, Attempts(parts, train, shared)
         self._started = time.monotonic()
 
     def to_the_end(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ class WorkerSettings:
     """What every trial of an attempt shares.
 
     `gpu` is the share of a GPU that each process of a trial holds.
+    `shared` surrounds each trial: it sees to it that the machine has what trials share.
     `scratch` is a folder for the trials' working files where driver and workers share a disk; a temporary one otherwise.
     """
 
@@ -28,3 +30,4 @@ class WorkerSettings:
     memory_bytes: int | None = None
     train: Train | None = None
     gpu: float = 0.0
+    shared: Callable[[], AbstractContextManager[None]] | None = None

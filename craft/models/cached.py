@@ -1,0 +1,88 @@
+"""Model files from the hub: fetched once to a machine's cache, and read from there without asking the hub again.
+
+transformers asks the hub at every loading whether a file has changed, and PEFT at every saving. Thousands of trials would meet
+the hub's rate limits, and a revision that moves while a sweep runs would change the base model under it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def fetch_weights(source: str, revision: str | None = None) -> bool:
+    """Brings the safetensors files of a hub id into the cache, without reading them.
+
+    Args:
+        source: what `craft.models.loading.resolve_model` gives: a hub id, or a folder, which is left as it is.
+
+    Returns:
+        Whether all of them are on this disk now; False for a model whose weights have other names.
+
+    Raises:
+        OSError: the hub does not give a file that it lists.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    if Path(source).is_dir():
+        return weights_on_disk(source)
+    for name in (SINGLE, INDEX):
+        try:
+            found = hf_hub_download(source, name, revision=revision)
+        except LocalEntryNotFoundError:
+            if name == INDEX:
+                raise
+        except EntryNotFoundError:
+            continue
+        else:
+            for part in _parts(Path(found)):
+                hf_hub_download(source, part, revision=revision)
+            return True
+    return False
+
+
+def weights_on_disk(source: str, revision: str | None = None) -> bool:
+    """Whether all safetensors files of a folder, or of a hub id as last fetched, are on this disk, and its configuration."""
+    from huggingface_hub import try_to_load_from_cache
+
+    def place(name: str) -> Path | None:
+        cached = Path(source) / name if Path(source).is_dir() else try_to_load_from_cache(source, name, revision=revision)
+        return Path(cached) if isinstance(cached, str | Path) and Path(cached).is_file() else None
+
+    if place("config.json") is None:
+        return False
+    if place(SINGLE) is not None:
+        return True
+    index = place(INDEX)
+    return index is not None and all(index.with_name(part).is_file() for part in _parts(index))
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Inside, no library asks the hub for anything: models, tokenizers and data come from the cache alone."""
+    from huggingface_hub import constants
+
+    before, variable = constants.HF_HUB_OFFLINE, os.environ.get("HF_HUB_OFFLINE")
+    constants.HF_HUB_OFFLINE = True  # huggingface_hub and transformers ask this; PEFT reads the environment
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+        if variable is None:
+            os.environ.pop("HF_HUB_OFFLINE", None)
+        else:
+            os.environ["HF_HUB_OFFLINE"] = variable
+
+
+def _parts(found: Path) -> list[str]:
+    """The files that an index names; none for a file of weights."""
+    if found.suffix != ".json":
+        return []
+    return sorted(set(json.loads(found.read_text())["weight_map"].values()))

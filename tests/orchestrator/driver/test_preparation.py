@@ -1,0 +1,86 @@
+"""What trials share is found from them, and is in the stores before the first of them starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from craft.factors.store import default_store
+from craft.factors.svd import SvdStore, default_svd_store
+from craft.methods import METHODS
+from craft.methods.method import BuildContext
+from craft.models.loading import MINILM, load_model
+from craft.spec import RunSpec
+from orchestrator.driver.preparation import Base, needs_of, prepare
+from orchestrator.plan.trial import TrialSpec
+from orchestrator.sweepfile.resources import Resources
+
+
+def trial(method: str, task: str = "toy/sentiment", resources: dict[str, Any] | None = None, **parameters: Any) -> TrialSpec:
+    run = RunSpec(model=MINILM, task=task, method=method, parameters=parameters, seed=parameters.pop("seed", 0))
+    return TrialSpec(run, "c", "l", Resources(**(resources or {})))
+
+
+def test_needs_hold_the_largest_ranks_of_every_projection_once() -> None:
+    trials = [
+        trial("craft", ranks=["all", 8, 16], projections=["q"]),
+        trial("craft", ranks=[2, 32, 4], projections=["q", "v"]),
+        trial("pissa", rank=4, projections=["q", "v"], resources={"cpu": 2}),
+        trial("lora_xs", rank=16, projections=["q"], resources={"cpu": 2}),
+        trial("milora", task="toy/paraphrase", rank=8, projections=["o"], resources={"cpu": 2}),
+        trial("lora", rank=300),
+    ]
+    needs = needs_of([*trials, *trials])
+    assert [run.task for run in needs.tasks] == ["toy/sentiment", "toy/paraphrase"]
+    (base,) = needs.bases
+    assert base == Base(
+        trials[0].run,
+        {"ranks": ["all", 32, 16], "projections": ["q", "v"]},
+        {"q": 16, "v": 4, "o": 8},
+        threads=2,
+        on_gpu=False,
+    )
+    assert needs.key == needs_of(trials).key != needs_of(trials[:3]).key
+
+
+def test_a_base_that_is_sharded_is_decomposed_on_the_cpu() -> None:
+    (base,) = needs_of([trial("pissa", resources={"gpu": 1})]).bases
+    assert base.on_gpu
+    (base,) = needs_of([trial("pissa", resources={"gpu": 1, "workers": 2, "fsdp": True})]).bases
+    assert not base.on_gpu
+
+
+def test_after_preparation_no_trial_decomposes_and_the_numbers_are_those_of_its_own_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
+    trials = [trial("craft", ranks=["all", 4, 4], projections=["q"])]
+    trials += [trial(method, rank=rank, projections=["q"]) for method in ("pissa", "milora", "lora_xs") for rank in (2, 4)]
+    before = torch.get_num_threads()
+    found = prepare(needs_of(trials), cores=2)
+    assert found.keys() == {"toy/sentiment"}
+    assert torch.get_num_threads() == before
+    made = default_store().decompositions, default_svd_store().decompositions
+    assert made == (1, 6), "one stack, and one weight of each layer"
+    for one in trials:
+        row, model = METHODS[one.run.method], load_model(MINILM, "classification", ("a", "b"))
+        row.build(model, row.parameters.model_validate(one.run.parameters), BuildContext("SEQ_CLS"))
+    assert (default_store().decompositions, default_svd_store().decompositions) == made
+    weight = load_model(MINILM, "classification", ("a", "b")).get_submodule("bert.encoder.layer.0.attention.self.query").weight
+    torch.set_num_threads(1)
+    try:
+        u, _, _ = torch.linalg.svd(weight.detach(), full_matrices=False)
+    finally:
+        torch.set_num_threads(before)
+    again = SvdStore(tmp_path / "cache")
+    assert torch.equal(again.get(weight, 4, "largest")[0], u[:, :4])
+    assert again.decompositions == 0
+
+
+def test_a_model_that_is_not_there_is_refused_before_anything_else(tmp_path: Path) -> None:
+    run = RunSpec(model=str(tmp_path / "absent"), task="toy/sentiment", method="lora")
+    with pytest.raises(ValueError, match="does not exist"):
+        prepare(needs_of([TrialSpec(run, "c", "l")]))
