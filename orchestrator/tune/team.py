@@ -54,8 +54,8 @@ class Member:
         keep_to_share(gpu)
         self._gpu = gpu
 
-    def ready(self) -> str:
-        """Loads the libraries, which takes machines unequal times, and gives this machine's address.
+    def ready(self, settings: WorkerSettings) -> str:
+        """Loads the libraries and prepares the machine, which takes machines unequal times, and gives this machine's address.
 
         Raises:
             GpuUnusable: it was given a GPU that torch cannot use.
@@ -63,6 +63,8 @@ class Member:
         if self._gpu:
             require_gpu()
         importlib.import_module("craft.trainer.training")
+        with settings.surrounded():
+            pass
         return ray.util.get_node_ip_address()
 
     def join(
@@ -81,7 +83,7 @@ class Member:
         from craft.trainer.training import join_run
 
         free_memory(settings.threads)
-        with scratch_folder("member") as scratch, memory_limit(settings):
+        with scratch_folder("member") as scratch, memory_limit(settings), settings.surrounded():
             resume_from = _written(scratch / "checkpoint", checkpoint) if checkpoint else None
             with gathered(Meeting.at(*meeting), rank, size, sharded=sharded, gpus=gpus) as team:
                 join_run(RunSpec.model_validate(run), scratch, team, resume_from=resume_from)
@@ -121,7 +123,7 @@ class TeamTraining:
             members = self._members(group)
             addresses = {
                 ray.util.get_node_ip_address(),
-                *ray.get([one.ready.remote() for one in members], timeout=READY_SECONDS),
+                *ray.get([one.ready.remote(self._settings) for one in members], timeout=READY_SECONDS),
             }
             meeting = Meeting.opened(LOOPBACK if len(addresses) == 1 else ray.util.get_node_ip_address())
             files = _files(resume_from) if resume_from else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,3 +31,7 @@ class WorkerSettings:
     train: Train | None = None
     gpu: float = 0.0
     shared: Callable[[], AbstractContextManager[None]] | None = None
+
+    def surrounded(self) -> AbstractContextManager[None]:
+        """What a process of a trial runs in; entering it may take as long as preparing the machine."""
+        return self.shared() if self.shared else nullcontext()

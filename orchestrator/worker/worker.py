@@ -14,7 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ def _run(
     if settings.gpu and settings.train is None:  # several workers look for themselves
         require_gpu()
     # Preparing the machine and building the method take long for a large model, and have no steps.
-    with ticking(heartbeat.beat), settings.shared() if settings.shared else nullcontext():
+    with ticking(heartbeat.beat), settings.surrounded():
         result, adapter = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()
     if broken:
