@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.results import Progress, RunFailed, RunResult
+from craft.results import Progress, RunFailed, RunPrevented, RunResult
 from craft.scoring.evaluation import collapse_note
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
@@ -280,21 +280,41 @@ def test_a_loss_that_is_not_finite_fails_at_its_step(tiny_spec: MakeSpec, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "message", "kind"),
     [
-        ({"parameters": {"ranks": [4, 8, 8]}}, "r1"),
-        ({"parameters": {"ranks": ["all", 33, 8]}}, "33"),
-        ({"parameters": {"projections": ["q", "gate"]}}, "gate"),
-        ({"model": "./no/such/folder"}, "does not exist"),
-        ({"task": "glue/rte", "data": {"root": "no-such-root"}}, "no-such-root"),
+        ({"parameters": {"ranks": [4, 8, 8]}}, "r1", RunFailed),
+        ({"parameters": {"ranks": ["all", 33, 8]}}, "33", RunFailed),
+        ({"parameters": {"projections": ["q", "gate"]}}, "gate", RunFailed),
+        ({"model": "./no/such/folder"}, "does not exist", RunPrevented),
+        ({"task": "glue/rte", "data": {"root": "no-such-root"}}, "no-such-root", RunPrevented),
     ],
 )
 def test_what_the_user_must_change_fails_with_its_reason_and_writes_nothing(
-    tiny_spec: MakeSpec, tmp_path: Path, changes: dict[str, object], message: str
+    tiny_spec: MakeSpec, tmp_path: Path, changes: dict[str, object], message: str, kind: type[RunFailed]
 ) -> None:
-    with pytest.raises(RunFailed, match=message):
+    with pytest.raises(RunFailed, match=message) as caught:
         train_run(tiny_spec(**changes), tmp_path / "run")
+    assert type(caught.value) is kind
     assert not (tmp_path / "run").exists()
+
+
+def test_data_without_a_column_are_wrong_and_data_that_are_absent_may_come(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    spec = tiny_spec(task="custom/mine", data={"custom": {"mine": {"train": str(file), "text": "body", "label": "label"}}})
+    with pytest.raises(RunPrevented, match="no file"):
+        train_run(spec, tmp_path / "run")
+    file.write_text("text,label\na,x\nb,y\n")
+    with pytest.raises(RunFailed, match="no column 'body'") as caught:
+        train_run(spec, tmp_path / "run")
+    assert type(caught.value) is RunFailed
+
+
+def test_a_weights_file_that_was_cut_short_may_be_whole_elsewhere(tiny_bert: str, tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    broken = shutil.copytree(tiny_bert, tmp_path / "broken")
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(RunPrevented, match="cannot be read"):
+        train_run(tiny_spec(model=str(broken)), tmp_path / "run")
 
 
 def test_memory_that_runs_out_has_its_own_name(tiny_spec: MakeSpec, tmp_path: Path) -> None:
@@ -303,6 +323,15 @@ def test_memory_that_runs_out_has_its_own_name(tiny_spec: MakeSpec, tmp_path: Pa
 
     with pytest.raises(OutOfMemory, match="out of memory with micro-batches of 8 x 32 tokens"):
         train_run(tiny_spec(training={"max_steps": 1}), tmp_path, report=greedy)
+
+
+def test_memory_that_runs_out_in_an_evaluation_says_so(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("craft.scoring.head_scorer.HeadScorer.search", lambda self, model: torch.empty(2**58))
+    with pytest.raises(OutOfMemory, match="out of memory with evaluation batches of 64 texts") as caught:
+        train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
+    assert caught.value.scoring
 
 
 def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
