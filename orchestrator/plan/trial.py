@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -24,7 +25,7 @@ class TrialSpec:
     label: str
     resources: Resources = field(default_factory=Resources)
 
-    @property
+    @cached_property
     def key(self) -> str:
         return self.run.key
 

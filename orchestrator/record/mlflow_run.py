@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.plan.parameters import text
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
 
-METRICS_A_BATCH, OTHERS_A_BATCH = 1000, 100
-"""MLflow's own limits for one request."""
+METRICS_A_BATCH, OTHERS_A_BATCH = 800, 100
+"""Together at most 1000, MLflow's limit for one request; 100 is its limit for parameters, and for tags."""
 
 
 @dataclass
@@ -95,20 +96,20 @@ class StoredRun:
         """Sends what waits. After an error a part of it may be in the store."""
         from mlflow.entities import Param, RunTag
 
-        while self._metrics:
-            client.log_batch(self.id, metrics=self._metrics[:METRICS_A_BATCH])
-            del self._metrics[:METRICS_A_BATCH]
-        for start in range(0, max(len(self._params), len(self._tags)), OTHERS_A_BATCH):
-            params = dict(list(self._params.items())[start : start + OTHERS_A_BATCH])
-            tags = dict(list(self._tags.items())[start : start + OTHERS_A_BATCH])
+        while self._metrics or self._params or self._tags:
+            params = dict(islice(self._params.items(), OTHERS_A_BATCH))
+            tags = dict(islice(self._tags.items(), OTHERS_A_BATCH))
             client.log_batch(
                 self.id,
+                metrics=self._metrics[:METRICS_A_BATCH],
                 params=[Param(name, value) for name, value in params.items()],
                 tags=[RunTag(name, value) for name, value in tags.items()],
             )
+            del self._metrics[:METRICS_A_BATCH]
+            self._params = {name: value for name, value in self._params.items() if name not in params}
+            self._tags = {name: value for name, value in self._tags.items() if name not in tags}
             self.params |= params
             self.tags |= tags
-        self._params, self._tags = {}, {}
 
     def forget(self) -> None:
         """Drops what waits."""

@@ -71,14 +71,10 @@ class RunTable:
         self.client.set_terminated(run.id, status, time)
         run.status = status
 
-    def flush(self) -> None:
-        """Sends what waits for any run."""
+    def finish(self) -> None:
+        """Sends what waits for any run at the end of a batch of events; the table then knows every run that the store has."""
         for run in self.runs.values():
             run.flush(self.client)
-
-    def finish(self) -> None:
-        """Flushes at the end of a batch of events; the table then knows every run that the store has."""
-        self.flush()
         self._uncertain = False
 
     def reconnect(self) -> bool:

@@ -131,7 +131,6 @@ class MlflowWriter:
         self._table.end(run, RUN_STATUS.get(status, "FINISHED"), event["time"])
 
     def _on_artifact(self, event: Event) -> None:
-        self._table.flush()
         run = self._table.runs.get(("trial", event["key"]) if event["key"] else ("sweep", self._sweep))
         if run is None:
             log.warning("artifact %s belongs to no run: left out", event["path"])
