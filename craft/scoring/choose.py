@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from craft.scoring.encoding import Collator, encode, longest_input
 from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.scorer import Scorer
+from craft.scoring.sharing import Sharing
 from craft.scoring.texts import Tick
 
 if TYPE_CHECKING:
@@ -22,13 +23,20 @@ if TYPE_CHECKING:
 
 
 def make_scorer(
-    spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, config: Any, tick: Tick
+    spec: RunSpec,
+    task: Task,
+    splits: Splits,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Any,
+    tick: Tick,
+    team: Sharing | None = None,
 ) -> Scorer:
     """The scorer of a run, its splits tokenized.
 
     Args:
         config: the model's configuration, which may allow fewer positions than `max_length`.
         tick: called while long splits are scored.
+        team: the processes that train the run; they answer in words together.
 
     Raises:
         ValueError: no text has any of its response within `max_length`.
@@ -40,6 +48,6 @@ def make_scorer(
     if task.kind == "generation":
         from craft.scoring.answers import AnswerScorer
 
-        return AnswerScorer(spec, task, splits, tokenizer, config, length, key, tick)
+        return AnswerScorer(spec, task, splits, tokenizer, config, length, key, tick, team)
     data = encode(splits, task, tokenizer, length, key=key)
     return HeadScorer(task, data, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size)

@@ -31,6 +31,7 @@ class HeadScorer:
         }
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
+        self.shared = False
 
     def search(self, model: nn.Module) -> dict[str, float]:
         outputs = predict(model, self._data.search, self._collator, self._batch_size)

@@ -25,12 +25,16 @@ class Reported:
 
 
 class Scorer(Protocol):
-    """One run's data, ready for its model. `sizes` and `facts` go into the run's facts, `notes` into its notes."""
+    """One run's data, ready for its model. `sizes` and `facts` go into the run's facts, `notes` into its notes.
+
+    Where `shared`, all members of the run's team score together.
+    """
 
     train: Dataset[Any]
     sizes: dict[str, int]
     notes: list[str]
     facts: dict[str, Any]
+    shared: bool
 
     def search(self, model: nn.Module) -> dict[str, float]:
         """`search_score` and the other metrics of the search split. Raises ValueError if an output is not finite."""

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
+from craft.scoring.sharing import Sharing, together, turns
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
 
@@ -109,25 +110,32 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return next_token_loss(logits[:, :-1], labels[:, 1:])
 
 
-def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick) -> float:
-    """The training loss over a whole split, by token; the model is left in the mode that it was in."""
-    order = np.argsort(texts.lengths, kind="stable")[::-1]
+def mean_token_loss(
+    model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick, team: Sharing | None = None
+) -> float:
+    """The training loss over a whole split, by token; the model is left in the mode that it was in. A `team` shares it."""
+    order = np.argsort(texts.lengths, kind="stable")[::-1].tolist()
+    parts = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+    batches = [(rows, min((number + 1) * batch_size, len(order))) for number, rows in enumerate(parts)]
     device = next(model.parameters()).device
     chooses = chooses_on(model, device)
-    training, total, tokens = model.training, 0.0, 0
+    training = model.training
+    sums = torch.zeros(len(batches), 2, dtype=torch.float64)  # of each batch: its loss, its tokens
     model.eval()
     try:
         with torch.no_grad(), norms_kept(model):
-            for begin in range(0, len(order), batch_size):
-                batch = collator([texts[int(index)] for index in order[begin : begin + batch_size]])
+            for turn in turns(batches, team):
+                batch = collator([texts[index] for index in turn.rows])
                 labels = batch.pop("labels")
-                tokens += int((labels != IGNORED).sum())
                 inputs = {name: tensor.to(device) for name, tensor in batch.items()}
                 if chooses:
-                    total += float(loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device)))
+                    loss = loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device))
                 else:
-                    total += float(token_loss(model(**inputs).logits, labels.to(device)))
-                tick("loss", min(begin + batch_size, len(order)), len(order))
+                    loss = token_loss(model(**inputs).logits, labels.to(device))
+                if turn.counts:
+                    sums[turn.number, 0], sums[turn.number, 1] = float(loss), int((labels != IGNORED).sum())
+                tick("loss", turn.done, len(order))
     finally:
         model.train(training)
-    return total / tokens
+    losses, tokens = together(sums, team).T.tolist()
+    return sum(losses) / sum(tokens)

@@ -95,12 +95,17 @@ class Run:
     evaluation_due: bool = False
     trainer: RunTrainer = field(init=False)
 
+    @property
+    def scores(self) -> bool:
+        """Whether this process scores: alone, as rank 0, or because its team does so together."""
+        return self.team is None or self.team.rank == 0 or self.team.sharded or self.scorer.shared
+
     def evaluate(self, trainer: RunTrainer) -> None:
         """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports.
 
-        In a team rank 0 does this. The other members wait, or score with it if the base is sharded.
+        In a team rank 0 does this. The other members wait, or score with it.
         """
-        if self.team is None or self.team.scores:
+        if self.scores:
             self._evaluate(trainer)
         if self.team is not None:
             self.team.align(list(self.model.parameters()))
@@ -189,7 +194,7 @@ class Run:
         self.trainer.state.epoch = content.get("epoch") or 0.0
         self.listener.step = content["step"], self.trainer.args.max_steps
         self.checkpoint = checkpoint
-        if (self.team is None or self.team.scores) and (checkpoint / PREDICTIONS_FOLDER).is_dir():
+        if self.scores and (checkpoint / PREDICTIONS_FOLDER).is_dir():
             shutil.copytree(checkpoint / PREDICTIONS_FOLDER, self.directory / PREDICTIONS_FOLDER)
 
     def _keep(self, scores: dict[str, float]) -> None:

@@ -9,8 +9,8 @@ by the examples of the whole step (`craft.trainer.hf_trainer`), so members excha
 smaller than the team some members are idle. Sums travel through host memory over gloo, on GPUs too, because gloo raises when a
 member dies; only a base that is split over GPUs (`craft.trainer.sharding`) travels over NCCL. `craft.trainer.liveness` ends
 those who wait where nothing raises. Random numbers inside a step (dropout) are each member's own and depend on seed,
-step and rank alone, so that a resumed run draws the same ones. Rank 0 alone scores, saves and reports; where the
-base is split over the team (`craft.trainer.sharding`), the others score too.
+step and rank alone, so that a resumed run draws the same ones. Rank 0 alone keeps and reports. It
+also scores alone, except where answers are in words, whose questions the team shares, or where the base is split.
 """
 
 from __future__ import annotations
@@ -63,11 +63,6 @@ class Team:
     sharded: bool = False
     nccl: dist.ProcessGroup | None = None
     watch: liveness.Watch | None = None
-
-    @property
-    def scores(self) -> bool:
-        """Whether this member scores what the team has trained; rank 0 alone reports and keeps it."""
-        return self.rank == 0 or self.sharded
 
     def share(self, inputs: dict[str, Any]) -> dict[str, Any] | None:
         """This member's rows of a collated micro-batch; None where there are none left for it."""

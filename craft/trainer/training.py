@@ -101,7 +101,7 @@ def join_run(spec: RunSpec, directory: Path, team: Team, *, resume_from: Path | 
     """
     with _guarded(spec):
         run = _trained(spec, directory, Listener(), resume_from, team)
-        if team.scores:
+        if run.scores:
             run.finish()
 
 
@@ -131,7 +131,7 @@ def _trained(
     except ValueError as error:
         raise RunFailed(str(error)) from error
     run.seconds_before = -began
-    if team is None or team.scores:
+    if run.scores:
         shutil.rmtree(directory / PREDICTIONS_FOLDER, ignore_errors=True)  # of an earlier run in this folder
     if resumed is not None and resume_from is not None:
         run.restore(resume_from, resumed)
@@ -168,7 +168,7 @@ def _prepare(
     # A base that the team splits never lies on one device whole.
     device = torch.device("cpu") if team is not None and team.sharded else compute_device()
     base = _base_model(spec, task, device, tokenizer.pad_token_id, parameters)
-    scorer = make_scorer(spec, task, splits, tokenizer, base.config, listener.scored)
+    scorer = make_scorer(spec, task, splits, tokenizer, base.config, listener.scored, team)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *scorer.notes]
