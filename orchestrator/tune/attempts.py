@@ -160,7 +160,7 @@ class Attempts:
         searcher learns or a rule decides while trials run would come too late for those that wait already.
         """
         parts = self._parts
-        if not parts.options.address or parts.plan.adaptive or parts.pausing is not None:
+        if not parts.options.address or parts.plan.adaptive or parts.scheduler is not None:
             return slots
         return max(slots, min(len(parts.recorder.standing.remaining), ANNOUNCED_TRIALS))
 
