@@ -58,8 +58,11 @@ def _exit(text: str) -> str:
 
 
 def _where(stack: str) -> str:
-    """The place the hanging process was in: the innermost frame of the first thread that was training."""
-    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', stack)
+    """The place the hanging process was in: the innermost frame of the thread that was training, or of the first one."""
+    threads = re.split(r"^(?:Current thread|Thread) ", stack, flags=re.MULTILINE)
+    # Others only watch: the interpreter lists them first.
+    training = next((thread for thread in threads if "run_trial.py" in thread), stack)
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', training)
     own = [frame for frame in frames if "threading.py" not in frame[0]]
     if not own:
         return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.worker.crash import describe, machine_lost
@@ -37,3 +39,24 @@ def test_a_lost_process_is_told_by_what_ray_knows_not_by_what_it_guesses(said: s
 )
 def test_a_lost_machine_is_told_from_a_lost_process(said: str, lost: bool) -> None:
     assert machine_lost(RuntimeError(said)) is lost
+
+
+def test_a_process_that_hung_was_where_its_training_was_not_where_another_thread_watches(tmp_path: Path) -> None:
+    stderr = tmp_path / "stderr.log"
+    stderr.write_text(
+        """Timeout (0:30:00)!
+Thread 0x00007f01 (most recent call first):
+  File "/x/python3.11/threading.py", line 331 in wait
+  File "/x/orchestrator/tune/draining.py", line 47 in watch
+
+Thread 0x00007f02 (most recent call first):
+  File "/x/torch/nn/functional.py", line 2900 in linear
+  File "/x/craft/trainer/training.py", line 90 in train_run
+  File "/x/orchestrator/worker/run_trial.py", line 60 in run_trial
+
+Thread 0x00007f03 (most recent call first):
+  File "/x/ray/main.py", line 5 in main_loop
+"""
+    )
+    told = describe(RuntimeError(GUESSES), stderr)
+    assert told == "no step for 30 min, so its process was ended; it was in linear (functional.py:2900)"
