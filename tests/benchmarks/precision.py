@@ -1,42 +1,62 @@
 """Scores of every method under each precision, beside the spread that seeds alone make in float32.
 
     python -m tests.benchmarks.precision
-    python -m tests.benchmarks.precision --methods craft lora --layers 6
+    python -m tests.benchmarks.precision --methods craft lora
 
-toy/sentiment, accuracy of the reported split in percent, on the first layers of MiniLM; parameters and learning rates are those
-of `sweeps/baselines.yaml`. float32 and bf16-mixed have three seeds, bfloat16 the first of them. A precision that trains as
-well as float32 differs from it by no more than float32's own seeds differ from each other.
+A task that is learnt in seconds (four of five words are good, or four are bad: words of toy/sentiment), a tiny random BERT, the
+parameters and learning rates of the methods' contract tests. float32 and bf16-mixed have three seeds, bfloat16 the first of
+them. A precision that trains as well as float32 differs from it by no more than float32's own seeds differ from each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import random
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from craft.methods import METHODS
-from craft.models.loading import MINILM, load_tokenizer, resolve_model
+from craft.models.loading import MINILM, load_tokenizer
 from craft.spec import RunSpec
+from craft.tasks.toy_words import BAD, GOOD
 from craft.trainer.training import train_run
 from tests.benchmarks.timing import machine
+from tests.craft.methods.test_contract import CASES
 
-BASELINES = Path(__file__).parents[2] / "sweeps" / "baselines.yaml"
 SEEDS = {"float32": (0, 1, 2), "bf16-mixed": (0, 1, 2), "bfloat16": (0,)}
-TRAINING = {"epochs": 3, "batch_size": 16, "max_length": 32, "train_examples": 320, "eval_examples": 300}
-TRAINING |= {"evaluate_every": 3, "select": "last", "head_learning_rate": 1e-2}
+TRAINING = {"epochs": 4, "batch_size": 32, "max_length": 16, "evaluate_every": 4, "select": "last", "eval_batch_size": 256}
 
 
-def shortened(layers: int, folder: str) -> str:
-    """MiniLM without its later layers, as a local folder."""
-    from transformers import BertModel
+def write_task(folder: Path) -> dict[str, Any]:
+    """The two files of the task, and the data settings that name them."""
+    draw = random.Random(0)
+    for name, rows in (("train", 640), ("dev", 400)):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            for _ in range(rows):
+                label = draw.choice(["bad", "good"])
+                kinds = [label == "good"] * 4 + [label == "bad"]
+                words = [draw.choice(GOOD[:8] if kind else BAD[:8]) for kind in kinds]
+                draw.shuffle(words)
+                writer.writerow([" ".join(words), label])
+    files = {"train": str(folder / "train.csv"), "validation": str(folder / "dev.csv")}
+    return {"custom": {"words": files | {"text": ["text"], "label": "label"}}}
 
-    BertModel.from_pretrained(resolve_model(MINILM), num_hidden_layers=layers).save_pretrained(folder)
+
+def tiny_model(folder: Path) -> str:
+    """A random BERT of 3 layers, hidden 32, as a local folder with MiniLM's tokenizer."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(**shape, initializer_range=0.2)).save_pretrained(folder)
     load_tokenizer(MINILM).save_pretrained(folder)
-    return folder
+    return str(folder)
 
 
 def score(spec: RunSpec) -> float:
@@ -46,33 +66,30 @@ def score(spec: RunSpec) -> float:
 
 def row(scores: dict[str, list[float]]) -> str:
     base, mixed, half = scores["float32"], scores["bf16-mixed"], scores["bfloat16"]
-    seeds = ", ".join(f"{one:.1f}" for one in base)
-    more = statistics.mean(mixed) - statistics.mean(base)
-    cells = [f"{statistics.mean(base):.1f} ({seeds})", f"{statistics.mean(mixed):.1f}", f"{more:+.1f}"]
-    return " | ".join([*cells, f"{max(base) - min(base):.1f}", f"{half[0]:.1f}"])
+    seeds = [", ".join(f"{one:.1f}" for one in values) for values in (base, mixed)]
+    means = [statistics.mean(values) for values in (base, mixed)]
+    cells = [f"{mean:.1f} ({each})" for mean, each in zip(means, seeds, strict=True)]
+    return " | ".join([*cells, f"{means[1] - means[0]:+.1f}", f"{max(base) - min(base):.1f}", f"{half[0]:.1f}"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", help="those of the sweep file if absent")
-    parser.add_argument("--layers", type=int, default=2, help="layers of MiniLM that are kept (default: 2)")
+    parser.add_argument("--methods", nargs="+", help="all that need no GPU if absent")
     given = parser.parse_args()
-    blocks: list[dict[str, Any]] = yaml.safe_load(BASELINES.read_text())["space"]
     with tempfile.TemporaryDirectory() as folder:
-        model = shortened(given.layers, folder)
+        run: dict[str, Any] = {"model": tiny_model(Path(folder)), "task": "custom/words", "data": write_task(Path(folder))}
         print(
             f"{machine()}\n\n| method | float32 (its seeds) | bf16-mixed | difference | float32's spread | bfloat16, seed 0 |"
         )
         print("| --- | --- | --- | --- | --- | --- |", flush=True)
-        for block in blocks:
-            name, rate = block.pop("method"), float(block.pop("learning_rate"))
-            if given.methods and name not in given.methods:
+        for name, case in CASES.items():
+            if name not in (given.methods or METHODS):
                 continue
             scores: dict[str, list[float]] = {}
             for precision, seeds in SEEDS.items():
-                training = TRAINING | {"learning_rate": rate, "precision": precision}
-                run = {"model": model, "task": "toy/sentiment", "method": name, "parameters": block, "training": training}
-                scores[precision] = [score(RunSpec.model_validate(run | {"seed": seed})) for seed in seeds]
+                training = TRAINING | {"learning_rate": case.learning_rate, "precision": precision}
+                one = run | {"method": name, "parameters": case.parameters, "training": training}
+                scores[precision] = [score(RunSpec.model_validate(one | {"seed": seed})) for seed in seeds]
             print(f"| {METHODS[name].title} | {row(scores)} |", flush=True)
 
 
