@@ -9,6 +9,9 @@
 
 The tuner holds J under `craft_J.<adapter>`, because they belong to all layers. Only `merge` ever writes into the base model's
 weights.
+
+Nothing here is compiled. A model compiled with `torch.compile` computes the same (tested without a GPU); with CUDA graphs
+(`mode="reduce-overhead"`) nobody has tried it: the cores that a stack keeps outlive the graph that made them.
 """
 
 from __future__ import annotations
