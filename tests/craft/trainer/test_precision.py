@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from craft.methods import METHODS
 from craft.models.compute import compute_as_stored, compute_in_bfloat16, computes_in_bfloat16
@@ -196,6 +196,17 @@ def test_float16_is_refused_with_the_reason_but_its_records_are_read(tiny_bert: 
     model, _ = load_adapter(result.adapter)
     assert {weight.dtype for weight in model.parameters()} == {torch.float16, torch.float32}
     assert RunSpec.recorded(record["spec"]).key != key_of("lora", precision="bfloat16")
+
+
+def test_an_adapter_whose_base_weights_trained_in_bfloat16_computes_as_it_did(tiny_bert: str, tmp_path: Path) -> None:
+    """Versions without float32 master weights wrote such files, and computed without autocast."""
+    result, _, _ = trained(spec_of(tiny_bert, "full", "bfloat16"), tmp_path)
+    file = result.adapter / "trainable.safetensors"
+    weights = load_file(file)
+    save_file({name: one if "classifier" in name else one.to(torch.bfloat16) for name, one in weights.items()}, file)
+    model, _ = load_adapter(result.adapter)
+    assert not computes_in_bfloat16(model)
+    assert {weight.dtype for name, weight in model.named_parameters() if "classifier" not in name} == {torch.bfloat16}
 
 
 def test_both_names_at_once_are_refused() -> None:
