@@ -32,6 +32,7 @@ from orchestrator.record.manifest import cores
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import resolve_uri
+from orchestrator.results.aurac import areas_of, in_words
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
@@ -91,6 +92,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         objectives = plan.sweep.objectives
         console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
         console.print(caption(summaries, objectives), markup=False)
+        if areas := in_words(areas_of(summaries)):
+            console.print(areas, markup=False)
     show_outcome(plan, outcome, console, uri, files)
     show_rest(outcome, left, folder, console, again)
     return outcome

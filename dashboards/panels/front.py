@@ -15,6 +15,7 @@ from dashboards.panels.base import Metric, Panel, Plain, View, column, done, met
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
 from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict, verdict_over
+from orchestrator.results import aurac
 from orchestrator.results.front import axes
 
 STATES = ("done", "partial", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
@@ -50,6 +51,7 @@ def data(view: View) -> Plain:
         "counts": counts,
         "knee": _knee(view),
         "objectives": in_words(metrics, view.sweeps),
+        "areas": _areas(view),
         "published": published(view, metrics),
     }
 
@@ -100,6 +102,17 @@ def _knee(view: View) -> list[str] | None:
             whose = "the front" if len(view.sweeps) == 1 else f"the front of {sweep.name}"
             return [chosen, f"The knee of {whose}: where it buys most"]
     return None
+
+
+def _areas(view: View) -> list[str]:
+    """Each sweep's areas under the score in words; the sweep is named where there are several."""
+    lines = []
+    for sweep, group in finished(view):
+        names = ("trainable_parameters", "search_score", "score")
+        rows = zip(group["method"].astype(str), *(column(group, f"m.{name}") for name in names), strict=True)
+        if words := aurac.in_words(aurac.areas(aurac.Measured(*row) for row in rows)):
+            lines.append(words if len(view.sweeps) == 1 else f"{sweep.name}: {words}")
+    return lines
 
 
 PANEL = Panel(

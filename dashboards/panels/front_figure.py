@@ -168,6 +168,7 @@ def _note(plain: Plain) -> str:
         sentence += " Bars are 95 % intervals over seeds."
     sentence += f" The knee, the first axes and the table's stars follow the sweep's objectives: {plain['objectives']}."
     sentence += " Over other axes the line is the front of those two metrics."
+    sentence += "".join(f" {line[0].upper()}{line[1:]}." for line in plain["areas"])
     if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
         sentence += f" The paper has no rows for {plain['published']['of'][0]}; choose some to compare at your own risk."
     return sentence

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.record.folder import FRONT_CSV
+from orchestrator.results.aurac import areas_of, in_words
 from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import (
@@ -70,7 +71,8 @@ def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 
         lines.append("| " + " | ".join(map(plain, row)) + " |")
     if len(rows) > limit:
         lines.append(f"\n{len(rows) - limit} more configurations are in `{FRONT_CSV}`.")
-    return "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
+    below = [caption(summaries, objectives), in_words(areas_of(summaries))]
+    return "\n".join(lines) + "".join(f"\n\n{plain(line)}" for line in below if line) + "\n"
 
 
 def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:

@@ -106,6 +106,14 @@ def resolved(node: Any, values: dict[str, Any], chosen: dict[str, str]) -> list[
     return [found[index] for index in values.get(fill(node["pick"]), [])]
 
 
+def test_areas_are_told_below_the_front_for_each_sweep() -> None:
+    sizes = (("a", 1024, 60.0), ("b", 4096, 70.0), ("c", 4096, 66.0))
+    runs = [run for name, size, score in sizes for run in configuration(name, scores={"toy": [score]}, parameters=size)]
+    words = "rea under score against log2 parameters (AURAC): craft 65.00 (1,024 to 4,096, 2 sizes)."
+    assert f" A{words}" in spec_of(PANELS["front"], view_of(("ranks", runs)))["note"]
+    assert f" Again: a{words}" in spec_of(PANELS["front"], view_of(("ranks", runs), ("again", runs)))["note"]
+
+
 def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
     plain = front_data(full_view())
     better = {metric["name"]: metric["better"] for metric in plain["metrics"]}

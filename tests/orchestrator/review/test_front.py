@@ -211,6 +211,8 @@ def test_terminal_and_markdown_show_the_same_rows(four: list[Summary]) -> None:
     for words in ("craft r8 qv lr 3e-4", "60.00 ± 2.48", "16,000", "3 of 4 configurations on the front"):
         assert words in screen + caption(four, OBJECTIVES)
         assert words in description
+    # (60 + 75) / 2 and (74 + 77) / 2; the two methods' sizes do not overlap
+    assert "craft 67.50 (300 to 16,000, 2 sizes), lora 75.50 (70,000 to 150,000, 2 sizes); the methods share no" in description
     assert screen.count("●") == 3
     assert [line.split("|")[1].strip() for line in description.splitlines()[2:6]] == ["●", "●", "●", "○"]
 
