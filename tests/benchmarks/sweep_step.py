@@ -98,6 +98,7 @@ def counted(make: Callable[[nn.Module], nn.Module], shape: Shape, device: str, s
             directory=Path(folder),
             meter=Meter(),
             evaluation=lambda _trainer: None,
+            leave=lambda: None,
             on_step=lambda _step, _total: None,
         )
         # Trainer logs every step of so short a run; a long run logs a hundred times.

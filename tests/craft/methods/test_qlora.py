@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import LlamaConfig
 
 from craft.methods import METHODS
@@ -17,7 +16,6 @@ from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.results import RunFailed
 from craft.spec import RunSpec
 from craft.train import main
-from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import estimated_memory, planned_counts
 from craft.trainer.training import train_run
 
@@ -70,21 +68,3 @@ def test_a_missing_package_is_named_with_what_to_install() -> None:
     row = replace(METHODS["qlora"], requires=None, packages=("no_such_package",))
     with pytest.raises(ValueError, match="pip install no_such_package"):
         refuse_elsewhere(row)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_it_trains_over_four_bits_and_loads(tiny_bert: str, tmp_path: Path) -> None:
-    pytest.importorskip("bitsandbytes")
-    losses: list[float] = []
-    spec = spec_of(tiny_bert, training={"max_steps": 40})
-    result = train_run(spec, tmp_path, report=lambda p: losses.extend(point["train_loss"] for point in p.points))
-    assert min(losses[-5:]) < losses[0]
-    assert result.counts.total_parameters == planned_counts(spec).total_parameters
-    model, _ = load_adapter(result.adapter)
-    weights = {type(weight).__name__ for weight in model.parameters()}
-    assert "Params4bit" in weights
-    assert all(
-        weight.dtype == torch.float32 for name, weight in model.named_parameters() if "lora_" in name or "classifier" in name
-    )
-    assert load_file(tmp_path / "predictions.safetensors")["outputs"].isfinite().all()

@@ -1,0 +1,23 @@
+"""Tests compute on the CPU, on machines with GPUs too, unless tests for GPUs are asked for: `-m gpu`, `python -m tests.gpu`.
+
+Expected numbers and limits of time are those of a CPU, and tests run several trials side by side. The GPUs are hidden before
+any test module asks torch for one, and through the environment, so that Ray's workers and other child processes see none.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from orchestrator.worker.gpus import HIDDEN
+
+
+def wants_gpus(marks: str) -> bool:
+    """Whether pytest's `-m` selects tests for GPUs alone: `gpu`, `gpu and not cluster`."""
+    return marks.split()[:1] == ["gpu"] and "or" not in marks.split()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not wants_gpus(config.option.markexpr):
+        os.environ.update(HIDDEN)

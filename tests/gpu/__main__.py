@@ -1,0 +1,80 @@
+"""Every check that this machine's GPUs can run, in one table: check, result, figure.
+
+    python -m tests.gpu [--json FILE] [-k NAMES]     exit status 1 if a check fails; a check that cannot run here is skipped
+    python -m tests.gpu --device cpu                 tries the checks' own logic without a GPU
+    python -m tests.gpu --benchmarks FILE.md         the benchmarks on the GPU; appends their tables to FILE.md
+
+`tests/gpu/craft` needs torch, transformers and peft alone; `tests/gpu/orchestrator` needs Ray for some checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from tests.benchmarks.timing import machine
+from tests.gpu.table import Rows
+
+ROOT = Path(__file__).parent.parent.parent
+BENCHMARKS = ("step_time", "sweep_step", "generation", "activations", "decomposition")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="where the checks compute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's rows there too")
+    parser.add_argument("-k", metavar="NAMES", help="the checks of these names alone, as pytest's -k")
+    parser.add_argument("--benchmarks", type=Path, metavar="FILE", help="run the benchmarks instead")
+    parser.add_argument("--quick", action="store_true", help="few rounds of each benchmark: shows that it runs, says little")
+    given = parser.parse_args(arguments)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        print(f"No GPU: torch {torch.__version__} finds none that it can use on this machine. Nothing to check.")
+        print("python -m tests.gpu --device cpu tries the checks' own logic on the processor.")
+        return 0
+    if given.benchmarks:
+        return benchmarks(given.benchmarks, given.device, given.quick)
+    return checks(given)
+
+
+def checks(given: argparse.Namespace) -> int:
+    rows = Rows()
+    chosen = ["-k", given.k] if given.k else []
+    flags = ["-m", "gpu", "-q", "--no-header", "-p", "no:cacheprovider", "--rootdir", str(ROOT), f"--device={given.device}"]
+    pytest.main([str(Path(__file__).parent), *flags, *chosen], plugins=[rows])
+    name = f"{machine(given.device)}, {torch.cuda.device_count() if given.device == 'cuda' else 0} GPUs"
+    rows.show(Console(width=None if sys.stdout.isatty() else 160), name)
+    if given.json:
+        rows.write(given.json, name)
+    failed = [row for row in rows.rows.values() if row.result == "failed"]
+    return 1 if failed or not rows.rows else 0
+
+
+def benchmarks(file: Path, device: str, quick: bool) -> int:
+    """Appends what each benchmark prints to `file`, as soon as it has ended; a benchmark that fails is told and passed over."""
+    with file.open("a") as page:
+        page.write(f"# Measured on a GPU\n\n{date.today().isoformat()}, {machine(device)}.\n")
+    worst = 0
+    for name in BENCHMARKS:
+        command = ["python", "-m", f"tests.benchmarks.{name}", "--device", device]
+        if quick and name != "sweep_step":
+            command.append("--quick")
+        print(" ".join(command), flush=True)
+        done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, env=os.environ, text=True, capture_output=True)
+        said = done.stdout if not done.returncode else f"{done.stdout}{done.stderr}\nended with status {done.returncode}\n"
+        print(said, flush=True)
+        with file.open("a") as page:
+            page.write(f"\n## {name}\n\n```\n{' '.join(command)}\n```\n\n```text\n{said.rstrip()}\n```\n")
+        worst = max(worst, abs(done.returncode))
+    return 1 if worst else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

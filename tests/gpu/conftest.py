@@ -1,0 +1,68 @@
+"""What the checks share: the device they compute on, the figures they tell, and the tiny models of `tests/craft`.
+
+A check takes `device` and computes there. `python -m tests.gpu --device cpu` gives it the processor, which tries the check's
+own logic on a machine without a GPU; a check with the mark `gpus(count)` needs real ones and is skipped there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.worker.gpus import HIDDEN
+from tests.craft.conftest import own_factor_store, tiny_bert, tiny_llama, tiny_model, tiny_spec
+
+__all__ = ["own_factor_store", "tiny_bert", "tiny_llama", "tiny_model", "tiny_spec"]
+
+NEED_GPUS = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", choices=["cuda", "cpu"], default="cuda", help="cpu tries the checks' logic without a GPU")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpus(count): a check that needs so many real GPUs")
+    if config.getoption("--device", default="cuda") == "cpu":
+        os.environ.update(HIDDEN)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker("gpu")
+
+
+@pytest.fixture(autouse=True)
+def room(request: pytest.FixtureRequest) -> None:
+    """Skips a check that this machine cannot run, with the reason."""
+    mark = request.node.get_closest_marker("gpus")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if mark and found < mark.args[0]:
+        pytest.skip(f"needs {mark.args[0]} GPU{'s' if mark.args[0] > 1 else ''}, {found} here")
+    if not mark and not found and request.config.getoption("--device", default="cuda") == "cuda":
+        pytest.skip("no GPU that torch can use")
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.config.getoption("--device", default="cuda"))
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Tells a figure of the check, which the table shows."""
+    return lambda text: record_property("figure", text)
+
+
+@pytest.fixture
+def bitsandbytes() -> None:
+    if importlib.util.find_spec("bitsandbytes") is None:
+        pytest.skip("no bitsandbytes: pip install -e '.[gpu]'")

@@ -1,0 +1,58 @@
+"""A base in 4 or 8 bits, by bitsandbytes: QLoRA as a run, CRAFT as a library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import get_peft_model
+from safetensors.torch import load_file
+
+from craft import CraftConfig
+from craft.models.loading import load_model
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.counting import planned_counts
+from craft.trainer.training import train_run
+from tests.craft.methods.test_qlora import spec_of
+
+pytestmark = [pytest.mark.gpus(1), pytest.mark.usefixtures("bitsandbytes")]
+
+Figure = Callable[[str], None]
+BITS = {"4 bits": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "8 bits": {"load_in_8bit": True}}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16-mixed", "bfloat16"])
+def test_qlora_trains_and_loads(precision: str, tiny_bert: str, tmp_path: Path, figure: Figure) -> None:
+    losses: list[float] = []
+    spec = spec_of(tiny_bert, training={"max_steps": 40, "precision": precision})
+    result = train_run(spec, tmp_path, report=lambda p: losses.extend(point["train_loss"] for point in p.points))
+    figure(f"loss {losses[0]:.3f} to {min(losses[-5:]):.3f}")
+    assert min(losses[-5:]) < losses[0]
+    assert result.counts.total_parameters == planned_counts(spec).total_parameters
+    model, _ = load_adapter(result.adapter)
+    assert "Params4bit" in {type(weight).__name__ for weight in model.parameters()}
+    trained = {name: one.dtype for name, one in model.named_parameters() if "lora_" in name or "classifier" in name}
+    assert set(trained.values()) == {torch.float32}
+    assert load_file(tmp_path / "predictions.safetensors")["outputs"].isfinite().all()
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_craft_learns_over_it(bits: str, tiny_bert: str, device: torch.device, figure: Figure) -> None:
+    base: Any = load_model(tiny_bert, "classification", ("a", "b"), device=device, quantization=BITS[bits])
+    model = get_peft_model(base, CraftConfig(ranks=("all", 8, 8), projections=("q", "v"), task_type="SEQ_CLS", init_seed=0))
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-2)
+    words, labels = torch.arange(1000, 1096, device=device).view(8, 12), torch.arange(8, device=device) % 2
+    losses = []
+    for _ in range(20):
+        loss = model(input_ids=words, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    figure(f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
+    assert losses[-1] < losses[0]
+    with pytest.raises(ValueError, match="quantized"):
+        model.merge_adapter()

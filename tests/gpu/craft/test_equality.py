@@ -1,0 +1,133 @@
+"""The GPU computes what the processor computes: losses, both forms of CRAFT, merging, answers, decompositions.
+
+In float32 without tf32 numbers differ by the order of sums; in float64 that is next to nothing, so a real difference shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from craft.factors.hashing import hash_weights
+from craft.factors.hosvd import hosvd
+from craft.models.loading import load_model, load_tokenizer
+from craft.results import Progress
+from craft.scoring.generation import generate, log_likelihoods
+from craft.settings import GenerationSettings
+from craft.spec import RunSpec
+from craft.tasks.prompts import TaughtText
+from craft.trainer.training import train_run
+from craft.tuners.craft import layer as layers
+from craft.tuners.craft.export import merged
+from tests.craft.tuners.craft.test_peft_contract import adapted
+from tests.gpu.elsewhere import in_new_process
+
+Figure = Callable[[str], None]
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-11}
+WORDS = torch.arange(48).view(4, 12)
+
+
+@pytest.fixture(autouse=True)
+def true_float32() -> None:
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """Relative, in float64."""
+    one, other = one.detach().cpu().double(), other.detach().cpu().double()
+    return float((one - other).norm() / other.norm())
+
+
+def learned(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
+    """Outputs, and gradients of all that trains."""
+    model = model.to(device)
+    out = model(input_ids=WORDS.to(device))[0]
+    wave = torch.cos(torch.arange(out.numel(), dtype=torch.float64)).view_as(out).to(device, out.dtype)
+    (out * wave).sum().backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    assert gradients
+    return {"outputs": out, **gradients}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("form", ["bypass", "low_rank", "dense"])
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_outputs_and_gradients(
+    family: str, form: str, dtype: torch.dtype, device: torch.device, tiny_model: Any, figure: Figure, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(layers, "cheapest", lambda *_sizes, **_told: form)
+    here, there = (adapted(tiny_model(family, dtype=dtype)).train() for _ in range(2))
+    expected, found = learned(here, torch.device("cpu")), learned(there, device)
+    assert expected.keys() == found.keys()
+    worst = max(distance(found[name], value) for name, value in expected.items())
+    figure(f"largest relative difference {worst:.1e}")
+    assert worst < TOLERANCE[dtype]
+
+
+def test_merging(device: torch.device, tiny_model: Any, figure: Figure) -> None:
+    model = adapted(tiny_model("llama")).to(device)
+    bits = {name: weight.clone() for name, weight in model.named_parameters()}
+    with torch.no_grad():
+        beside = model(input_ids=WORDS.to(device))[0]
+        with merged(model) as are_merged:
+            assert are_merged
+            inside = model(input_ids=WORDS.to(device))[0]
+    worst = distance(inside, beside)
+    figure(f"relative difference {worst:.1e}")
+    assert worst < TOLERANCE[torch.float32]
+    assert all(torch.equal(weight, bits[name]) for name, weight in model.named_parameters()), "old bits again"
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_answers(beams: int, device: torch.device, tiny_llama: str, figure: Figure) -> None:
+    tokenizer = load_tokenizer(tiny_llama)
+    prompts = [tokenizer(text)["input_ids"] for text in ("a fine film", "is it, really?", "x")]
+    settings = GenerationSettings(beams=beams, max_new_tokens=12)
+    answers, likelihoods = [], []
+    for place in (torch.device("cpu"), device):
+        model = adapted(load_model(tiny_llama, "generation", ())).to(place)
+        answers.append(generate(model, tokenizer, prompts, settings, 2))
+        texts = [TaughtText([*prompt, *prompts[0]], len(prompt)) for prompt in prompts]
+        likelihoods.append(torch.from_numpy(log_likelihoods(model, texts, 0, 2)))
+    worst = distance(likelihoods[1], likelihoods[0])
+    figure(f"log-likelihoods differ by {worst:.1e}")
+    assert worst < TOLERANCE[torch.float32]
+    assert answers[0] == answers[1]
+
+
+def test_decompositions(device: torch.device, figure: Figure) -> None:
+    """The key is that of the bytes, wherever they lie; factors of one key are interchangeable."""
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.randn(96, 64, generator=draw) / (1 + torch.arange(64)) for _ in range(4)]
+    there = [weight.to(device) for weight in weights]
+    assert hash_weights(there) == hash_weights(weights)
+    expected, found = hosvd(weights, ("all", 24, 24), dtype=torch.float64), hosvd(there, ("all", 24, 24), dtype=torch.float64)
+    parts = {name: distance(getattr(found, name), getattr(expected, name)) for name in ("core", "u1", "u2", "u3")}
+    parts["what they stand for"] = distance(found.reconstruct(), expected.reconstruct())
+    figure(", ".join(f"{name} {value:.0e}" for name, value in parts.items()))
+    assert max(parts.values()) < 1e-8
+
+
+def losses_of(spec: RunSpec, folder: Path) -> tuple[list[float], dict[str, float]]:
+    found: list[float] = []
+
+    def report(progress: Progress) -> None:
+        found.extend(point["train_loss"] for point in progress.points)
+
+    return found, train_run(spec, folder, report=report).metrics
+
+
+@pytest.mark.parametrize("method", ["craft", "lora", "dora", "full"])
+def test_whole_runs(method: str, tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure) -> None:
+    spec = tiny_spec(method=method, training={"learning_rate": 1e-3})
+    expected, scores = in_new_process(losses_of, spec, tmp_path / "cpu", hidden=True)
+    found, theirs = losses_of(spec, tmp_path / "device")
+    worst = max(abs(one - other) / other for one, other in zip(found, expected, strict=True))
+    figure(f"{len(found)} losses differ by at most {worst:.1e}")
+    assert worst < 1e-3
+    assert theirs["search_loss"] == pytest.approx(scores["search_loss"], rel=1e-3)
