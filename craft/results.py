@@ -51,7 +51,8 @@ class Progress:
     """One evaluation of a running run; without `metrics`, only the checkpoint of a run that leaves its machine (`Leave`).
 
     `metrics` belong to `step`; `points` are the training points since the last report, each with its own `step`;
-    `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base).
+    `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base). Where the run
+    trains nested ranks, `metrics` are the largest's and `slices` those of each smaller one, by the key of its own `RunSpec`.
     """
 
     step: int
@@ -60,13 +61,30 @@ class Progress:
     metrics: dict[str, float]
     points: list[dict[str, float]] = field(default_factory=list)
     checkpoint: Path | None = None
+    slices: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SliceResult:
+    """A smaller rank of a finished run of nested ranks: what `RunResult` says of a run, but for the training's own figures.
+
+    `adapter` is an ordinary adapter folder of that rank. Of `counts`, what the training alone knows (its time and memory) is
+    the training's.
+    """
+
+    metrics: dict[str, float]
+    counts: Counts
+    adapter: Path
+    best_step: int
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class RunResult:
     """A finished run: `metrics` hold `score` and its companions on the reported split; `adapter` is a folder that PEFT loads.
 
-    `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints.
+    `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints. Where the
+    run trained nested ranks, all that is the largest's, and `slices` holds each smaller one by the key of its own `RunSpec`.
     """
 
     metrics: dict[str, float]
@@ -77,6 +95,7 @@ class RunResult:
     seconds: float
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    slices: dict[str, SliceResult] = field(default_factory=dict)
 
 
 class Unavailable(ValueError):

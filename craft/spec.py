@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from craft.methods import find_method
 from craft.settings import RECORDED, DataSettings, Protocol, Settings, TrainingSettings, WarmStart, content_hash
@@ -30,9 +30,9 @@ class RunSpec(Settings):
     warm_start: WarmStart | None = None
 
     @model_validator(mode="after")
-    def _method_knows_its_parameters(self) -> RunSpec:
+    def _method_knows_its_parameters(self, info: ValidationInfo) -> RunSpec:
         method = find_method(self.method)
-        checked = method.parameters.model_validate(self.parameters).model_dump(mode="json")
+        checked = method.parameters.model_validate(self.parameters, context=info.context).model_dump(mode="json")
         object.__setattr__(self, "parameters", checked)
         return self
 
@@ -53,6 +53,7 @@ class RunSpec(Settings):
         """
         own = self.training.identity(find_method(self.method).master_weights)
         content = self.model_dump(mode="json") | {"training": own}
+        content["parameters"] = {name: one for name, one in self.parameters.items() if (name, one) != ("rate_scaling", "none")}
         del content["warm_start"]
         if self.warm_start is not None:
             content["warm_start"] = self.warm_start.run
@@ -62,3 +63,19 @@ class RunSpec(Settings):
         if self.task.split("/")[0] != "commonsense":
             del data["generation"]
         return content_hash(content, 16)
+
+    @property
+    def slices(self) -> list[RunSpec]:
+        """A run for each of its nested ranks, ascending; itself alone where ranks do not nest.
+
+        They differ in `ranks` alone, and are trained together by the last one. Each has its own key, scores and adapter.
+        """
+        triples = self.parameters.get("nested")
+        if triples is None:
+            return [self]
+        return [self.model_copy(update={"parameters": self.parameters | {"ranks": ranks}}) for ranks in triples]
+
+    @property
+    def training_key(self) -> str:
+        """The key of the run that trains this one: of nested ranks that of the largest, else its own."""
+        return self.slices[-1].key

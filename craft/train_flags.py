@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS, find_method
+from craft.methods.nested import checked_chain
 from craft.plain_yaml import YamlProblem, read_plain
 from craft.settings import DataSettings, TrainingSettings, WarmStart, shown_names, spellings
 from craft.spec import RunSpec
@@ -23,6 +24,7 @@ EPILOG = """\
 examples:
   python -m craft.train --task toy/sentiment --ranks all 32 32
   python -m craft.train --task glue/mrpc --data-root DATA --ranks all 64 64 --projections q k v o --learning-rate 3e-3
+  python -m craft.train --task toy/sentiment --ranks all 16 16 --ranks all 32 32 --ranks all 64 64
   python -m craft.train --task glue/rte --method lora --rank 8 --set alpha=16 --set head_learning_rate=1e-3
   python -m craft.train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'
   python -m craft.train --task custom/tickets --set 'data.custom.tickets={train: tickets.csv, text: [body], label: queue}'
@@ -58,6 +60,8 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             if flag not in known:
                 raise CallError(f"--{flag}: the method {method.name} has no such parameter; it has: {', '.join(known)}")
             parameters[flag] = getattr(arguments, flag)
+    if "ranks" in parameters:
+        parameters |= _nested(parameters["ranks"])
     for flag in ("learning_rate", "epochs", "batch_size", "precision"):
         if getattr(arguments, flag) is not None:
             training[flag] = getattr(arguments, flag)
@@ -116,7 +120,14 @@ def parser() -> argparse.ArgumentParser:
     add("--revision", help="the hub's revision of the model")
     add("--task", required=True, help="such as toy/sentiment, glue/mrpc, commonsense, custom/NAME")
     add("--method", default="craft", help=f"one of: {', '.join(METHODS)} (default: %(default)s)")
-    add("--ranks", nargs=3, type=_rank, metavar=("R1", "R2", "R3"), help="CRAFT's ranks; all = every layer")
+    add(
+        "--ranks",
+        nargs=3,
+        type=_rank,
+        action="append",
+        metavar=("R1", "R2", "R3"),
+        help="CRAFT's ranks; all = every layer. Given several times, they are trained together as slices of the largest",
+    )
     add("--rank", type=int, help="the rank of methods that have one, such as lora")
     add("--projections", nargs="+", metavar="WORD", help="which weights: q k v o up gate down")
     add("--dropout", type=float, help="the method's own dropout")
@@ -132,6 +143,17 @@ def parser() -> argparse.ArgumentParser:
     add("--to", metavar="DIR", help="where adapter and checkpoints go (default: runs/craft/TASK-KEY)")
     add("--resume", action="store_true", help="go on from the newest whole checkpoint in that folder")
     return made
+
+
+def _nested(given: list[list[Any]]) -> dict[str, Any]:
+    """One triple as `ranks`; several as nested ones, which the run of the largest trains."""
+    if len(given) == 1:
+        return {"ranks": given[0]}
+    try:
+        triples = checked_chain([(r1, r2, r3) for r1, r2, r3 in given])
+    except ValueError as error:
+        raise CallError(f"--ranks: {error}") from None
+    return {"ranks": triples[-1], "nested": triples}
 
 
 def _rank(text: str) -> int | str:

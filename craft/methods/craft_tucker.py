@@ -5,25 +5,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, WithJsonSchema, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer, model_validator
 
 from craft.methods.method import BuildContext, Method
+from craft.methods.nested import (
+    DEFAULT_RATE_SCALING,
+    DEFAULT_WAY,
+    REFERENCE_RANK,
+    RateScaling,
+    Triple,
+    Way,
+    checked_chain,
+    checked_triple,
+)
 from craft.methods.projected import letters
-from craft.settings import Settings
+from craft.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
     from torch import nn
-
-Rank = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})] | Literal["all"]
 
 
 class CraftParameters(Settings):
     """What CRAFT takes."""
 
-    ranks: tuple[Rank, Rank, Rank] = Field(
+    ranks: Triple = Field(
         ("all", 64, 64), description="Ranks (r1, r2, r3) of layers, outputs and inputs; `all` is the full dimension."
     )
     projections: tuple[str, ...] = Field(
@@ -35,13 +44,57 @@ class CraftParameters(Settings):
     dropout_mask: Literal["shared", "per_layer"] = Field(
         "shared", description="One dropout mask for a forward pass, or one for each layer."
     )
+    rate_scaling: RateScaling = Field(
+        DEFAULT_RATE_SCALING,
+        description=f"`rank`: an entry of J2 or J3 learns at `learning_rate` x {REFERENCE_RANK} / its rank (of nested "
+        "ranks, the smallest that holds it). `none`: the whole of J learns at `learning_rate`.",
+    )
+    nested: tuple[Triple, ...] | None = Field(
+        None, description="All ranks that one training trains together as slices of one J; `ranks` is one of them."
+    )
+    nested_training: Way | None = Field(
+        None,
+        description="How nested ranks are trained. `cut`: the largest alone. `drawn`: each batch at the largest and at one "
+        "smaller rank drawn a step. `all`: each batch at every rank. `row`: each example at a rank drawn for it. "
+        f"`{DEFAULT_WAY}` if absent.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _records_without_a_scaling_had_none(cls, given: Any, info: ValidationInfo) -> Any:
+        if info.context == RECORDED and isinstance(given, Mapping):
+            return {"rate_scaling": "none", **given}
+        return given
 
     @field_validator("ranks")
     @classmethod
-    def _positive(cls, ranks: tuple[Rank, Rank, Rank]) -> tuple[Rank, Rank, Rank]:
-        if any(rank != "all" and rank < 1 for rank in ranks):
-            raise ValueError(f"ranks are whole numbers from 1, or 'all'; got {list(ranks)}")
-        return ranks
+    def _positive(cls, ranks: Triple) -> Triple:
+        return checked_triple(ranks)
+
+    @field_validator("nested")
+    @classmethod
+    def _nest(cls, triples: tuple[Triple, ...] | None) -> tuple[Triple, ...] | None:
+        return None if triples is None else checked_chain(triples)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> CraftParameters:
+        if self.nested is None:
+            if self.nested_training is not None:
+                raise ValueError("nested_training says how nested ranks are trained, and `nested` lists none")
+            return self
+        if self.ranks not in self.nested:
+            raise ValueError(f"ranks {list(self.ranks)} are none of the nested ones: {[list(one) for one in self.nested]}")
+        if self.nested_training is None:
+            object.__setattr__(self, "nested_training", DEFAULT_WAY)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_earlier_versions_where_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = plain(self)
+        unused = {"nested", "nested_training"} if self.nested is None else set()
+        if self.rate_scaling == DEFAULT_RATE_SCALING == "none":
+            unused.add("rate_scaling")
+        return {name: value for name, value in content.items() if name not in unused}
 
     @field_validator("projections")
     @classmethod
@@ -62,8 +115,8 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
 
     from craft.tuners.craft.config import CraftConfig
 
-    config = CraftConfig(task_type=context.task_type, init_seed=context.seed, **parameters.model_dump())
-    return get_peft_model(model, config)
+    settings = parameters.model_dump(exclude={"rate_scaling", "nested", "nested_training"})
+    return get_peft_model(model, CraftConfig(task_type=context.task_type, init_seed=context.seed, **settings))
 
 
 def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
@@ -72,14 +125,20 @@ def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
     from craft.models.projections import find_projections
 
     stacks = find_projections(model, parameters.projections)
-    ranks = {name: list(resolve_ranks(parameters.ranks, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}
-    return parameters.model_dump(mode="json") | {"ranks": ranks}
+
+    def resolved(triple: Triple) -> dict[str, list[int]]:
+        return {name: list(resolve_ranks(triple, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}
+
+    others = {} if parameters.nested is None else {"nested": [resolved(one) for one in parameters.nested]}
+    return parameters.model_dump(mode="json") | {"ranks": resolved(parameters.ranks)} | others
 
 
 def label(parameters: Any) -> str:
     ranks = "·".join("L" if rank == "all" else str(rank) for rank in parameters.ranks)
     drop = f" p {parameters.dropout:g}" if parameters.dropout else ""
-    return f"{ranks} {letters(parameters.projections)}{drop}"
+    scaled = " /r" if parameters.rate_scaling == "rank" else ""
+    slices = f" nested {parameters.nested_training}" if parameters.nested else ""
+    return f"{ranks} {letters(parameters.projections)}{drop}{scaled}{slices}"
 
 
 def describe(model: nn.Module) -> dict[str, float]:
