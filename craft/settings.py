@@ -166,6 +166,16 @@ class WarmStart(Settings):
     adapter: str | None = None
 
 
+class CutFrom(Settings):
+    """The finished run whose adapter a smaller one is cut from, and what it is cut to. Nothing is trained.
+
+    `to` is ranks (`all,16,16`), a rank (`8`) or a number of parameters (`parameters:20000`); see `craft.trainer.cutting`.
+    """
+
+    run: str = Field(pattern=r"^[0-9a-f]{16}$")
+    to: str
+
+
 class CustomTask(Settings):
     """A task from the user's own files, with the columns to read."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, model_validator
 
 from craft.methods import find_method
-from craft.settings import RECORDED, DataSettings, Protocol, Settings, TrainingSettings, WarmStart, content_hash
+from craft.settings import RECORDED, CutFrom, DataSettings, Protocol, Settings, TrainingSettings, WarmStart, content_hash
 
 
 class RunSpec(Settings):
@@ -28,6 +28,7 @@ class RunSpec(Settings):
     protocol: Protocol = "honest"
     seed: int = Field(0, ge=0, lt=2**32)
     warm_start: WarmStart | None = None
+    cut_from: CutFrom | None = None
 
     @model_validator(mode="after")
     def _method_knows_its_parameters(self, info: ValidationInfo) -> RunSpec:
@@ -57,6 +58,8 @@ class RunSpec(Settings):
         del content["warm_start"]
         if self.warm_start is not None:
             content["warm_start"] = self.warm_start.run
+        if self.cut_from is None:
+            del content["cut_from"]
         data = content["data"]
         del data["root"]
         data["custom"] = {name: one for name, one in data["custom"].items() if f"custom/{name}" == self.task}

@@ -26,6 +26,8 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
         flat.update(flatten(run.data.generation.model_dump(mode="json"), "generation."))
     if run.warm_start is not None:
         flat["warm_start"] = run.warm_start.run
+    if run.cut_from is not None:
+        flat["cut_from"], flat["cut_to"] = run.cut_from.run, run.cut_from.to
     flat.update(flatten(run.parameters))
     for name, value in flatten(run.training.recorded()).items():
         flat[name if name not in flat else f"training.{name}"] = value

@@ -1,0 +1,73 @@
+"""Products of two thin matrices cut to a lower rank: one at a time, or many at once under one threshold.
+
+    B A = U diag(s) Vᵀ       cut to rank k:  B' = U_k sqrt(s_k),  A' = sqrt(s_k) V_kᵀ        (Eckart and Young: no nearer one)
+
+B (d_out x r) and A (r x d_in) are thin, so the SVD is that of an r x r matrix between the Q of both.
+
+For many products there is one threshold over all singular values, as PARA cuts LoRA (arXiv 2604.27796). A singular value costs
+d_out + d_in parameters and its loss is s². The threshold is on s² / (d_out + d_in), so that no other choice with as few
+parameters loses less. Where all products have one shape it is a threshold on s itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+Spectrum = tuple[Tensor, Tensor, Tensor]
+
+
+def product_svd(b: Tensor, a: Tensor, scale: float = 1.0) -> Spectrum:
+    """The SVD of `scale` B A, in float64.
+
+    Args:
+        b: (d_out, r).
+        a: (r, d_in).
+
+    Returns:
+        U (d_out, n), s (n) descending, Vᵀ (n, d_in) with n = min(d_out, r, d_in) at least the product's rank.
+    """
+    q_left, left = torch.linalg.qr(b.double())
+    q_right, right = torch.linalg.qr(a.double().T)
+    u, s, vt = torch.linalg.svd(scale * left @ right.T, full_matrices=False)
+    return q_left @ u, s, vt @ q_right.T
+
+
+def halves(spectrum: Spectrum, rank: int) -> tuple[Tensor, Tensor]:
+    """B' (d_out, rank) and A' (rank, d_in), whose product is the nearest one of this rank; float64.
+
+    A rank above the number of singular values is filled with zeros.
+    """
+    u, s, vt = spectrum
+    root = s[:rank].clamp(min=0).sqrt()
+    b, a = u[:, :rank] * root, root[:, None] * vt[:rank]
+    lacking = rank - len(root)
+    if lacking > 0:
+        b, a = torch.nn.functional.pad(b, (0, lacking)), torch.nn.functional.pad(a, (0, 0, 0, lacking))
+    return b, a
+
+
+def ranks_within(values: Mapping[str, Sequence[float] | Tensor], costs: Mapping[str, int], budget: int) -> dict[str, int]:
+    """The rank of every product under the lowest threshold that `budget` parameters allow.
+
+    Args:
+        values: each product's singular values, descending.
+        costs: parameters of one singular value of each product: d_out + d_in.
+        budget: parameters in all.
+
+    Returns:
+        Ranks, 0 where no value of a product is above the threshold. They use at most `budget`; what is left is less than the
+        next value costs.
+    """
+    ordered = sorted(
+        ((float(value) ** 2 / costs[name], name) for name, each in values.items() for value in each), key=lambda one: -one[0]
+    )
+    ranks, spent = dict.fromkeys(values, 0), 0
+    for _, name in ordered:
+        if spent + costs[name] > budget:
+            break
+        ranks[name] += 1
+        spent += costs[name]
+    return ranks

@@ -1,0 +1,74 @@
+"""Scores a saved adapter on the splits, and with the settings, of the run that its record tells of: `score_adapter`.
+
+The model is made from the folder alone, so the scores are also a check of what was saved.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from craft.models.compute import compute_device
+from craft.models.quiet import quiet_libraries
+from craft.scoring.choose import make_scorer
+from craft.scoring.texts import Tick
+from craft.spec import RunSpec
+from craft.tasks import find_task
+from craft.tasks.splits import load_splits
+from craft.trainer.adapter_folder import RUN_FILE, load_adapter
+from craft.trainer.checkpoint import write_folder
+from craft.trainer.memory import memory_errors_named
+from craft.trainer.process import own_process_state
+
+
+def score_adapter(
+    folder: Path, scratch: Path, *, base: str | None = None, tick: Tick = lambda _what, _done, _total: None
+) -> dict[str, float]:
+    """Scores the adapter in `folder` on the search and the reported splits, and writes the scores into its record.
+
+    Args:
+        scratch: gets the outputs behind the scores.
+        base: name or folder of the base model here, if it is not the name in the record.
+        tick: called while long splits are scored.
+
+    Returns:
+        The metrics of the record, with `search_score`, `score` and all that stands beside them.
+
+    Raises:
+        ValueError: the data are not here, or are others than those of the run; an output is not finite.
+    """
+    record = json.loads((folder / RUN_FILE).read_text())
+    spec = RunSpec.recorded(record["spec"])
+    training = spec.training
+    batches = memory_errors_named(f"evaluation batches of {training.eval_batch_size} texts", scoring=True)
+    with own_process_state(tf32=training.tf32), quiet_libraries(), batches:
+        task = find_task(spec.task, spec.data)
+        splits = load_splits(
+            task,
+            spec.data,
+            protocol=spec.protocol,
+            train_examples=training.train_examples,
+            eval_examples=training.eval_examples,
+            search_examples=training.search_examples,
+        )
+        known = record.get("facts", {}).get("data_fingerprint", splits.fingerprint)
+        if known != splits.fingerprint:
+            raise ValueError(
+                f"the data of {spec.task} here are not those that the adapter in {folder} was trained on (fingerprint "
+                f"{splits.fingerprint[:12]}, not {known[:12]}), so its score would not stand beside the run's"
+            )
+        model, tokenizer = load_adapter(folder, base)
+        model.to(compute_device())
+        scorer = make_scorer(spec, task, splits, tokenizer, model.config, tick)
+        metrics = scorer.search(model)
+        reported = scorer.reported(model, scratch, lambda _scores: None)
+    record["metrics"] |= metrics | reported.metrics
+    record["notes"] = [*record["notes"], *reported.notes]
+
+    def fill(aside: Path) -> None:
+        shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False))
+
+    write_folder(folder, fill)
+    return dict(record["metrics"])

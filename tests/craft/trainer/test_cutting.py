@@ -1,0 +1,225 @@
+"""Cut adapters against the arithmetic written out by hand: sliced J over leading factors, numpy's SVD of s B A."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch import nn
+
+from craft.factors.hosvd import hosvd
+from craft.models.loading import load_model
+from craft.models.projections import find_projections
+from craft.results import RunResult
+from craft.spec import RunSpec
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.counting import planned_counts
+from craft.trainer.cutting import Cut, cut_adapter
+from craft.trainer.rescoring import score_adapter
+from craft.trainer.training import train_run
+
+Trained = Callable[..., tuple[RunSpec, RunResult]]
+SHORT = {"max_steps": 4, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 3e-2}
+PLACE = {"q": "attention.self.query", "v": "attention.self.value"}
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Trains a method once a module."""
+    known: dict[str, tuple[RunSpec, RunResult]] = {}
+
+    def get(method: str, **parameters: Any) -> tuple[RunSpec, RunResult]:
+        if method not in known:
+            spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=SHORT)
+            known[method] = spec, train_run(spec, tmp_path_factory.mktemp(method))
+        return known[method]
+
+    return get
+
+
+def craft(trained: Trained) -> tuple[RunSpec, RunResult]:
+    return trained("craft", ranks=["all", 8, 8], scaling=1.5)
+
+
+def lora(trained: Trained, method: str = "lora") -> tuple[RunSpec, RunResult]:
+    return trained(method, rank=4, alpha=6, projections=["q", "v"])
+
+
+def outputs(model: nn.Module) -> torch.Tensor:
+    ids = torch.arange(5, 45).reshape(2, 20)
+    with torch.no_grad():
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+
+
+def changed_by_hand(spec: RunSpec, adapter: Path, change: Callable[[str, int, np.ndarray], np.ndarray]) -> nn.Module:
+    """The base model with the trained head and with `change(projection, layer, weight)` added to its weights."""
+    record = json.loads((adapter / "run.json").read_text())
+    base: Any = load_model(spec.model, record["kind"], record["labels"], precision="float32", device="cpu", seed=spec.seed)
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    with torch.no_grad():
+        base.classifier.weight.copy_(torch.from_numpy(tensors["base_model.model.classifier.weight"]))
+        base.classifier.bias.copy_(torch.from_numpy(tensors["base_model.model.classifier.bias"]))
+        for word, stack in find_projections(base, ("q", "v")).items():
+            for layer in range(len(stack)):
+                weight = base.bert.encoder.layer[layer].get_submodule(PLACE[word]).weight
+                weight.add_(torch.from_numpy(change(word, layer, weight.numpy())).float())
+    return base.eval()
+
+
+@pytest.mark.parametrize("ranks", [("all", 4, 4), (2, 6, 3), ("all", 8, 8)])
+def test_a_cut_craft_adapter_is_the_sliced_j(trained: Trained, tmp_path: Path, ranks: tuple[Any, Any, Any]) -> None:
+    spec, result = craft(trained)
+    to = tmp_path / "cut"
+    smaller = cut_adapter(result.adapter, Cut(ranks=ranks), to)
+    tensors = load_file(result.adapter / "adapter_model.safetensors")
+    base: Any = load_model(spec.model, "classification", ("a", "b"), precision="float32", device="cpu")
+    numbers = [3 if rank == "all" else rank for rank in ranks]
+    deltas = {}
+    for word in ("q", "v"):
+        weights = torch.stack([layer.get_submodule(PLACE[word]).weight.detach() for layer in base.bert.encoder.layer])
+        factors = hosvd(weights, (3, 8, 8))  # those of the trained ranks: the leading columns are taken here
+        u = [one.double().numpy()[:, :k] for one, k in zip((factors.u1, factors.u2, factors.u3), numbers, strict=True)]
+        core = factors.core.double().numpy()[: numbers[0], : numbers[1], : numbers[2]]
+        named = {key.rpartition(".")[2]: value for key, value in tensors.items()}
+        js = [named[f"{word}_J{mode}"][:k, :k].astype(float) for mode, k in enumerate(numbers, start=1)]
+        moved = np.einsum("abc,la,ob,ic->loi", core, *(one @ j for one, j in zip(u, js, strict=True)))
+        deltas[word] = 1.5 * (moved - np.einsum("abc,la,ob,ic->loi", core, *u))
+    by_hand = changed_by_hand(spec, result.adapter, lambda word, layer, _weight: deltas[word][layer])
+    model, _ = load_adapter(to)
+    torch.testing.assert_close(outputs(model), outputs(by_hand), rtol=1e-4, atol=1e-5)
+    if numbers == [3, 8, 8]:
+        assert torch.equal(outputs(model), outputs(load_adapter(result.adapter)[0])), "nothing is cut: the very same"
+    else:
+        assert not torch.allclose(outputs(model), outputs(load_adapter(result.adapter)[0]), atol=1e-3)
+    record = json.loads((to / "run.json").read_text())
+    squares = 2 * sum(k * k for k in numbers)
+    assert record["counts"]["trainable_parameters"] == squares == planned_counts(smaller).trainable_parameters
+    assert record["counts"]["adapter_bytes"] == planned_counts(smaller).adapter_bytes
+    assert "score" not in record["metrics"]
+    assert record["spec"]["cut_from"] == {"run": spec.key, "to": ",".join(map(str, ranks))}
+    assert smaller.key not in (spec.key, smaller.model_copy(update={"cut_from": None}).key), "no trained run has its key"
+
+
+@pytest.mark.parametrize("method", ["lora", "rslora"])
+@pytest.mark.parametrize("rank", [1, 3, 4])
+def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_path: Path, method: str, rank: int) -> None:
+    spec, result = lora(trained, method)
+    to = tmp_path / "cut"
+    smaller = cut_adapter(result.adapter, Cut(rank=rank), to)
+    tensors = load_file(result.adapter / "adapter_model.safetensors")
+    scale = 6 / 2 if method == "rslora" else 6 / 4
+
+    def nearest(word: str, layer: int, _weight: np.ndarray) -> np.ndarray:
+        name = f"base_model.model.bert.encoder.layer.{layer}.{PLACE[word]}"
+        u, s, vt = np.linalg.svd(scale * tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"])
+        return (u[:, :rank] * s[:rank]) @ vt[:rank]
+
+    model, _ = load_adapter(to)
+    torch.testing.assert_close(outputs(model), outputs(changed_by_hand(spec, result.adapter, nearest)), rtol=1e-4, atol=1e-5)
+    whole = outputs(load_adapter(result.adapter)[0])
+    assert torch.allclose(outputs(model), whole, atol=1e-5) == (rank == 4), "cutting to its own rank changes nothing"
+    counts = json.loads((to / "run.json").read_text())["counts"]
+    planned = planned_counts(smaller)
+    for name in ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes"):
+        assert counts[name] == getattr(planned, name), name
+
+
+def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_path: Path) -> None:
+    _, result = lora(trained)
+    tensors = load_file(result.adapter / "adapter_model.safetensors")
+    names = [key.removesuffix(".lora_A.weight") for key in tensors if key.endswith("lora_A.weight")]
+    spectra = {
+        name: np.linalg.svd(1.5 * tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"], compute_uv=False)[:4]
+        for name in names
+    }
+    # All modules are 32 x 32, so a direction costs 64 parameters: 460 pay for the 7 largest singular values of all.
+    threshold = sorted(np.concatenate([*spectra.values()]))[-7]
+    wanted = {name: int((values >= threshold).sum()) for name, values in spectra.items()}
+    assert len(set(wanted.values())) > 1, "else the test shows nothing"
+    to = tmp_path / "cut"
+    cut_adapter(result.adapter, Cut(parameters=460), to)
+    kept = load_file(to / "adapter_model.safetensors")
+    assert {name: len(kept.get(f"{name}.lora_A.weight", ())) for name in names} == wanted
+    model, _ = load_adapter(to)
+    sizes = {name: weight.numel() for name, weight in model.named_parameters() if "lora_" in name}
+    assert sum(sizes.values()) == 7 * 64 == json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"]
+    error = sum((values[wanted[name] :] ** 2).sum() for name, values in spectra.items())
+    difference = 0.0
+    for name, before in load_adapter(result.adapter)[0].named_modules():
+        if hasattr(before, "get_delta_weight"):
+            after: Any = model.get_submodule(name)
+            left = after.get_delta_weight("default") if hasattr(after, "get_delta_weight") else 0
+            difference += float((before.get_delta_weight("default") - left).square().sum())  # type: ignore[operator]
+    assert difference == pytest.approx(error, rel=1e-3), "what was lost is the singular values below the threshold"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["craft", "lora", "threshold"])
+def test_plain_peft_loads_the_folder_in_a_new_process(trained: Trained, tmp_path: Path, method: str) -> None:
+    spec, result = craft(trained) if method == "craft" else lora(trained)
+    cut = {"craft": Cut(ranks=("all", 4, 4)), "lora": Cut(rank=2), "threshold": Cut(parameters=460)}[method]
+    to = tmp_path / "cut"
+    cut_adapter(result.adapter, cut, to)
+    ask = (
+        "import torch, peft\n"
+        + ("import craft\n" if method == "craft" else "")
+        + "from transformers import AutoModelForSequenceClassification as M\n"
+        f"model = peft.PeftModel.from_pretrained(M.from_pretrained({spec.model!r}), {str(to)!r}).eval()\n"
+        "ids = torch.arange(5, 45).reshape(2, 20)\n"
+        "print(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout), outputs(load_adapter(to)[0]).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["craft", "lora"])
+def test_scores_are_those_of_the_run(trained: Trained, tmp_path: Path, method: str) -> None:
+    """An adapter cut to its own ranks scores what its run scored; a smaller one has a score of its own in its record."""
+    _, result = craft(trained) if method == "craft" else lora(trained)
+    same = Cut(ranks=("all", 8, 8)) if method == "craft" else Cut(rank=4)
+    cut_adapter(result.adapter, same, tmp_path / "same")
+    metrics = score_adapter(tmp_path / "same", tmp_path)
+    for name in ("search_score", "score", "search_loss"):
+        assert metrics[name] == pytest.approx(result.metrics[name], abs=1e-4)
+    assert json.loads((tmp_path / "same" / "run.json").read_text())["metrics"] == metrics
+    load_adapter(tmp_path / "same")
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "said"),
+    [
+        ("craft", "all,9,8", "r2 of projection q is 9, but the adapter was trained with 8"),
+        ("craft", "all,8,all", "r3 of projection q is 32, but the adapter was trained with 8"),
+        ("craft", "4,8,8", "has 3 stacked layers"),
+        ("craft", "8", "three ranks, such as all,16,16"),
+        ("craft", "parameters:100", "three ranks, such as all,16,16"),
+        ("craft", "all,0,8", "three ranks"),
+        ("lora", "5", "the rank is 5, but the adapter was trained with 4"),
+        ("lora", "all,4,4", "a rank, such as 4, or parameters:20000"),
+        ("lora", "all", "a rank, such as 4"),
+        ("lora", "parameters:63", "too few for one direction of one module; the first takes up to 64"),
+        ("lora", "parameters:9_999", "more than the 1,536 that the adapter was trained with"),
+        ("dora", "2", "adapters of dora cannot be cut"),
+    ],
+)
+def test_mistakes_are_told_in_words(trained: Trained, tmp_path: Path, method: str, text: str, said: str) -> None:
+    _, result = craft(trained) if method == "craft" else lora(trained)
+    with pytest.raises(ValueError, match=said):
+        cut_adapter(result.adapter, Cut.read(text, method), tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+
+
+def test_a_cut_adapter_is_not_cut_again(trained: Trained, tmp_path: Path) -> None:
+    _, result = lora(trained)
+    cut_adapter(result.adapter, Cut.read("2", "lora"), tmp_path / "cut")
+    with pytest.raises(ValueError, match="cut the one that was trained"):
+        cut_adapter(tmp_path / "cut", Cut(rank=1), tmp_path / "again")
