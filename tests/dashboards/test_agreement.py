@@ -63,7 +63,7 @@ class Finished:
     ranks: dict[str, int]
 
 
-def stand_in(plan: Plan, options: RunOptions, *, tracker: Any, last_words: object) -> SweepOutcome:
+def stand_in(plan: Plan, options: RunOptions, *, tracker: Any, shared: object, last_words: object) -> SweepOutcome:
     """Takes the place of `run_sweep`: every trial ends at once with what MEASURED says."""
     ledger, results = Ledger(options.folder), {}
     for trial in plan.trials:
@@ -98,7 +98,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     uri = f"sqlite:///{root / 'mlflow.db'}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "run_sweep", stand_in)
-        patch.setattr(session, "_prepare", lambda *given: {})
+        patch.setattr(session, "_prepare", lambda *given: None)
         patch.setattr(front_picture, "_draw_front", spy)
         session.run_session(plan, RunOptions(sweep.folder), uri, console, "again")
     ranks = {one.id: one.parameters["rank"] for one in plan.configurations}

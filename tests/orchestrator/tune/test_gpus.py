@@ -15,6 +15,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import gpus
 from orchestrator.tune.team import Member
+from orchestrator.worker.settings import WorkerSettings
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -50,10 +51,11 @@ def test_a_worker_of_a_team_without_gpus_sees_none(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1")
-    assert Member(0).ready()
+    settings = WorkerSettings("", None, 1)
+    assert Member(0).ready(settings)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     with pytest.raises(Unavailable, match="built without CUDA"):
-        Member(1).ready()
+        Member(1).ready(settings)
 
 
 @pytest.mark.cluster

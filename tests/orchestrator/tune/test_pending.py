@@ -29,5 +29,5 @@ def test_trials_that_wait(given: dict[str, Any], pending: int) -> None:
         scheduler=told["scheduler"],
         recorder=SimpleNamespace(standing=SimpleNamespace(remaining=["key"] * told["remaining"])),
     )
-    attempts: Any = Attempts(parts, None)  # type: ignore[arg-type]
+    attempts: Any = Attempts(parts, None, None)  # type: ignore[arg-type]
     assert attempts._pending(told["slots"]) == pending
