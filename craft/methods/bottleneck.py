@@ -112,7 +112,8 @@ _PFEIFFER = "Pfeiffer et al. 2021, arXiv 2005.00247"
 _DROP = "Rücklé et al. 2021, arXiv 2010.11918"
 _LORETTA = "Yang et al. 2024, arXiv 2402.11417"
 METHODS: tuple[Method, ...] = (
-    Method("houlsby", "Houlsby adapter", _HOULSBY, HoulsbyParameters, builder("BOTTLENECK"), label),
+    # The layer norms that it trains are the base's.
+    Method("houlsby", "Houlsby adapter", _HOULSBY, HoulsbyParameters, builder("BOTTLENECK"), label, master_weights=True),
     Method("pfeiffer", "Pfeiffer adapter", _PFEIFFER, PfeifferParameters, builder("BOTTLENECK"), label),
     Method("adapterdrop", "AdapterDrop", _DROP, AdapterdropParameters, builder("BOTTLENECK"), label),
     Method("loretta", "LoRETTA", _LORETTA, LorettaParameters, builder("LORETTA"), label),

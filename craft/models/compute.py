@@ -5,9 +5,9 @@
     bf16-mixed     float32         float32            bfloat16, by autocast
     bfloat16       bfloat16        float32            bfloat16
 
-Where weights of the base itself train (full fine-tuning, BitFit, GaLore), they are float32 under `bfloat16` too, and their
-products are bfloat16 by autocast: a bfloat16 weight has 8 significant bits, so it does not change at all by a step of less than
-a 256th of it. Weights that do not train are bfloat16 then, vectors excepted.
+Where weights of the base itself train (full fine-tuning, BitFit, GaLore, Houlsby's norms), they are float32 under `bfloat16`
+too, and their products are bfloat16 by autocast: a bfloat16 weight has 8 significant bits, so it does not change at all by a
+step of less than a 256th of it. Weights that do not train are bfloat16 then, vectors excepted.
 
 Autocast belongs to the model (`compute_in_bfloat16`), not to the training loop. So training, scoring, generation and a model
 that is read back from its adapter compute alike. The task head computes in float32 under every precision.

@@ -72,7 +72,15 @@ def test_every_method_learns_in_mixed_precision_and_resumes(method: str, tiny_be
         assert torch.equal(weight, weights[name]), name
 
 
-@pytest.mark.parametrize("method", MASTERS)
+def test_the_norms_that_houlsby_trains_are_float32_over_bfloat16(tiny_bert: str, tmp_path: Path) -> None:
+    result, losses, _ = trained(spec_of(tiny_bert, "houlsby", "bfloat16"), tmp_path)
+    weights = load_file(result.adapter / "adapter_model.safetensors")
+    assert any("LayerNorm" in name for name in weights)
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("method", [name for name in MASTERS if name != "houlsby"])
 def test_trained_base_weights_are_float32_over_bfloat16(method: str, tiny_bert: str, tmp_path: Path) -> None:
     """At this learning rate a step is less than a 256th of most weights, which bfloat16 weights would not take."""
     spec = spec_of(tiny_bert, method, "bfloat16", learning_rate=1e-5, head_learning_rate=1e-5)
@@ -179,6 +187,7 @@ def test_dtype_and_precision_are_one_setting_with_the_keys_it_had() -> None:
 
 def test_runs_whose_trained_weights_were_bfloat16_have_other_keys_now() -> None:
     before = {"full": "13f4b1f149061a2c", "bitfit": "54c718ec3318d360", "galore": "8533795530ceceed"}
+    before["houlsby"] = "14ab5a3a43345b9f"
     assert before.keys() == set(MASTERS)
     for method, key in before.items():
         assert key_of(method, precision="bfloat16") != key
