@@ -23,6 +23,9 @@ from typing import Any
 PREDICTIONS_FOLDER = "predictions"
 """Folder beside a run's adapter with the answer to every question, one JSONL file per test; for tasks answered in words."""
 
+SLICES_FOLDER = "slices"
+"""Folder beside a run's adapter with a folder for each smaller rank that the run trained, named by the key of its own run."""
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -52,7 +55,8 @@ class Progress:
 
     `metrics` belong to `step`; `points` are the training points since the last report, each with its own `step`;
     `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base). Where the run
-    trains nested ranks, `metrics` are the largest's and `slices` those of each smaller one, by the key of its own `RunSpec`.
+    trains nested ranks, `metrics` are the largest's and `slices` those of each smaller one, by the key of its own `RunSpec`
+    and in the order of `RunSpec.slices`.
     """
 
     step: int
@@ -84,7 +88,8 @@ class RunResult:
     """A finished run: `metrics` hold `score` and its companions on the reported split; `adapter` is a folder that PEFT loads.
 
     `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints. Where the
-    run trained nested ranks, all that is the largest's, and `slices` holds each smaller one by the key of its own `RunSpec`.
+    run trained nested ranks, all that is the largest's, and `slices` holds each smaller one by the key of its own `RunSpec`,
+    in the order of `RunSpec.slices`.
     """
 
     metrics: dict[str, float]

@@ -26,6 +26,7 @@ from craft.methods.projected import letters
 from craft.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 
@@ -55,7 +56,7 @@ class CraftParameters(Settings):
     nested_training: Way | None = Field(
         None,
         description="How nested ranks are trained. `cut`: the largest alone. `drawn`: each batch at the largest and at one "
-        "smaller rank drawn a step. `all`: each batch at every rank. `row`: each example at a rank drawn for it. "
+        "smaller rank drawn a step. `all`: each batch at every rank. "
         f"`{DEFAULT_WAY}` if absent.",
     )
 
@@ -119,6 +120,26 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
     return get_peft_model(model, CraftConfig(task_type=context.task_type, init_seed=context.seed, **settings))
 
 
+def optimizer(
+    model: nn.Module, groups: list[dict[str, Any]], parameters: CraftParameters, context: BuildContext
+) -> torch.optim.Optimizer:
+    """AdamW; with `rate_scaling: rank` an entry's learning rate falls with its rank."""
+    import torch
+
+    from craft.factors.hosvd import Ranks, resolve_ranks
+    from craft.tuners.craft.rates import scaled_adamw
+    from craft.tuners.craft.stack import Stack
+
+    if parameters.rate_scaling == "none":
+        return torch.optim.AdamW(groups)
+
+    def trained(stack: Stack) -> list[Ranks]:
+        return [resolve_ranks(ranks, stack.shape) for ranks in parameters.nested or (parameters.ranks,)]
+
+    adapter = model.base_model.craft_adapter("default")  # type: ignore[union-attr, operator]
+    return scaled_adamw(groups, adapter, trained, REFERENCE_RANK)
+
+
 def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
     """The parameters with the ranks of each stack as numbers: `all` is what it stands for on `model`."""
     from craft.factors.hosvd import resolve_ranks
@@ -155,6 +176,7 @@ METHOD: Method = Method(
     parameters=CraftParameters,
     build=build,
     label=label,
+    optimizer=optimizer,
     resolve=resolve,
     describe=describe,
 )

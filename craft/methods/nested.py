@@ -4,24 +4,23 @@ HOSVD factors nest, so the leading slices of J1, J2, J3 are themselves a CRAFT a
 
     nested [[all, 16, 16], [all, 32, 32]]      J of (all, 32, 32)  ->  J1, J2[:16, :16], J3[:16, :16]  is J of (all, 16, 16)
 
-`WAYS` are the ways to train J so that every slice is good. Every slice is a configuration of its own; the run of the largest
-is the training.
+A `Way` says how J is trained so that every slice is good. Every slice is a configuration of its own; the run of the largest is
+the training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import WithJsonSchema
 
 Rank = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})] | Literal["all"]
 Triple = tuple[Rank, Rank, Rank]
 RateScaling = Literal["none", "rank"]
-Way = Literal["cut", "drawn", "all", "row"]
+Way = Literal["cut", "drawn", "all"]
 
-WAYS: tuple[Way, ...] = get_args(Way)
 DEFAULT_WAY: Way = "drawn"
 DEFAULT_RATE_SCALING: RateScaling = "none"
 REFERENCE_RANK = 64

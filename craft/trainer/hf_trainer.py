@@ -35,6 +35,7 @@ from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
 from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, trainable_state
 from craft.trainer.meter import Meter
+from craft.trainer.nested import Nest
 from craft.trainer.team import Team
 
 _POINTS = 100
@@ -82,16 +83,18 @@ class RunTrainer(Trainer):
         on_step: Callable[[int, int], None],
         make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = torch.optim.AdamW,
         team: Team | None = None,
+        nest: Nest | None = None,
     ) -> None:
         """
         Args:
+            nest: the ranks that are trained together, where they nest.
             leave: writes a checkpoint of the present step; called when `on_step` has raised `Leave`, which then goes on.
         """
         self.training, self.meter, self.evaluation, self.make_optimizer = training, meter, evaluation, make_optimizer
         self.leave = leave
         self.leaving: Leave | None = None
         self.evaluated_at = frozenset(evaluation_steps(training, len(split)))
-        self.team = team
+        self.team, self.nest = team, nest
         self.points: list[dict[str, float]] = []
         self._tokens = 0
         self._unread: list[tuple[int, torch.Tensor]] = []
@@ -129,12 +132,20 @@ class RunTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self._tokens += inputs.pop("tokens")
-        step = super().training_step if self.team is None else self._step_of_team
+        step = self._micro_step if self.team is None else self._step_of_team
         loss = step(model, inputs, num_items_in_batch)
         self._unread.append((self.state.global_step + 1, loss))
         if self.reads_freely or len(self._unread) >= _MOST_UNREAD:
             self.read_losses()
         return loss
+
+    def _micro_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> torch.Tensor:
+        if self.nest is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        with self.nest.expanded(inputs, self.state.global_step) as (expanded, times):
+            # A batch of one rank is divided by what it is divided by elsewhere, bit for bit.
+            items = num_items_in_batch if times == 1 else num_items_in_batch * times
+            return super().training_step(model, expanded, items)
 
     def read_losses(self) -> None:
         """Reads the losses since the last reading. Raises RunFailed at the first that is not finite."""
@@ -165,7 +176,7 @@ class RunTrainer(Trainer):
             share, num_items_in_batch = {name: value[:1] for name, value in inputs.items()}, math.inf
         if share is not None:
             with self.team.own_random_numbers(self.args.seed, self.state.global_step, self._micro_batches):
-                loss = super().training_step(model, share, num_items_in_batch)
+                loss = self._micro_step(model, share, num_items_in_batch)
         self._micro_batches += 1
         if self.accelerator.sync_gradients:
             self._micro_batches = 0

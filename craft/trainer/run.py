@@ -4,6 +4,9 @@
     leaving     ->  checkpoint of the step  ->  report        on another machine: the evaluation that is due, then the next step
     end         ->  best weights   ->  reported splits, one test after the other  ->  adapter, result
 
+A run of nested ranks (`craft.trainer.nested`) does all that for each smaller slice too: each has its own scores, its own best
+evaluation and its own adapter.
+
 `craft.trainer.training` prepares it.
 """
 
@@ -13,27 +16,29 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from craft.methods import find_method
-from craft.results import PREDICTIONS_FOLDER, Leave, Progress, RunFailed, RunResult
-from craft.scoring.scorer import Scorer
+from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Leave, Progress, RunFailed, RunResult, SliceResult
+from craft.scoring.scorer import Keep, Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save_adapter, trainable_state
+from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save_adapter
+from craft.trainer.best import Best
 from craft.trainer.checkpoint import CheckpointCorrupt, verify, write_folder
 from craft.trainer.counting import count, optimizer_bytes
 from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
+from craft.trainer.nested import Nest
 from craft.trainer.team import Team
 
 BEST_FILE = "best.safetensors"
@@ -64,16 +69,6 @@ class Listener:
 
 
 @dataclass
-class Best:
-    """The evaluation selected so far, with its trainable weights in CPU memory."""
-
-    score: float = float("-inf")
-    step: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, torch.Tensor] | None = None
-
-
-@dataclass
 class Run:
     """A prepared run: everything the evaluation, the checkpoints and the end of a run need."""
 
@@ -87,6 +82,7 @@ class Run:
     facts: dict[str, Any]
     notes: list[str]
     team: Team | None = None
+    nest: Nest | None = None
     best: Best = field(default_factory=Best)
     seconds_before: float = 0.0
     resumed_at: list[int] = field(default_factory=list)
@@ -94,6 +90,10 @@ class Run:
     optimizer_bytes: int | None = None
     evaluation_due: bool = False
     trainer: RunTrainer = field(init=False)
+    slices: list[tuple[RunSpec, Best]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slices = [] if self.nest is None else [(run, Best()) for run in self.nest.slices]
 
     @property
     def scores(self) -> bool:
@@ -115,19 +115,35 @@ class Run:
         try:
             with self._scoring():
                 metrics = self.scorer.search(self.model)
+                of_slices = [self._search(run) for run, _ in self.slices]
         except ValueError as error:
             raise RunFailed(f"training diverged by step {step}: {error}") from error
         except Leave:
             self.leave()
             raise
         self.evaluation_due = False
-        if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
-            self.best = Best(metrics["search_score"], step, metrics, trainable_state(self.model))
+        select = self.spec.training.select
+        if self.best.wants(metrics, select):
+            self.best.take(step, metrics, self.model)
+        for (run, best), found in zip(self.slices, of_slices, strict=True):
+            if best.wants(found, select):
+                with self._cut_to(run):
+                    best.take(step, found, self.model)
         if trainer.optimizer is not None:
             self.optimizer_bytes = optimizer_bytes(trainer.optimizer)
         points, trainer.points = trainer.points, []
         self._write_checkpoint()
-        self._report(metrics, points)
+        self._report(metrics, points, {run.key: found for (run, _), found in zip(self.slices, of_slices, strict=True)})
+
+    def _search(self, run: RunSpec) -> dict[str, float]:
+        """A slice's scores on the search split."""
+        assert self.nest is not None
+        with self.nest.at(run):
+            return self.scorer.search(self.model)
+
+    def _cut_to(self, run: RunSpec) -> AbstractContextManager[None]:
+        assert self.nest is not None
+        return self.nest.cut_to(run)
 
     def leave(self) -> None:
         """Writes a checkpoint of the present step and reports it, with no score: there may be no time for one."""
@@ -150,10 +166,15 @@ class Run:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # trials that share this GPU can have it; the next step needs less
 
-    def _report(self, metrics: dict[str, float], points: list[dict[str, float]]) -> None:
+    def _report(
+        self,
+        metrics: dict[str, float],
+        points: list[dict[str, float]],
+        slices: dict[str, dict[str, float]] | None = None,
+    ) -> None:
         state = self.trainer.state
-        epoch = float(state.epoch or 0.0)
-        self.listener.report(Progress(state.global_step, self.trainer.args.max_steps, epoch, metrics, points, self.checkpoint))
+        epoch, steps = float(state.epoch or 0.0), self.trainer.args.max_steps
+        self.listener.report(Progress(state.global_step, steps, epoch, metrics, points, self.checkpoint, slices or {}))
 
     def _fill(self, aside: Path) -> None:
         trainer, best = self.trainer, self.best
@@ -163,13 +184,15 @@ class Run:
             assert self.checkpoint is not None
             for name in _TRAINERS_FILES:
                 shutil.copy(self.checkpoint / name, aside)
-        if best.weights is not None and best.step != trainer.state.global_step:
-            save_file(best.weights, aside / BEST_FILE)
+        step = trainer.state.global_step
+        kept = [one.save(aside / _slice_file(at), step) for at, (_, one) in enumerate(self.slices)]
+        slices = {"slices": kept} if kept else {}
         content = {
             "spec": self.spec.model_dump(mode="json"),
-            "step": trainer.state.global_step,
+            "step": step,
             "epoch": trainer.state.epoch,
-            "best": {"score": best.score, "step": best.step, "metrics": best.metrics} if best.weights is not None else None,
+            "best": best.save(aside / BEST_FILE, step),
+            **slices,
             "evaluation_due": self.evaluation_due,
             "points": trainer.points,
             "meter": self.meter.state(),
@@ -182,9 +205,10 @@ class Run:
     def restore(self, checkpoint: Path, content: dict[str, Any]) -> None:
         """Takes over a checkpoint's state; Trainer restores its own part when it starts."""
         restore_trainable(self.model, load_file(checkpoint / TRAINABLE_FILE))
-        if (best := content["best"]) is not None:
-            file = BEST_FILE if best["step"] != content["step"] else TRAINABLE_FILE
-            self.best = Best(best["score"], best["step"], best["metrics"], load_file(checkpoint / file))
+        self.best.load(content["best"], checkpoint / BEST_FILE, content["step"], self.model)
+        for at, (run, best) in enumerate(self.slices):
+            with self._cut_to(run):
+                best.load(content["slices"][at], checkpoint / _slice_file(at), content["step"], self.model)
         self.evaluation_due, self.trainer.points = content.get("evaluation_due", False), content.get("points", [])
         self.meter.restore(content["meter"])
         self.optimizer_bytes = content.get("optimizer_bytes")
@@ -211,14 +235,29 @@ class Run:
 
     def finish(self) -> RunResult:
         """Scores the reported splits with the selected weights, once, and saves them as the adapter."""
-        best, spec = self.best, self.spec
-        assert best.weights is not None, "a run ends with an evaluation"
+        assert self.best.weights is not None, "a run ends with an evaluation"
         steps = self.trainer.state.global_step
-        if best.step != steps:
-            restore_trainable(self.model, best.weights)
+        if self.best.step != steps:
+            restore_trainable(self.model, self.best.weights)
+        facts = self.facts | ({"resumed_at": self.resumed_at} if self.resumed_at else {})
+        own = self._scored(self.spec, self.best, self.directory, self._keep, facts)
+        slices = {}
+        for run, best in self.slices:
+            assert best.weights is not None
+            with self._cut_to(run):
+                restore_trainable(self.model, best.weights)
+                slices[run.key] = self._scored(run, best, self.directory / SLICES_FOLDER / run.key, lambda _scores: None, facts)
+        seconds = self.seconds_before + time.perf_counter()
+        return RunResult(
+            own.metrics, own.counts, own.adapter, own.best_step, steps, seconds, own.notes, facts=facts, slices=slices
+        )
+
+    def _scored(self, spec: RunSpec, best: Best, directory: Path, keep: Keep, facts: dict[str, Any]) -> SliceResult:
+        """The reported scores of the model as it is now, which is that of `spec`, and its adapter on disk."""
+        directory.mkdir(parents=True, exist_ok=True)
         try:
             with self._scoring():
-                reported = self.scorer.reported(self.model, self.directory, self._keep)
+                reported = self.scorer.reported(self.model, directory, keep)
         except ValueError as error:
             raise RunFailed(f"training diverged: {error}") from error
         metrics = best.metrics | reported.metrics
@@ -230,7 +269,6 @@ class Run:
         if self.optimizer_bytes is not None:
             measured["optimizer_bytes"] = self.optimizer_bytes
         counts = replace(count(self.model), **measured)  # type: ignore[arg-type]
-        facts = self.facts | ({"resumed_at": self.resumed_at} if self.resumed_at else {})
         record = {
             "spec": spec.model_dump(mode="json"),
             "kind": self.task.kind,
@@ -241,9 +279,12 @@ class Run:
             "notes": notes,
             "facts": facts,
         }
-        adapter = save_adapter(self.model, self.directory / "adapter", record)
-        seconds = self.seconds_before + time.perf_counter()
-        return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts)
+        adapter = save_adapter(self.model, directory / "adapter", record)
+        return SliceResult(metrics, counts, adapter, best.step, notes)
+
+
+def _slice_file(at: int) -> str:
+    return f"best-{at}.safetensors"
 
 
 def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from craft.models.compute import compute_device, narrow_frozen
 from craft.models.heads import TASK_TYPES
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
-from craft.results import PREDICTIONS_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
+from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer
 from craft.scoring.encoding import Collator
 from craft.scoring.scorer import Scorer
@@ -43,6 +43,7 @@ from craft.trainer.adapter_folder import start_from
 from craft.trainer.hf_trainer import RunTrainer, total_steps
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
+from craft.trainer.nested import nest_of
 from craft.trainer.process import own_process_state
 from craft.trainer.run import Listener, Run, read_checkpoint
 from craft.trainer.sharding import shard_base
@@ -63,7 +64,8 @@ def train_run(
 
     Writes `directory/adapter` (see `craft.trainer.adapter_folder`), the outputs behind the score
     (`directory/predictions.safetensors`, or for answers in words `directory/predictions/TEST.jsonl`) and, at every evaluation,
-    `directory/checkpoint-STEP`, of which the newest two stay.
+    `directory/checkpoint-STEP`, of which the newest two stay. Of nested ranks `spec` is the largest's, and the adapter and the
+    outputs of each smaller one go into `directory/slices/KEY`.
 
     Args:
         spec: the run.
@@ -132,7 +134,8 @@ def _trained(
         raise RunFailed(str(error)) from error
     run.seconds_before = -began
     if run.scores:
-        shutil.rmtree(directory / PREDICTIONS_FOLDER, ignore_errors=True)  # of an earlier run in this folder
+        for name in (PREDICTIONS_FOLDER, SLICES_FOLDER):  # of an earlier run in this folder
+            shutil.rmtree(directory / name, ignore_errors=True)
     if resumed is not None and resume_from is not None:
         run.restore(resume_from, resumed)
     if team is not None:
@@ -185,7 +188,8 @@ def _prepare(
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
     facts = _facts(spec, splits.fingerprint, scorer) | ({"workers": team.size} if team else {})
-    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, team)
+    nest = nest_of(model, spec)
+    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, team, nest)
 
     def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if method.optimizer is None:
@@ -206,6 +210,7 @@ def _prepare(
         on_step=listener.stepped,
         make_optimizer=make_optimizer,
         team=team,
+        nest=nest,
     )
     return run
 
