@@ -128,6 +128,8 @@ class _Bar:
         place = f"epoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}"
         tests = [f"{name.removeprefix('accuracy_')} {value:.1f}" for name, value in progress.metrics.items() if _of_test(name)]
         line = f"scored: {', '.join(tests)}" if tests else f"{place}  search score {score:.1f}  loss {loss:.4f}"
+        if progress.slices:
+            line += "  slices " + ", ".join(f"{metrics['search_score']:.1f}" for metrics in progress.slices.values())
         self.live.print(line) if self.console.is_terminal else self.console.print(line)
 
 
@@ -146,6 +148,9 @@ def _show(result: RunResult, directory: Path, kind: str) -> None:
             table.add_row(name, f"{value:.4f}" if name == "search_loss" else f"{value:.2f}", "")
     for name, value in result.counts.known().items():
         table.add_row(name, f"{value:,.4f}" if isinstance(value, float) and value < 100 else f"{value:,.0f}", "")
+    for one in result.slices.values():
+        size = f"slice of {one.counts.trainable_parameters:,} parameters"
+        table.add_row(size, f"{one.metrics['score']:.2f}", f"score, weights of step {one.best_step}; {one.adapter}")
     for note in result.notes:
         table.add_row("note", note, "")
     console = Console(highlight=False)

@@ -54,5 +54,10 @@ def checked_chain(triples: Sequence[Triple]) -> tuple[Triple, ...]:
     return ordered
 
 
+def ranks_a_step(way: Way | None, triples: int) -> int:
+    """At how many ranks one step trains its batch."""
+    return {"drawn": min(2, triples), "all": triples}.get(way or "cut", 1)
+
+
 def _size(triple: Triple) -> tuple[float, ...]:
     return tuple(float("inf") if rank == "all" else float(rank) for rank in triple)

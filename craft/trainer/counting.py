@@ -29,6 +29,7 @@ from transformers.pytorch_utils import Conv1D
 
 from craft.methods import find_method
 from craft.methods.method import BuildContext
+from craft.methods.nested import ranks_a_step
 from craft.models.compute import PRODUCTS, WEIGHTS, base_dtype
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_config, meta_model
@@ -127,6 +128,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
                         checkpointing one hidden state a layer and one layer whole. Under autocast, norms and the residual
                         stream stay float32: 3 bytes on average.
     logits              micro-batch x length x vocabulary x 8 for a language-model head
+    nested ranks        as many micro-batches at once as a step trains ranks
 
     Every micro-batch is taken to be as long as `max_length`; the libraries' own memory is not included.
     """
@@ -138,7 +140,8 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     autocast = product != stored
     hidden, layers = int(config.hidden_size), int(config.num_hidden_layers)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
-    tokens = training.batch_size * min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
+    rows = training.batch_size * ranks_a_step(spec.parameters.get("nested_training"), len(spec.slices))
+    tokens = rows * min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
     layer = (8 * hidden + 3 * inner) * tokens
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
     activations = numbers * (3 if autocast else product.itemsize)

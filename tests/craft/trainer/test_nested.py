@@ -19,7 +19,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.counting import planned_counts
+from craft.trainer.counting import estimated_memory, planned_counts
 from craft.trainer.memory import smaller_batches
 from craft.trainer.nested import drawn
 from craft.trainer.training import train_run
@@ -149,3 +149,9 @@ def test_a_slice_is_not_trained_alone(tiny_spec: MakeSpec, tmp_path: Path) -> No
     spec = nested(tiny_spec, "drawn")
     with pytest.raises(RunFailed, match=f"train the largest.*{spec.key}"):
         train_run(spec.slices[0], tmp_path)
+
+
+@pytest.mark.parametrize(("way", "ranks"), [("cut", 1), ("drawn", 2), ("all", 3)])
+def test_estimated_activations_grow_with_the_ranks_of_a_step(tiny_spec: MakeSpec, way: str, ranks: int) -> None:
+    batch = estimated_memory(nested(tiny_spec, "cut", training={"batch_size": 8 * ranks}))
+    assert estimated_memory(nested(tiny_spec, way)) == batch

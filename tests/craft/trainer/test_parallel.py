@@ -155,6 +155,19 @@ def test_a_team_that_splits_the_base_ends_where_one_process_does(
     assert released == [pytest.approx(whole * (size - 1) / size, rel=0.05)]
 
 
+def test_a_team_trains_nested_ranks_as_one_process_does(tiny_spec: MakeSpec, tmp_path: Path, members: Members) -> None:
+    ranks = [["all", 4, 4], ["all", 8, 8]]
+    parameters = {"ranks": ranks[-1], "nested": ranks, "nested_training": "drawn", "rate_scaling": "rank"}
+    spec = tiny_spec(parameters=parameters, training=UNEVEN)
+    alone = train_run(spec, tmp_path / "alone")
+    team = members.train(spec, tmp_path / "team", 2)
+    assert_close(alone, team)
+    for key, one in alone.slices.items():
+        left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in (one, team.slices[key]))
+        for name, weight in left.items():
+            torch.testing.assert_close(right[name], weight, rtol=1e-4, atol=1e-5)
+
+
 def test_a_team_that_splits_the_base_is_resumed_bit_for_bit(tiny_spec: MakeSpec, tmp_path: Path, members: Members) -> None:
     spec = tiny_spec(parameters={"dropout": 0.1}, training={"evaluate_every": 0.5, "epochs": 1})
     kept: list[Path] = []
