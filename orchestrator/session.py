@@ -65,7 +65,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
             _reopen_failed(folder, console)
         shared = _prepare(plan, options, console)
         _write_effective(plan, uri)
-        tracker = Tracker(uri, plan.sweep.name, folder)
+        tracker = Tracker(uri, plan.sweep.name, folder, own_process=True)
         patience = SHIP_STOPPED_SECONDS
 
         def last_words(outcome: SweepOutcome) -> None:

@@ -1,11 +1,11 @@
 """The record of a sweep in MLflow, written so that it never stands in the way of training.
 
-    driver  --Tracker-->  journal.jsonl (on disk, fsynced)  --Shipper thread-->  MlflowWriter  -->  MLflow
+    driver  --Tracker-->  journal.jsonl (on disk)  --Shipper-->  MlflowWriter  -->  MLflow
 
-Every call of `Tracker` appends to the sweep's journal and returns at once. One thread ships the journal in batches, in order,
-and moves a cursor when the store has taken a batch. While a server is slow, restarts or is gone, events wait in the journal.
-After a crash of the driver, the next session goes on where the cursor stands. This command ships the rest without running
-anything:
+Every call of `Tracker` appends to the sweep's journal and returns at once. The shipper, which a sweep runs in a process of its
+own, ships the journal in batches, in order, and moves a cursor when the store has taken a batch. While a server is slow,
+restarts or is gone, events wait in the journal. After a crash of the driver, the next session goes on where the cursor stands.
+This command ships the rest without running anything:
 
     python -m orchestrator.tracking replay runs/NAME [--tracking-uri URI]
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from orchestrator.driver.display import Display
 from orchestrator.driver.standing import Standing
 from orchestrator.driver.underway import Underway
-from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER
 from orchestrator.record.folder import SweepFolder
@@ -40,7 +39,7 @@ class Tracker(Protocol):
     @property
     def open_configurations(self) -> frozenset[str]: ...
     def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None: ...
-    def trial_started(self, trial: TrialSpec, params: dict[str, Any]) -> None: ...
+    def trial_started(self, trial: TrialSpec) -> None: ...
     def trial_progress(self, key: str, progress: dict[str, Any]) -> None: ...
     def trial_paused(self, key: str) -> None: ...
     def trial_ended(self, result: TrialResult, adapter: Path | None) -> None: ...
@@ -116,7 +115,7 @@ class Recorder:
         spec = self.standing.spec(key)
         self.underway.start(key)
         self._display.started(spec)
-        self._track("trial_started", spec, flat_parameters(spec.run))
+        self._track("trial_started", spec)
 
     @_alone
     def progressed(self, key: str, progress: dict[str, Any]) -> None:

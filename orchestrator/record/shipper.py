@@ -1,10 +1,12 @@
 """The thread that carries a journal to the tracking store, in order and in batches, until the store has everything.
 
-The cursor (`tracking.cursor.json`, one offset a store) moves only after the store has taken a batch, so a crash repeats at most
-one batch, which is harmless. A store that does not answer is asked again without end, with growing pauses: the events are in
-the journal, which this thread flushes to the disk before each try. An event that a store answers with a refusal, or fails at
-again and again, is set aside in `tracking.refused.jsonl`, so that one bad value cannot hold up the record; the next session of
-the sweep offers it again.
+A sweep runs it in a process of its own (`orchestrator.record.shipper_process`).
+
+The cursor (`tracking.cursor.json`, one offset a
+store) moves only after the store has taken a batch, so a crash repeats at most one batch, which is harmless. A store that does
+not answer is asked again without end, with growing pauses: the events are in the journal, which this thread flushes to the disk
+before each try. An event that a store answers with a refusal, or fails at again and again, is set aside in
+`tracking.refused.jsonl`, so that one bad value cannot hold up the record; the next session of the sweep offers it again.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import random
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from craft.disk import flush, replacing
 from craft.words import redact
@@ -34,6 +37,30 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 TRIES = 5
 
 
+class Standing(NamedTuple):
+    """How far a shipper is.
+
+    Attributes:
+        seen: bytes of the journal that it knows of.
+        waiting: how many of the events in them the store has not taken.
+        retrying: whether events that an earlier session set aside are still to be offered again.
+    """
+
+    seen: int
+    waiting: int
+    retrying: bool
+
+
+def saved_offset(folder: SweepFolder, uri: str) -> int:
+    """How many bytes of the journal the store at `uri` has taken, by the cursor; 0 if that cannot be."""
+    try:
+        offset = int(json.loads(folder.cursor.read_text())[redact(uri)])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+    size = folder.journal.stat().st_size if folder.journal.exists() else 0
+    return offset if 0 <= offset <= size else 0
+
+
 class Shipper(threading.Thread):
     """Ships the journal of the sweep in `folder` to the store at `uri`.
 
@@ -46,29 +73,47 @@ class Shipper(threading.Thread):
         self._opened, self._artifact_root = opened, artifact_root
         self._change = threading.Condition()
         self._closing = self._stopped = False
-        self._offset = self._saved_offset()
+        self._offset = self._seen = saved_offset(self._folder, uri)
         self._refused = [event for event, _ in read(self._folder.refused)]
         self._retry_refused = bool(self._refused)
-        self._waiting = sum(1 for _ in read(self._path, self._offset))
+        self._waiting = 0
         self._writer: MlflowWriter | None = None
+        self.look()
 
     @property
     def waiting(self) -> int:
         return self._waiting + len(self._refused)
 
-    def added(self, count: int) -> None:
-        """Tells the thread that the journal has grown by `count` events."""
+    @property
+    def standing(self) -> Standing:
+        with self._change:
+            return Standing(self._seen, self.waiting, self._retry_refused)
+
+    def look(self) -> None:
+        """Looks how far the journal has grown."""
+        ends = [end for _, end in read(self._path, self._seen)]
+        if ends:
+            self.added(len(ends), ends[-1])
+
+    def added(self, count: int, end: int) -> None:
+        """Tells the thread that the journal has grown by `count` events, the last of which ends at byte `end`."""
         with self._change:
             self._waiting += count
+            self._seen = end
+            self._change.notify_all()
+
+    def hurry(self, on: bool) -> None:
+        """Whether somebody waits for the record: then the thread gathers no events first, and pauses only briefly."""
+        with self._change:
+            self._closing = on
             self._change.notify_all()
 
     def drain(self, timeout_s: float) -> int:
         """Waits until the store has everything, at most `timeout_s` seconds; returns how many events still wait."""
+        self.hurry(True)
         with self._change:
-            self._closing = True
-            self._change.notify_all()
             self._change.wait_for(lambda: not self._waiting and not self._retry_refused, timeout_s)
-            self._closing = False
+        self.hurry(False)
         return self.waiting
 
     def stop(self) -> None:
@@ -174,7 +219,7 @@ class Shipper(threading.Thread):
             # Somebody emptied or replaced the store: it gets the whole record.
             with self._change:
                 self._offset = 0
-                self._waiting = sum(1 for _ in read(self._path))
+                self._waiting = sum(1 for _, end in read(self._path) if end <= self._seen)
         return writer
 
     def _taken(self, count: int, offset: int) -> None:
@@ -183,14 +228,6 @@ class Shipper(threading.Thread):
         with self._change:
             self._waiting -= count
             self._change.notify_all()
-
-    def _saved_offset(self) -> int:
-        try:
-            offset = int(json.loads(self._folder.cursor.read_text())[redact(self._uri)])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
-        size = self._path.stat().st_size if self._path.exists() else 0
-        return offset if 0 <= offset <= size else 0
 
     def _save_offset(self) -> None:
         path = self._folder.cursor

@@ -1,6 +1,6 @@
 """The record of a sweep in MLflow, written so that it never delays training.
 
-Events go to a journal on disk; a thread (`orchestrator.record.shipper`) carries them to the tracking store. That thread also
+Events go to a journal on disk; a shipper (`orchestrator.record.shipper`) carries them to the tracking store. The shipper also
 waits for the disk: the caller, which drives all trials, never does. The ledger holds every result by then.
 """
 
@@ -21,6 +21,7 @@ from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.shipper import Shipper
+from orchestrator.record.shipper_process import ShipperProcess
 from orchestrator.record.tracking_uri import TrackingError, resolve_uri, sqlite_file
 from orchestrator.tools.journal import Event, Journal, read
 
@@ -39,13 +40,17 @@ class Tracker:
         sweep_name: the MLflow experiment.
         folder: the sweep's own folder; the journal is written there.
         artifact_root: the folder of artifacts if no server decides it; beside the SQLite file if absent.
+        own_process: the shipper is a process of its own, as a sweep needs it: MLflow costs more processor time than driving
+            trials does, and a thread would take it from the thread that drives them. The process takes seconds to load.
 
     Raises:
         TrackingError: the URI cannot be used, or the folder's journal belongs to another sweep.
         JournalBusy: another process tracks into this folder.
     """
 
-    def __init__(self, uri: str, sweep_name: str, folder: Path, *, artifact_root: Path | None = None) -> None:
+    def __init__(
+        self, uri: str, sweep_name: str, folder: Path, *, artifact_root: Path | None = None, own_process: bool = False
+    ) -> None:
         self.uri = resolve_uri(uri)
         self.folder = folder.resolve()
         self._lock = threading.Lock()
@@ -62,7 +67,8 @@ class Tracker:
         self.sweep_id: str = opened["sweep_id"]
         file = sqlite_file(self.uri)
         root = artifact_root or (file.parent if file else Path.cwd()) / "mlartifacts"
-        self._shipper = Shipper(self.folder, self.uri, opened, root)
+        shipper: type[Shipper | ShipperProcess] = ShipperProcess if own_process else Shipper
+        self._shipper = shipper(self.folder, self.uri, opened, root)
         self._shipper.start()
 
     def sweep_started(self, info: Mapping[str, Any]) -> None:
@@ -232,11 +238,12 @@ class Tracker:
         # A full disk must not stop training: events that could not be written wait in memory and go first next time.
         self._unwritten += events
         try:
-            self._journal.extend(self._unwritten)
+            end = self._journal.extend(self._unwritten)
         except OSError as error:
             log.warning("the tracker's journal cannot be written (%s); %d events wait in memory", error, len(self._unwritten))
             return
-        self._shipper.added(len(self._unwritten))
+        if self._unwritten:
+            self._shipper.added(len(self._unwritten), end)
         self._unwritten = []
 
     def _new(self, key: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ seeds' averages over the tasks. One seed has no interval: its ends are NaN, neve
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ def compare(first: Scores, second: Scores, confidence: float = 0.95) -> Comparis
     )
 
 
+@functools.cache
 def _t_quantile(freedom: int, confidence: float) -> float:
     from scipy.special import stdtrit
 

@@ -15,6 +15,8 @@ from contextlib import closing, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO
 
+LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
+
 _screens: list[IO[str]] = []
 
 
@@ -53,7 +55,7 @@ def noise_to_log(path: Path) -> Iterator[IO[str]]:
     root = logging.getLogger()
     with closing(_Log(path)) as log, os.fdopen(os.dup(saved), "w", buffering=1) as screen:
         handler = logging.StreamHandler(log)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+        handler.setFormatter(logging.Formatter(LOG_FORMAT))
         os.dup2(log.fileno(), 2)
         root.addHandler(handler)
         _screens.append(screen)

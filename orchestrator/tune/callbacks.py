@@ -51,9 +51,9 @@ class Recording(tune.Callback):
         key = trial.config["key"]
         self._parts.common_cause.works()
         if "result" in result:
-            self._end(TrialResult.from_json(result["result"]), result.get("checkpoint_dir_name"))
+            self._end(TrialResult.from_json(json.loads(result["result"])), result.get("checkpoint_dir_name"))
         elif "progress" in result and not self._recorder.standing.is_settled(key):
-            self._recorder.progressed(key, result["progress"])
+            self._recorder.progressed(key, json.loads(result["progress"]))
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         # One with a result is on record already; one without was stopped by the scheduler, or waits.
@@ -156,7 +156,7 @@ def _error_of(trial: Any) -> BaseException | None:
 def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
     def trial(config: dict[str, Any]) -> None:
         def report(metrics: dict[str, Any], folder: Path | None) -> None:
-            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
+            tune.report(as_text(metrics), checkpoint=tune.Checkpoint.from_directory(str(folder)) if folder else None)
 
         logging.getLogger("ray").setLevel(logging.WARNING)
         held = _held_to(settings, config["trial"])
@@ -165,6 +165,16 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
             work(config["key"], config["trial"], held, report, must_leave)
 
     return trial
+
+
+def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
+    """A report of `orchestrator.worker.worker` as Tune gets it: the metrics, and `progress` or `result` as JSON.
+
+    Of every number in a report, nested ones too, Tune keeps statistics for each trial, and writes them into snapshots of the
+    experiment. `total_steps` stands at the top, where schedulers look.
+    """
+    told = {name: json.dumps(value) if name in ("progress", "result") else value for name, value in metrics.items()}
+    return told | ({"total_steps": metrics["progress"]["total_steps"]} if "progress" in metrics else {})
 
 
 def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:

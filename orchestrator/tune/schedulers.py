@@ -56,11 +56,10 @@ class Stopping(FIFOScheduler):
             self._recall(SweepFolder(folder).journal)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        # Tune hands schedulers the report flattened.
-        if "progress/total_steps" not in result:
+        if "total_steps" not in result:
             return TrialScheduler.CONTINUE
         spec = TrialSpec.from_json(json.loads(trial.config["trial"]))
-        last = result["step"] >= result["progress/total_steps"]
+        last = result["step"] >= result["total_steps"]
         decision = self._decide(spec, result, last)
         return TrialScheduler.CONTINUE if last or decision is Decision.GO_ON else TrialScheduler.STOP
 

@@ -96,7 +96,7 @@ def report(number: int, every: float) -> dict[str, object]:
 
 
 def measure(given: argparse.Namespace, folder: Path, uri: str) -> dict[str, str]:
-    tracker = Tracker(uri, "running", folder / "running")
+    tracker = Tracker(uri, "running", folder / "running", own_process=True)
     trials, found = trials_of(given.trials), {}
     try:
         tracker.sweep_started(

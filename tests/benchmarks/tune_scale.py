@@ -3,13 +3,13 @@
     python -m tests.benchmarks.tune_scale [--trials 5000] [--at-once 2] [--json FILE] [--profile FILE]
 
 A sweep runs through `run_sweep` with a training that does nothing, and with everything that a sweep records: ledger, journal,
-and a thread that ships the journal to an SQLite store of MLflow's. Beside it, in a process of its own, the same number of
+and a process that ships the journal to an SQLite store of MLflow's. Beside it, in a process of its own, the same number of
 trials runs on Tune alone: same Ray, same number at once, actors reused, and the same two reports with one checkpoint of one
 file. A process each, so that neither has the other's memory.
 
 For the first and the last 500 trials: wall time; the time that the driver did not wait for its workers; processor time of the
-thread that drives Tune, and of the whole driver with its shipper; the driver's memory after those. Afterwards: how far the
-store is behind, and how long it takes to catch up.
+thread that drives Tune, and of the whole driver, without the process that ships; the driver's memory after those. Afterwards:
+how far the store is behind, and how long it takes to catch up.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def sweep(folder: Path, trials: int, at_once: int, profile: str | None) -> dict[
     from orchestrator.tune.runner import run_sweep
 
     plan = plan_of(folder, trials)
-    tracker = Timed(f"sqlite:///{folder / 'mlflow.db'}", "scale", folder / "scale")
+    tracker = Timed(f"sqlite:///{folder / 'mlflow.db'}", "scale", folder / "scale", own_process=True)
     tracker.clock.watch_waits()
     profiler = cProfile.Profile(time.thread_time)
     try:

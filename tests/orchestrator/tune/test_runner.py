@@ -40,7 +40,7 @@ class Tracked:
     def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None:
         self.events.append(("settled", set(results)))
 
-    def trial_started(self, trial: TrialSpec, params: dict[str, Any]) -> None:
+    def trial_started(self, trial: TrialSpec) -> None:
         self.events.append(("started", trial.key))
 
     def trial_progress(self, key: str, progress: dict[str, Any]) -> None:

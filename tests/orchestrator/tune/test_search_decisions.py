@@ -114,7 +114,7 @@ class TuneSide:
     def evaluation(self, key: str, epoch: float, score: object, last: bool) -> str:
         """What the scheduler tells Tune to do with the trial."""
         trial = SimpleNamespace(config=trial_config(self.specs[key]))
-        result = {"epoch": epoch, "search_score": score, "step": round(2 * epoch), "progress/total_steps": EVALUATIONS}
+        result = {"epoch": epoch, "search_score": score, "step": round(2 * epoch), "total_steps": EVALUATIONS}
         assert last == (result["step"] == EVALUATIONS)
         answer = self.scheduler.on_trial_result(None, trial, result)
         if last or answer == TrialScheduler.STOP:
