@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from orchestrator.review.model_card import Origin, loading, model_card
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import RULES, choose_seed, pick, titles
 from orchestrator.sweepfile.mistakes import unknown
+from orchestrator.tools.folders import refuse_full, slug
 
 CARD_FILE = "README.md"
 
@@ -51,6 +51,10 @@ examples:
       one task's adapter
   python -m orchestrator.adapters runs/ranks --pick 3f9a --seed 1 --to mine --merge
       a configuration you name, merged into a full model that plain transformers loads
+  python -m orchestrator.adapters ranks --pick best --slice all,16,16 --slice all,32,32 --score
+      cuts CRAFT to smaller ranks, without training, and puts them on the sweep's front with their scores
+  python -m orchestrator.adapters ranks --pick lora --slice 4 --slice parameters:20000 --to cut --score
+      cuts LoRA by SVD: every module to rank 4, or all under one threshold to 20,000 parameters; --to also writes the folders
   python -m orchestrator.adapters glue --tracking-uri http://tracker:5000 --pick best --register sentiment
       from a shared store into its model registry, with the alias champion; serve it there with
       MLFLOW_TRACKING_URI=http://tracker:5000 mlflow models serve -m models:/sentiment@champion --env-manager local
@@ -81,6 +85,10 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--base", metavar="FOLDER|ID", help="the place of the base model, if it is not found under its name in the sweep"
     )
+    flags.add_argument(
+        "--slice", metavar="SIZE", action="append", help="cut it to this size instead: R1,R2,R3, R or parameters:N; repeatable"
+    )
+    flags.add_argument("--score", action="store_true", help="with --slice: score what was cut, and put it on the sweep's front")
     flags.add_argument("--register", metavar="NAME", help="also (or only) make it a version of this registered model")
     return flags
 
@@ -91,10 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(given: argparse.Namespace, console: Console) -> None:
+    if given.slice:
+        from orchestrator.slicing import cut_and_tell
+
+        cut_and_tell(given, console)
+        return
+    if given.score:
+        raise ValueError("--score scores what --slice cuts: give --slice, such as --slice all,16,16")
     if given.to is None and given.register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
     if given.to is not None:
-        _refuse_full(given.to)
+        refuse_full(given.to)
     record = find_sweep(given.sweep, given.tracking_uri, given.storage)
     chosen = pick(given.pick, record.summaries, record.sweep.objectives)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
@@ -224,20 +239,8 @@ def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:
     return folders
 
 
-def slug(name: str) -> str:
-    """`name` as part of a path or of a model's name: letters and digits of any script, `_` and `-`; never empty."""
-    return re.sub(r"[^\w-]+", "-", name).strip("-")[:80] or "task"
-
-
 def _aside(to: Path) -> Path:
     return to.absolute().with_name(f".{to.absolute().name}.{os.getpid()}")
-
-
-def _refuse_full(to: Path) -> None:
-    if to.exists() and not to.is_dir():
-        raise ValueError(f"--to {to} is a file; give a folder that is empty or not there")
-    if to.is_dir() and any(to.iterdir()):
-        raise ValueError(f"--to {to} is not empty; give another folder, or empty it first: nothing is ever written over")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.aurac import areas_of, in_words
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize
+from orchestrator.review.cuts import recorded_cuts
 from orchestrator.review.front_files import write_front
 from orchestrator.review.front_tables import markdown, terminal_table
 from orchestrator.review.front_words import caption
@@ -113,7 +114,8 @@ def _run(
         outcome = run_sweep(plan, options, tracker=tracker, shared=shared, last_words=last_words)
         status = status_of(outcome)
         deciding = sweep.replication.deciding if sweep.replication else ()
-        summaries = mark_front(summarize(plan.trials, outcome.results, plan.counts), sweep.objectives, deciding)
+        found = [*summarize(plan.trials, outcome.results, plan.counts), *recorded_cuts(sweep.folder)]
+        summaries = mark_front(found, sweep.objectives, deciding)
         for one in summaries:
             if one.screened:  # it was on record as complete until others had more seeds
                 tracker.configuration_ended(one.configuration, one.label, one.parameters, one.tracked())

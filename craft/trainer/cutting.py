@@ -230,6 +230,8 @@ def _pair(tensors: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
 
 def _cut_spec(spec: RunSpec, cut: Cut, changed: dict[str, Any]) -> RunSpec:
     content = spec.model_dump(mode="json")
-    content["parameters"] |= changed
+    # A slice of nested ranks is a plain CRAFT adapter, and so is what is cut from it.
+    own = {name: value for name, value in content["parameters"].items() if name not in ("nested", "nested_training")}
+    content["parameters"] = own | changed
     content["cut_from"] = CutFrom(run=spec.key, to=str(cut)).model_dump()
     return RunSpec.recorded(content)

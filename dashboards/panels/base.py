@@ -147,6 +147,12 @@ def done(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[(frame["state"] == "done") & column(frame, "m.score").notna()]
 
 
+def trained(frame: pd.DataFrame) -> pd.DataFrame:
+    """Those of `done` that were trained: one cut from another says nothing about how its settings train."""
+    ready = done(frame)
+    return ready[ready["p.cut_to"].isna()] if "p.cut_to" in ready else ready
+
+
 def colours(methods: Iterable[str]) -> dict[str, str]:
     """A colour for each method: known methods have fixed ones, the others get the remaining colours in alphabetical order."""
     names = sorted(set(methods))
@@ -191,9 +197,10 @@ def scalar(value: Any) -> Any:
 def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
     """Names of the parameters that take more than one value among the configurations that have them.
 
-    `ranks` is left out where r1, r2 and r3 hold the same numbers. So is `warm_start`, which names a run and is not a setting.
+    `ranks` is left out where r1, r2 and r3 hold the same numbers. So are `warm_start` and `cut_from`: they name a run.
     """
-    names = [name.removeprefix("p.") for name in map(str, frame.columns) if name.startswith("p.") and name != "p.warm_start"]
+    names = [name.removeprefix("p.") for name in map(str, frame.columns) if name.startswith("p.")]
+    names = [name for name in names if name not in ("warm_start", "cut_from")]
     if {"r1", "r2", "r3"} <= set(names):
         names = [name for name in names if name != "ranks"]
     return [name for name in names if len({scalar(value) for value in frame[f"p.{name}"]} - {None}) > 1]

@@ -109,7 +109,9 @@ def _areas(view: View) -> list[str]:
     lines = []
     for sweep, group in finished(view):
         names = ("trainable_parameters", "search_score", "score")
-        rows = zip(group["method"].astype(str), *(column(group, f"m.{name}") for name in names), strict=True)
+        cut = group["p.cut_to"].notna() if "p.cut_to" in group else [False] * len(group)
+        methods = map(aurac.method_of, group["method"].astype(str), cut)
+        rows = zip(methods, *(column(group, f"m.{name}") for name in names), strict=True)
         if words := aurac.in_words(aurac.areas(aurac.Measured(*row) for row in rows)):
             lines.append(words if len(view.sweeps) == 1 else f"{sweep.name}: {words}")
     return lines

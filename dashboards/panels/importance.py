@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.panels.base import BLUE, Panel, Plain, View, choice, column, done, parameters_that_differ, scalar, text
+from dashboards.panels.base import BLUE, Panel, Plain, View, choice, column, parameters_that_differ, scalar, text, trained
 
 LEAST = 4  # configurations; with fewer, every parameter seems to explain everything
 FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so it gets a sample of more
@@ -23,7 +23,7 @@ def data(view: View) -> Plain:
     """Shares that add up to one: {method: {evaluator: {parameter: share}}}."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     why: list[str] = []
-    for method, frame in done(view.configurations).groupby("method"):
+    for method, frame in trained(view.configurations).groupby("method"):
         names = parameters_that_differ(frame)
         if len(frame) < LEAST or not names:
             reason = f"only {len(frame)} finished configurations" if len(frame) < LEAST else "no parameter differs"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import BLUE, Panel, Plain, View, column, done, numbers, parameters_that_differ, scalar, text
+from dashboards.panels.base import BLUE, Panel, Plain, View, column, numbers, parameters_that_differ, scalar, text, trained
 
 LINES_UP_TO = 400
 # from the lowest fifth to the best: grey over blue to the one warm colour, told apart by lightness as well
@@ -21,7 +21,7 @@ COLOURS_MEAN = "Orange is the best fifth by score, then blue, light blue and gre
 
 def data(view: View) -> Plain:
     """Each configuration as a line over its parameters and its score; positions between 0 and 1 on every axis."""
-    frame = done(view.configurations)
+    frame = trained(view.configurations)
     if len(frame) < 2:
         return {
             "empty": f"Parallel coordinates need two finished configurations; there {'is one' if len(frame) else 'are none'}."

@@ -12,17 +12,17 @@ from dashboards.panels.base import (
     choice,
     colours,
     column,
-    done,
     numbers,
     parameters_that_differ,
     scalar,
     text,
+    trained,
 )
 
 
 def slices_data(view: View) -> Plain:
     """Score against each parameter that differs, over the finished configurations."""
-    frame = done(view.configurations)
+    frame = trained(view.configurations)
     names = [name for name in parameters_that_differ(frame) if name != "method"] if len(frame) > 1 else []
     if not names:
         return {"empty": "A slice needs finished configurations that differ in a parameter; there are none yet."}
@@ -80,7 +80,7 @@ def slices_draw(plain: Plain) -> Plain:
 
 def heat_data(view: View) -> Plain:
     """The best score of each pair of ranks r2 and r3, for each set of projections."""
-    frame = done(view.configurations)
+    frame = trained(view.configurations)
     if "p.r2" not in frame or "p.r3" not in frame or frame.empty:
         return {"empty": "No finished configuration has the ranks r2 and r3 (only Tucker methods such as craft do)."}
     frame = frame[frame["p.r2"].notna() & frame["p.r3"].notna()]

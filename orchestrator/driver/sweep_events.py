@@ -12,7 +12,7 @@ from orchestrator.plan.parameters import flatten
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import make_manifest
 from orchestrator.results.aurac import areas_of, tracked
-from orchestrator.results.front import knee
+from orchestrator.results.front import marks
 from orchestrator.results.summary import Summary
 
 if TYPE_CHECKING:
@@ -65,10 +65,9 @@ def status_of(outcome: SweepOutcome) -> str:
 
 def closing_content(plan: Plan, summaries: Sequence[Summary], outcome: SweepOutcome) -> dict[str, Any]:
     """What the sweep's own run is given when it ends: the front, each method's AURAC, how many trials ended how."""
-    best = knee(summaries, plan.sweep.objectives)
-    content: dict[str, Any] = {
-        "on_front": [one.configuration for one in summaries if one.on_front],
-        "may_be_on_front": [one.configuration for one in summaries if one.may_be_on_front],
+    return {
+        **marks(summaries, plan.sweep.objectives),
+        **tracked(areas_of(summaries)),
         "trials_planned": len(plan.trials),
         "trials_done": len(outcome.finished),
         "trials_failed": len(outcome.failed),
@@ -76,5 +75,3 @@ def closing_content(plan: Plan, summaries: Sequence[Summary], outcome: SweepOutc
         "trials_missing": len(outcome.missing) + len(outcome.interrupted),
         "seconds": outcome.seconds,
     }
-    content |= tracked(areas_of(summaries))
-    return content | ({"knee": best.configuration} if best else {})

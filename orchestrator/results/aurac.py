@@ -99,7 +99,16 @@ def areas(measured: Iterable[Measured]) -> list[Area]:
 def areas_of(summaries: Iterable[Summary]) -> list[Area]:
     """The areas of a sweep's complete configurations."""
     names = ("trainable_parameters", "search_score", "score")
-    return areas(Measured(one.method, *(one.value(name) for name in names)) for one in summaries if one.complete)
+    return areas(
+        Measured(method_of(one.method, "cut_to" in one.parameters), *(one.value(name) for name in names))
+        for one in summaries
+        if one.complete
+    )
+
+
+def method_of(method: str, cut: bool) -> str:
+    """The name under which an area counts a configuration: one that was cut, not trained, counts apart."""
+    return f"{method} cut" if cut else method
 
 
 def tracked(found: Sequence[Area]) -> dict[str, float]:

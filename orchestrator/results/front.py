@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -89,6 +89,16 @@ def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None
     front = [summary for summary in summaries if summary.on_front]
     chosen = _judged(front, objectives).knee
     return next((summary for summary in front if summary.configuration == chosen), None)
+
+
+def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any]:
+    """The ids of the configurations that are marked `on_front` and `may_be_on_front`, and that of the knee if there is one."""
+    best = knee(summaries, objectives)
+    found: dict[str, Any] = {
+        "on_front": [one.configuration for one in summaries if one.on_front],
+        "may_be_on_front": [one.configuration for one in summaries if one.may_be_on_front],
+    }
+    return found | ({"knee": best.configuration} if best else {})
 
 
 def _judged(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:

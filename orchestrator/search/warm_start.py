@@ -50,7 +50,8 @@ def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
         where = f"{sweep.where(('search', 'learn_from', index))}: search.learn_from.{index}"
         try:
             record = _find(name, sweep)
-            complete = [one for one in record.summaries if one.complete or one.screened]
+            trained = [one for one in record.summaries if "cut_to" not in one.parameters]
+            complete = [one for one in trained if one.complete or one.screened]
         except (ValueError, OSError) as error:
             raise SweepError([f"{where}: {error}"]) from None
         if differs := _differs(record, sweep):
