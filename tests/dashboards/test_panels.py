@@ -22,7 +22,7 @@ from dashboards.panels.curves import data as curves_data
 from dashboards.panels.energy import rank_correlation
 from dashboards.panels.front import data as front_data
 from dashboards.panels.progress import failures_data, pack, progress_data, timeline_data
-from dashboards.panels.slices import heat_data
+from dashboards.panels.slices import heat_data, slices_data
 from dashboards.panels.spending import volume_data
 from dashboards.panels.table import data as table_data
 from dashboards.published import published_model, published_rows
@@ -112,6 +112,19 @@ def test_areas_are_told_below_the_front_for_each_sweep() -> None:
     words = "rea under score against log2 parameters (AURAC): craft 65.00 (1,024 to 4,096, 2 sizes)."
     assert f" A{words}" in spec_of(PANELS["front"], view_of(("ranks", runs)))["note"]
     assert f" Again: a{words}" in spec_of(PANELS["front"], view_of(("ranks", runs), ("again", runs)))["note"]
+
+
+def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
+    sizes = ((1024, 60.0, 16), (4096, 70.0, 32))
+    runs = [run for size, score, r in sizes for run in configuration(f"t{r}", scores={"toy": [score]}, parameters=size,
+            params={"r2": r, "r3": r})]  # fmt: skip
+    cut = {"r2": 8, "r3": 8, "cut_to": "all,8,8"}
+    view = view_of(("ranks", [*runs, *configuration("cut8", scores={"toy": [90.0]}, parameters=512, params=cut)]))
+    assert "cut8" in front_data(view)["id"]
+    note = spec_of(PANELS["front"], view)["note"]
+    assert "craft 65.00 (1,024 to 4,096, 2 sizes)" in note, "the cut one is no trained size"
+    assert 8 not in slices_data(view)["columns"]["r2"]
+    assert next(one for one in table_data(view)["columns"] if one["key"] == "p.r2")["values"][0] == 8
 
 
 def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
