@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -106,6 +107,19 @@ def test_a_cut_craft_adapter_is_the_sliced_j(trained: Trained, tmp_path: Path, r
     assert "score" not in record["metrics"]
     assert record["spec"]["cut_from"] == {"run": spec.key, "to": ",".join(map(str, ranks))}
     assert smaller.key not in (spec.key, smaller.model_copy(update={"cut_from": None}).key), "no trained run has its key"
+
+
+def test_the_adapter_of_nested_ranks_is_cut_to_a_plain_one(trained: Trained, tmp_path: Path) -> None:
+    spec, result = craft(trained)
+    record = json.loads((result.adapter / "run.json").read_text())
+    nested = spec.parameters | {"nested": [["all", 4, 4], ["all", 8, 8]], "nested_training": "cut"}
+    folder = Path(shutil.copytree(result.adapter, tmp_path / "nested"))
+    (folder / "run.json").write_text(json.dumps(record | {"spec": record["spec"] | {"parameters": nested}}))
+    smaller = cut_adapter(folder, Cut(ranks=("all", 2, 2)), tmp_path / "cut")
+    assert "nested" not in smaller.parameters
+    plain = cut_adapter(result.adapter, Cut(ranks=("all", 2, 2)), tmp_path / "plain")
+    assert plain.key != smaller.key, "another training"
+    assert torch.equal(outputs(load_adapter(tmp_path / "cut")[0]), outputs(load_adapter(tmp_path / "plain")[0]))
 
 
 @pytest.mark.parametrize("method", ["lora", "rslora"])
