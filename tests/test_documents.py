@@ -159,7 +159,7 @@ def own_commands() -> list[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("module", sorted({module for module, _ in given_arguments()}))
 def test_commands(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
-    place = "dashboards.__main__" if module == "dashboards" else module
+    place = f"{module}.__main__" if module in ("dashboards", "tests.gpu") else module
     loaded = importlib.import_module(place)
     for arguments in [arguments for name, arguments in own_commands() if name == module]:
         monkeypatch.setattr(sys, "argv", [module, *arguments])
