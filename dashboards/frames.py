@@ -137,6 +137,7 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
             "task": row.tags.get("craft.task", "?"),
             "seed": typed(row.tags.get("craft.seed", "0")),
             "protocol": row.tags.get("craft.protocol", ""),
+            "slice": "craft.training" in row.tags,  # another trial trained it
             "state": _trial_state(row),
             "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
             "started": row.started,
@@ -145,7 +146,7 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
         }
         for row in rows
     ]
-    columns = [*IDENTITY, "key", "configuration", "task", "seed"]
+    columns = [*IDENTITY, "key", "configuration", "task", "seed", "slice"]
     frame = pd.DataFrame.from_records(records, columns=None if records else columns)
     return frame.sort_values(["started", "run_id"], ignore_index=True) if records else frame
 

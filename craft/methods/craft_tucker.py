@@ -155,11 +155,18 @@ def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
 
 
 def label(parameters: Any) -> str:
-    ranks = "·".join("L" if rank == "all" else str(rank) for rank in parameters.ranks)
+    ranks = _short(parameters.ranks)
     drop = f" p {parameters.dropout:g}" if parameters.dropout else ""
     scaled = " /r" if parameters.rate_scaling == "rank" else ""
-    slices = f" nested {parameters.nested_training}" if parameters.nested else ""
-    return f"{ranks} {letters(parameters.projections)}{drop}{scaled}{slices}"
+    nested = ""
+    if parameters.nested:
+        within = "" if parameters.ranks == parameters.nested[-1] else f" in {_short(parameters.nested[-1])}"
+        nested = f" nested{within} {parameters.nested_training}"
+    return f"{ranks} {letters(parameters.projections)}{drop}{scaled}{nested}"
+
+
+def _short(ranks: Triple) -> str:
+    return "·".join("L" if rank == "all" else str(rank) for rank in ranks)
 
 
 def describe(model: nn.Module) -> dict[str, float]:

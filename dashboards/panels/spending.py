@@ -101,7 +101,7 @@ def _growth(costs: np.ndarray) -> tuple[list[int], list[float]]:
 
 def _spent(trials: pd.DataFrame, moments: np.ndarray) -> np.ndarray:
     """Hours of training by all trials that had ended at each moment."""
-    over = trials[trials["ended"].notna()].sort_values("ended")
+    over = trials[trials["ended"].notna() & ~trials["slice"].astype(bool)].sort_values("ended")
     if over.empty:
         return np.zeros(len(moments))
     clock = (over["ended"].astype(float) - over["started"].astype(float)) / 1000

@@ -78,6 +78,10 @@ class Display:
             score = result.metrics.get("score")
             self.say(f"{result.status}: {trial_name(spec)}" + ("" if score is None else f": score {score:.1f}"))
 
+    def made(self, spec: TrialSpec, result: TrialResult) -> None:
+        """A slice of nested ranks has ended with its training, which counts alone; the best so far may be the slice."""
+        self.tally.compare(spec, result)
+
     def paused(self, spec: TrialSpec) -> None:
         self.tally.pause(spec)
         if self._verbosity == "verbose":

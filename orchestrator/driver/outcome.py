@@ -12,6 +12,7 @@ from orchestrator.plan.trial import TrialResult
 @dataclass(frozen=True)
 class SweepOutcome:
     """How a sweep ended. Keys of trials by how they ended; `missing` never ended, `interrupted` will go on from a checkpoint.
+    Slices of nested ranks ended as their training did, and only `results` has them.
 
     Attributes:
         results: of every trial of the plan that ever ended, in this session or an earlier one, by key.
@@ -50,7 +51,7 @@ def outcome_of(standing: Standing, **how: Any) -> SweepOutcome:
     """
 
     def keys(status: str) -> list[str]:
-        return [key for key in standing.keys if key in standing.results and standing.results[key].status == status]
+        return [key for key in standing.trainings if key in standing.results and standing.results[key].status == status]
 
     return SweepOutcome(
         results=dict(standing.results),
@@ -58,6 +59,6 @@ def outcome_of(standing: Standing, **how: Any) -> SweepOutcome:
         stopped=keys("stopped"),
         failed=keys("failed"),
         interrupted=keys("interrupted"),
-        missing=[key for key in standing.keys if key not in standing.results],
+        missing=[key for key in standing.trainings if key not in standing.results],
         **how,
     )

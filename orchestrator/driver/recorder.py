@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from orchestrator.driver.display import Display
+from orchestrator.driver.slices import EndedSlice, progress_of, result_of
 from orchestrator.driver.standing import Standing
 from orchestrator.driver.underway import Underway
 from orchestrator.plan.trial import TrialResult, TrialSpec
@@ -94,8 +95,10 @@ class Recorder:
             result = self.standing.results.get(trial.key)
             if result is None:
                 continue
+            if trial.nested_in is not None:
+                continue
             self.underway.took(trial.key, result.seconds)
-            if result.settled:
+            if self.standing.is_settled(trial.key):
                 self._display.ended(trial, result, earlier=True)
             if result.status == "stopped":
                 given_up.add(trial.configuration)
@@ -105,24 +108,28 @@ class Recorder:
     def grow(self, trials: Iterable[TrialSpec]) -> None:
         """Takes in trials that the plan got beyond those it was expected to have."""
         self.add(trials)
-        self._display.expect(len(self._plan.trials))
+        self._display.expect(len(self._plan.trainings))
 
     @_alone
     def started(self, key: str) -> None:
-        """A trial runs, for the first time or again."""
+        """A trial runs, for the first time or again; and so do those that it trains."""
         if self.standing.is_settled(key):
             return  # spared after Tune had asked for it
         spec = self.standing.spec(key)
         self.underway.start(key)
         self._display.started(spec)
-        self._track("trial_started", spec)
+        for one in self.standing.trained_by(key):
+            self._track("trial_started", one)
 
     @_alone
     def progressed(self, key: str, progress: dict[str, Any]) -> None:
         """A running trial reported an evaluation."""
         self.underway.report(key, progress)
         self._display.progressed(self.standing.spec(key), progress)
-        self._track("trial_progress", key, progress)
+        for one in self.standing.trained_by(key):
+            own = progress if one.key == key else progress_of(one.key, progress)
+            if own is not None:
+                self._track("trial_progress", one.key, own)
 
     @_alone
     def retried(self, key: str, why: str) -> None:
@@ -131,20 +138,30 @@ class Recorder:
         self._display.retried(self.standing.spec(key), why)
 
     @_alone
-    def ended(self, result: TrialResult, adapter: Path | None = None) -> None:
-        """The trial is over for this session: the ledger gets the result before anyone is told."""
+    def ended(self, result: TrialResult, adapter: Path | None = None, slices: Sequence[EndedSlice] = ()) -> None:
+        """The trial is over for this session, with those that it trained: the ledger gets results before anyone is told.
+
+        Args:
+            slices: what the training of nested ranks gave its slices. Others end as the training does.
+        """
         key = result.key
         if self.standing.is_settled(key):
             return
-        spec = self.standing.spec(key)
+        results = self._results(result, [one.result for one in slices])
+        adapters = {one.result.key: one.adapter for one in slices} | {key: adapter}
         began = self.underway.end(result) or key in self.standing.results
-        self.standing.note(result, settled=True)
-        self._unwritten.append(result)
+        for one in results:
+            self.standing.note(one, settled=True)
+            self._unwritten.append(one)
         self.flush()
-        self._display.ended(spec, result)
-        if began:
-            self._track("trial_ended", result, adapter)
-        self._maybe_end_configuration(spec.configuration)
+        self._display.ended(self.standing.spec(key), result)
+        for one in results[:-1]:
+            self._display.made(self.standing.spec(one.key), one)
+        for one in results:
+            if began:
+                self._track("trial_ended", one, adapters.get(one.key))
+        for one in results:
+            self._maybe_end_configuration(self.standing.spec(one.key).configuration)
 
     @_alone
     def stopped(self, key: str) -> None:
@@ -157,7 +174,8 @@ class Recorder:
         """The trial waits for its turn: it has no result, and goes on from its last checkpoint."""
         self.underway.pause(key)
         self._display.paused(self.standing.spec(key))
-        self._track("trial_paused", key)
+        for one in self.standing.trained_by(key):
+            self._track("trial_paused", one.key)
 
     @_alone
     def not_promoted(self, recalled: Mapping[str, TrialResult]) -> None:
@@ -166,15 +184,20 @@ class Recorder:
         Args:
             recalled: such results of trials that have waited since an earlier session, by key.
         """
+        notes = ["never among the best of its rivals, so it was not gone on with"]
         for key in self.standing.remaining:
-            if self.underway.paused_at(key):
+            heard = self.underway.paused_at(key)
+            if heard:
                 result = self.underway.result(key, "stopped")
             elif key in recalled:
                 self.underway.pause(key)  # in the earlier session: it has begun, so the tracker is told of its end
                 result = recalled[key]
             else:
                 result = TrialResult(key, "stopped")
-            self.ended(replace(result, notes=["never among the best of its rivals, so it was not gone on with"]))
+            slices = [recalled[one.key] for one in self.standing.trained_by(key) if one.key in recalled and one.key != key]
+            # What this session heard is newer than what an earlier one recorded.
+            given = [] if heard else [EndedSlice(replace(one, notes=notes)) for one in slices]
+            self.ended(replace(result, notes=notes), slices=given)
 
     @_alone
     def interrupted(self) -> None:
@@ -184,9 +207,11 @@ class Recorder:
         """
         for key in self.underway.running:
             result = self.underway.result(key, "interrupted")
+            results = self._results(result)
             self.underway.end(result)
-            self.standing.note(result, settled=False)
-            self._unwritten.append(result)
+            for one in results:
+                self.standing.note(one, settled=False)
+                self._unwritten.append(one)
             self._display.ended(self.standing.spec(key), result)
         self.flush()
 
@@ -211,6 +236,12 @@ class Recorder:
             self._unwritten.pop(0)
         return True
 
+    def _results(self, result: TrialResult, given: Sequence[TrialResult] = ()) -> list[TrialResult]:
+        """The results of all that a trial trained, its own last: until that is on record, the training counts as not ended."""
+        before, last = self.standing.results, self.underway.last_report(result.key)
+        slices = [one.key for one in self.standing.trained_by(result.key) if one.key != result.key]
+        return [*(result_of(key, result, given, last, before.get(key)) for key in slices), result]
+
     def _catch_up(self) -> None:
         """Tells the tracker of results that an earlier driver wrote into the ledger and did not live to pass on."""
         settled = self.standing.settled_results
@@ -232,7 +263,7 @@ class Recorder:
         """
         running = self.underway.running
         for trial in self.standing.trials_of(configuration):
-            if self.standing.is_settled(trial.key) or trial.key in running:
+            if self.standing.is_settled(trial.key) or trial.training_key in running or trial.nested_in is not None:
                 continue
             before = self.standing.results.get(trial.key)
             result = replace(before, status="stopped") if before else TrialResult(trial.key, "stopped")

@@ -28,10 +28,15 @@ class Standing:
         self._plan, self._recorded = plan, recorded
         self._specs: dict[str, TrialSpec] = {}
         self._trials_of: dict[str, list[TrialSpec]] = {}
+        self._trained_by: dict[str, list[TrialSpec]] = {}
         self._settled: set[str] = set()
 
     def take_in(self, trials: Iterable[TrialSpec]) -> list[TrialSpec]:
-        """Adds trials, with the results that are on record for them; returns those that were not known."""
+        """Adds trials, with the results that are on record for them; returns those that were not known.
+
+        Nested ranks are settled together: a driver that died between the results of a training's slices left some on record,
+        and the training runs again.
+        """
         new = []
         for trial in trials:
             if trial.key in self._specs:
@@ -39,10 +44,16 @@ class Standing:
             new.append(trial)
             self._specs[trial.key] = trial
             self._trials_of.setdefault(trial.configuration, []).append(trial)
+            self._trained_by.setdefault(trial.training_key, []).append(trial)
+        for trial in new:
             result = self._recorded.get(trial.key)
             if result is not None:
-                self.note(result, settled=result.settled)
+                self.note(result, settled=all(map(self._is_on_record, self._trained_by[trial.training_key])))
         return new
+
+    def _is_on_record(self, trial: TrialSpec) -> bool:
+        result = self._recorded.get(trial.key)
+        return result is not None and result.settled
 
     def note(self, result: TrialResult, settled: bool) -> None:
         """Keeps a result; a `settled` trial does not run again in this session, not even after a failure."""
@@ -55,14 +66,14 @@ class Standing:
         return key in self._settled
 
     @property
-    def keys(self) -> list[str]:
-        """Keys of all trials, in the plan's order."""
-        return list(self._specs)
+    def trainings(self) -> list[str]:
+        """Keys of the trials that Ray schedules, in the plan's order: all but slices of nested ranks."""
+        return [key for key, trial in self._specs.items() if trial.nested_in is None]
 
     @property
     def remaining(self) -> list[str]:
-        """Keys of trials that are not settled, in the plan's order."""
-        return [key for key in self._specs if key not in self._settled]
+        """Keys of trials to run, in the plan's order: those that are not settled, without slices of nested ranks."""
+        return [key for key in self.trainings if key not in self._settled]
 
     @property
     def settled_results(self) -> dict[str, TrialResult]:
@@ -72,6 +83,10 @@ class Standing:
     def spec(self, key: str) -> TrialSpec:
         """The trial of a key."""
         return self._specs[key]
+
+    def trained_by(self, key: str) -> Sequence[TrialSpec]:
+        """The trials that the trial of a key trains, itself last; itself alone without nested ranks."""
+        return self._trained_by[key]
 
     def trials_of(self, configuration: str) -> Sequence[TrialSpec]:
         """The trials of a configuration, by its id; none if the driver does not know it."""

@@ -68,7 +68,7 @@ def closing_content(plan: Plan, summaries: Sequence[Summary], outcome: SweepOutc
     return {
         **marks(summaries, plan.sweep.objectives),
         **tracked(areas_of(summaries)),
-        "trials_planned": len(plan.trials),
+        "trials_planned": len(plan.trainings),
         "trials_done": len(outcome.finished),
         "trials_failed": len(outcome.failed),
         "trials_stopped": len(outcome.stopped),

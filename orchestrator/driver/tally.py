@@ -72,6 +72,10 @@ class Tally:
         elif result.status != "interrupted":
             self.done += 1
         self.earlier += earlier
+        self.compare(spec, result)
+
+    def compare(self, spec: TrialSpec, result: TrialResult) -> None:
+        """Takes the trial as the best so far if it is."""
         score = result.metrics.get("score")
         if result.status == "finished" and score is not None and (self.best is None or score > self.best[0]):
             self.best = score, f"{spec.label} on {spec.run.task}, seed {spec.run.seed}"

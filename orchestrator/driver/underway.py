@@ -43,6 +43,10 @@ class Underway:
         """The last step that a running trial has reported; 0 before its first report."""
         return int(self._running.get(key, {}).get("step", 0))
 
+    def last_report(self, key: str) -> dict[str, Any]:
+        """What a trial that runs or is paused last reported; empty if nothing."""
+        return self._running.get(key) or self._paused.get(key, {})
+
     def start(self, key: str) -> None:
         self._running.setdefault(key, {})
         self._since.setdefault(key, time.monotonic())
@@ -80,7 +84,7 @@ class Underway:
 
     def result(self, key: str, status: Status) -> TrialResult:
         """The result of a trial that has none of its own: its last evaluation, and the time it took. Its time ends here."""
-        last = self._running[key] if key in self._running else self._paused.get(key, {})
+        last = self.last_report(key)
         metrics, steps = dict(last.get("metrics", {})), int(last.get("step", 0))
         return TrialResult(key, status, metrics=metrics, steps=steps, seconds=self._taken(key))
 

@@ -21,6 +21,7 @@ class Configuration:
         counts: its parameters and bytes, counted on the meta device, with the widest of its tasks' heads.
         estimated_memory_bytes: the estimated memory of a training step, on the task that needs most.
         path: the method block it came from.
+        nested_in: the id of the configuration whose training makes this one too, as a slice; None if it is trained itself.
         parent: the configuration from whose adapters its trials go on, in population based training.
     """
 
@@ -32,6 +33,7 @@ class Configuration:
     counts: Counts
     estimated_memory_bytes: int | None = None
     path: YamlPath = ()
+    nested_in: str | None = None
     parent: Configuration | None = field(default=None, repr=False)
 
     @property

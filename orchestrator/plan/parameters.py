@@ -35,7 +35,8 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
 
 
 def flatten(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings by dotted names, lists as `a,b`, None left out; `ranks` of three also as r1, r2, r3."""
+    """Nested mappings by dotted names, lists as `a,b`, lists of lists as `a,b; c,d`, None left out;
+    `ranks` of three also as r1, r2, r3."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
         if value is None:
@@ -43,7 +44,8 @@ def flatten(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat.update(flatten(value, f"{prefix}{name}."))
         elif isinstance(value, list | tuple):
-            flat[f"{prefix}{name}"] = ",".join(text(item) for item in value)
+            between = "; " if any(isinstance(item, list | tuple) for item in value) else ","
+            flat[f"{prefix}{name}"] = between.join(text(item) for item in value)
             if name == "ranks" and len(value) == 3:
                 flat.update({f"{prefix}r{mode}": rank for mode, rank in enumerate(value, start=1)})
         else:

@@ -55,6 +55,8 @@ class Plan:
     configurations: list[Configuration] = field(default_factory=list, init=False)
     trials: list[TrialSpec] = field(default_factory=list, init=False)
     _by_id: dict[str, Configuration] = field(default_factory=dict, init=False, repr=False)
+    _made_by: dict[str, list[Configuration]] = field(default_factory=dict, init=False, repr=False)
+    _trained_by: dict[str, list[TrialSpec]] = field(default_factory=dict, init=False, repr=False)
     _trials_of: dict[str, list[TrialSpec]] = field(default_factory=dict, init=False, repr=False)
     _refused: set[str] = field(default_factory=set, init=False, repr=False)
     _refusal_listeners: list[Callable[[Dropped], None]] = field(default_factory=list, init=False, repr=False)
@@ -63,6 +65,7 @@ class Plan:
         """Takes in a configuration with its trials on every task with every seed of the sweep; returns these."""
         self.configurations.append(configuration)
         self._by_id[configuration.id] = configuration
+        self._made_by.setdefault(configuration.nested_in or configuration.id, []).append(configuration)
         return self._extend(configuration, self.planner.trials(configuration))
 
     def replicate(self, configuration: Configuration, seeds: Iterable[int]) -> list[TrialSpec]:
@@ -91,8 +94,24 @@ class Plan:
         """All trials, as of now, of the configuration with that id."""
         return list(self._trials_of[name])
 
+    def together(self, configuration: Configuration) -> list[Configuration]:
+        """The configurations that one training makes with this one, the training's own last; itself alone without nested
+        ranks."""
+        return list(self._made_by[configuration.nested_in or configuration.id])
+
+    def trained_by(self, trial: TrialSpec) -> list[TrialSpec]:
+        """The trials that `trial` trains, itself last; itself alone without nested ranks."""
+        return list(self._trained_by.get(trial.key, [trial]))
+
+    @property
+    def trainings(self) -> list[TrialSpec]:
+        """The trials that Ray schedules: all but slices of nested ranks."""
+        return [trial for trial in self.trials if trial.nested_in is None]
+
     def _extend(self, configuration: Configuration, trials: list[TrialSpec]) -> list[TrialSpec]:
         self.trials.extend(trials)
+        for trial in trials:
+            self._trained_by.setdefault(trial.training_key, []).append(trial)
         self._trials_of.setdefault(configuration.id, []).extend(trials)
         return trials
 
@@ -116,6 +135,11 @@ class Plan:
         if not self.adaptive:
             return len(self.trials)
         return max(len(self.trials), self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
+
+    @property
+    def expected_trainings(self) -> int:
+        """The same without slices of nested ranks, which an adaptive plan never has."""
+        return self.expected_trials - sum(trial.nested_in is not None for trial in self.trials)
 
     @property
     def wanted(self) -> int:
@@ -151,7 +175,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if not algorithm.samples:
         _refuse_too_many(sweep, sum(block.size for block in sweep.blocks))
 
-    kept: dict[str, Configuration] = {}
+    kept: dict[str, list[Configuration]] = {}
     dropped: dict[str, Dropped] = {}
     duplicates: list[str] = []
     errors: list[str] = []
@@ -159,29 +183,29 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         if wanted is not None and len(kept) >= wanted:
             break
         try:
-            configuration = planner.configuration(point)
+            allowed, refused = planner.allowed(point)
         except SweepError as error:
             errors += [line for line in error.lines if line not in errors]
             continue
-        reason, meaning = planner.broken_constraint(configuration), planner.meaning(configuration)
-        if meaning in kept or meaning in dropped:
-            duplicates += [] if wanted else [configuration.label]
-        elif reason:
-            dropped[meaning] = Dropped(configuration, reason)
-        else:
-            kept[meaning] = configuration
+        labels = []
+        for one in refused:
+            labels += (
+                [one.configuration.label] if dropped.setdefault(planner.meaning(one.configuration), one) is not one else []
+            )
+        if allowed and kept.setdefault(planner.meaning(allowed[-1]), allowed) is not allowed:
+            labels += [one.label for one in allowed]
+        duplicates += [] if wanted else labels
     if errors:
         raise SweepError(errors)
     plan = Plan(sweep, planner, list(dropped.values()), duplicates)
-    for configuration in kept.values():
+    for configuration in itertools.chain(*kept.values()):
         plan.add(configuration)
     if not kept:
         raise _nothing_allowed(sweep, plan.dropped)
-    if sweep.budget.trials is not None and len(plan.trials) > sweep.budget.trials:
+    needed = len(plan.trainings)
+    if sweep.budget.trials is not None and needed > sweep.budget.trials:
         where = sweep.where(("budget", "trials"))
-        raise SweepError(
-            [f"{where}: budget.trials: the plan needs {len(plan.trials)} trials; the budget is {sweep.budget.trials}"]
-        )
+        raise SweepError([f"{where}: budget.trials: the plan needs {needed} trials; the budget is {sweep.budget.trials}"])
     return plan
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,10 +14,11 @@ from craft.results import Counts, RunFailed
 from craft.settings import WarmStart, content_hash
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
+from orchestrator.sweepfile.nested import KEY, RANKS, alone, has_nested, slices_of, triples_of
 from orchestrator.sweepfile.space import Point
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -44,6 +46,38 @@ class Planner:
             counter, memory = planned_counts, estimated_memory
             self._resolves = True
         self._counter, self._memory = counter, memory
+
+    def allowed(self, point: Point) -> tuple[list[Configuration], list[Dropped]]:
+        """The configurations of `point` that meet the constraints, and those that do not.
+
+        There is one, or one for each of nested ranks, ascending; the last trains them all. Ranks that break a constraint are
+        left out of the training.
+
+        Raises:
+            SweepError: as `configuration` does; two of the nested ranks are the same on this model.
+        """
+        triples = triples_of(point)
+        if triples is None:
+            block = self.sweep.block_at(("space", point.block))
+            made = [self.configuration(alone(point) if block and has_nested(block) else point)]
+        else:
+            made = self._together(point, triples)
+        dropped = [Dropped(one, reason) for one in made if (reason := self.broken_constraint(one))]
+        if not dropped:
+            return made, []
+        out = {one.configuration.id for one in dropped}
+        kept = [one.parameters[RANKS] for one in made if one.id not in out]
+        return self._together(point, kept) if kept else [], dropped
+
+    def _together(self, point: Point, triples: Sequence[Sequence[int | str]]) -> list[Configuration]:
+        made = [self.configuration(one) for one in slices_of(point, triples)]
+        if len({self.meaning(one) for one in made}) < len(made):
+            path = ("space", point.block, RANKS)
+            named = ", ".join(str(list(one)).replace("'", "") for one in triples)
+            raise SweepError(
+                [f"{self.sweep.where(path)}: {dotted(path)}: two of the nested ranks are the same on this model: {named}"]
+            )
+        return [*(replace(one, nested_in=made[-1].id) for one in made[:-1]), made[-1]]
 
     def configuration(self, point: Point) -> Configuration:
         """The configuration of `point`, with its counts.
@@ -103,7 +137,13 @@ class Planner:
         suites finish early."""
         resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
         return [
-            TrialSpec(self.run_spec(configuration, task, seed), configuration.id, configuration.label, resources)
+            TrialSpec(
+                self.run_spec(configuration, task, seed),
+                configuration.id,
+                configuration.label,
+                resources,
+                configuration.nested_in,
+            )
             for seed in (self.sweep.seeds if seeds is None else seeds)
             for task in self.sweep.task_names
         ]
@@ -169,10 +209,10 @@ class Planner:
         content["resolved"] = resolve(self._meta, checked)
         return content_hash(content, 16)
 
-    def group(self, configuration: Configuration, apart: Iterable[str]) -> str:
+    def group(self, configuration: Configuration, apart: Sequence[str]) -> str:
         """Equal for configurations that differ in nothing but the dimensions `apart`; what a block says for single tasks, or
         of where its runs start, is a difference."""
-        names = {*apart}
+        names = {*apart, *([KEY] if RANKS in apart else [])}
         content = self._content(configuration.method, configuration.training, configuration.path)
         content |= {"parameters": configuration.parameters, "chosen": sorted({*content["chosen"]} - names)}
         for part in ("training", "parameters"):

@@ -47,7 +47,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             format_bytes(one.counts.adapter_bytes),
             format_bytes(one.estimated_memory_bytes) if one.estimated_memory_bytes is not None else "",
             str(per_configuration),
-            f"{steps[one.id]:,}" if one.id in steps else "?",
+            "nested" if one.nested_in else f"{steps[one.id]:,}" if one.id in steps else "?",
         )
     console.print(table)
     if len(plan.configurations) > SHOWN:
@@ -56,11 +56,15 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
         console.print(f"dropped: {dropped.configuration.label}: {dropped.reason}", highlight=False)
     if plan.duplicates:
         console.print(f"merged: {len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}", highlight=False)
+    trained = sum(one.nested_in is None for one in plan.configurations)
+    slices = len(plan.configurations) - trained
     console.print(
-        f"{len(plan.configurations)} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
-        f"{len(plan.trials)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
+        f"{trained} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
+        f"{len(plan.trainings)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
         highlight=False,
     )
+    if slices:
+        console.print(f"these trials train {slices} more configurations: the slices of nested ranks", highlight=False)
     _print_replication(plan, console)
     console.print(
         "trainable: the adapter's parameters; head: the task head's, trained beside them; adapter: bytes saved for both; "

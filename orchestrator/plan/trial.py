@@ -18,25 +18,42 @@ Status = Literal["finished", "failed", "stopped", "interrupted"]
 @dataclass(frozen=True)
 class TrialSpec:
     """A trial to run: `key` names it by content, `configuration` is the id of the configuration it belongs to; `resources` are
-    its share of a machine and no part of its identity."""
+    its share of a machine and no part of its identity.
+
+    `nested_in` is the configuration whose trial trains this one too: then this is a slice of nested ranks, and Ray never sees
+    it. Whatever becomes of the training becomes of its slices.
+    """
 
     run: RunSpec
     configuration: str
     label: str
     resources: Resources = field(default_factory=Resources)
+    nested_in: str | None = None
 
     @cached_property
     def key(self) -> str:
         return self.run.key
 
+    @cached_property
+    def training_key(self) -> str:
+        """The key of the trial that trains this one: its own, but for slices."""
+        return self.key if self.nested_in is None else self.run.training_key
+
     def to_json(self) -> dict[str, Any]:
         names = {"configuration": self.configuration, "label": self.label}
+        names |= {"nested_in": self.nested_in} if self.nested_in else {}
         return {"run": self.run.model_dump(mode="json"), "resources": self.resources.model_dump(mode="json"), **names}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrialSpec:
         resources = Resources.model_validate(content.get("resources", {}))
-        return cls(RunSpec.model_validate(content["run"]), content["configuration"], content["label"], resources)
+        return cls(
+            RunSpec.model_validate(content["run"]),
+            content["configuration"],
+            content["label"],
+            resources,
+            content.get("nested_in"),
+        )
 
 
 @dataclass(frozen=True)

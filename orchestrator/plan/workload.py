@@ -10,7 +10,8 @@ from orchestrator.sweepfile.sweep import Sweep
 
 
 def planned_steps(plan: Plan) -> dict[str, int]:
-    """Optimizer steps of all trials of each configuration, by its id; empty where the data would have to be downloaded first.
+    """Optimizer steps of all trials of each configuration that is trained itself, by its id; empty where the data would have
+    to be downloaded first.
 
     Raises:
         ValueError: the data are missing or wrong.
@@ -22,6 +23,7 @@ def planned_steps(plan: Plan) -> dict[str, int]:
     return {
         one.id: seeds * sum(steps(_training(plan, one, task), size) for task, size in sizes.items())
         for one in plan.configurations
+        if one.nested_in is None
     }
 
 

@@ -4,6 +4,7 @@ Every attempt keeps the checkpoints of its trials in a folder of its own:
 
     STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state; at the end adapter/, predictions and result.json;
                                                always evaluations.json, with all reports of the trial so far
+    ... /checkpoint_000002/slices/KEY/         adapter/ and result.json of each slice, where the trial trains nested ranks
 
 Each is sealed by its manifest (`craft.trainer.checkpoint`). Storage is a folder, or a URI that pyarrow opens (`s3://`,
 `gs://`). A crash, a full disk or a flipped bit breaks the seal of a copy; then the checkpoint before it is taken.
@@ -27,6 +28,7 @@ from orchestrator.plan.trial import TrialResult
 RESULT_FILE = "result.json"
 EVALUATIONS_FILE = "evaluations.json"
 ADAPTER_FOLDER = "adapter"
+SLICES_FOLDER = "slices"
 PREDICTIONS_FILE = "predictions.safetensors"
 
 
@@ -91,10 +93,21 @@ def within(storage: str, *parts: str) -> str:
     return posixpath.join(place, *parts) + mark + server
 
 
-def storage_of(adapter: str) -> str:
-    """The storage folder or URI that an adapter's place (`STORAGE/attempt-3/KEY/checkpoint_000002/adapter`) is in."""
-    place, mark, server = _cut(adapter)
-    return place.rsplit("/", 4)[0] + mark + server
+@dataclass(frozen=True)
+class Place:
+    """An adapter's place on storage: in a checkpoint of the trial `key`, which of a slice is its training, at `inside`."""
+
+    storage: str
+    key: str
+    inside: str
+
+
+def place_of(adapter: str) -> Place | None:
+    """The place that `STORAGE/attempt-3/KEY/checkpoint_000002/adapter` names, or a slice's place below that checkpoint; None
+    if it names none."""
+    path, mark, server = _cut(adapter)
+    found = re.fullmatch(r"(.*)/attempt-\d+/([^/]+)/checkpoint_\d+/(.+)", path)
+    return Place(found[1] + mark + server, found[2], found[3]) if found else None
 
 
 def _cut(storage: str) -> tuple[str, str, str]:
@@ -161,6 +174,11 @@ def stored_result(checkpoint: Path) -> dict[str, Any] | None:
     """The result in a finished trial's last checkpoint; None in any other checkpoint."""
     path = checkpoint / RESULT_FILE
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def stored_slices(checkpoint: Path) -> list[dict[str, Any]]:
+    """The results of the slices in the last checkpoint of a finished training of nested ranks; none in any other."""
+    return [json.loads(path.read_text()) for path in sorted(checkpoint.glob(f"{SLICES_FOLDER}/*/{RESULT_FILE}"))]
 
 
 def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:

@@ -132,6 +132,7 @@ class StoreReader:
             protocol=tags["craft.protocol"],
             parameters=params,
             result=self._result(run),
+            nested_in=tags.get("craft.nested_in"),
         )
 
     def _result(self, run: Run) -> TrialResult | None:

@@ -95,6 +95,7 @@ class Tracker:
                 "protocol": spec.run.protocol,
                 "params": redacted({**flat_parameters(spec.run), **(params or {})}),
             }
+            | ({"nested_in": spec.nested_in, "training": spec.training_key} if spec.nested_in else {})
         )
 
     def trial_progress(self, key: str, progress: Mapping[str, Any]) -> None:

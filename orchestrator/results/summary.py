@@ -25,7 +25,10 @@ AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
 
 @dataclass(frozen=True)
 class Entry:
-    """A planned trial as summing up sees it; `result` is None while it has not ended."""
+    """A planned trial as summing up sees it; `result` is None while it has not ended.
+
+    `nested_in` is the configuration whose training made it, where it is a slice of nested ranks.
+    """
 
     key: str
     configuration: str
@@ -36,12 +39,14 @@ class Entry:
     protocol: str
     parameters: dict[str, Any]
     result: TrialResult | None
+    nested_in: str | None = None
 
     @classmethod
     def of(cls, trial: TrialSpec, result: TrialResult | None) -> Entry:
         run = trial.run
         flat = flat_parameters(run)
-        return cls(trial.key, trial.configuration, trial.label, run.method, run.task, run.seed, run.protocol, flat, result)
+        names = (trial.key, trial.configuration, trial.label, run.method, run.task, run.seed, run.protocol)
+        return cls(*names, flat, result, trial.nested_in)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Summary:
 
     `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. A `screened`
     configuration ran with fewer seeds, only to choose another one: it is not compared with those that ran with all seeds, and
-    it does not count as complete.
+    it does not count as complete. `nested_in` is the configuration whose training made this one, if it is a slice of nested
+    ranks; its seconds are that training's.
     """
 
     configuration: str
@@ -72,6 +78,7 @@ class Summary:
     on_front: bool = False
     may_be_on_front: bool = False
     screened: bool = False
+    nested_in: str | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -113,6 +120,8 @@ class Summary:
         ended = "finished" if content["complete"] else "incomplete"
         content["status"] = "failed" if self.failed else "stopped" if self.stopped else ended
         content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
+        if self.nested_in:
+            content["nested_in"] = self.nested_in
         if self.reasons:
             content["error"] = "; ".join(self.reasons)
         return content
@@ -169,6 +178,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float]) -> Summa
         protocol=first.protocol,
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
         notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
+        nested_in=first.nested_in,
         keys=tuple(entry.key for entry in entries),
     )
 

@@ -20,7 +20,7 @@ import yaml
 from craft.tasks import SUITES
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import nearest, redact
-from orchestrator.record.checkpoints import ADAPTER_FOLDER, newest_whole, storage_of
+from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
 from orchestrator.record.folder import EFFECTIVE_FILE, SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
@@ -148,7 +148,12 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     for event, _ in read(SweepFolder(folder).journal):
         if event.get("kind") == "trial_started":
             names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
-            known[event["key"]] = Entry(**{name: event[name] for name in names}, parameters=event["params"], result=None)
+            known[event["key"]] = Entry(
+                **{name: event[name] for name in names},
+                parameters=event["params"],
+                result=None,
+                nested_in=event.get("nested_in"),
+            )
     entries = [replace(entry, result=results.get(key)) for key, entry in known.items()]
     uri = tracking_uri or (None if "***@" in sweep.uri else sweep.uri)
 
@@ -221,17 +226,18 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
 def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) -> Path:
     """The adapter at its place in the ledger, or in the sweep's folder, which somebody may have moved."""
     places = [Path(noted)] if noted and "://" not in noted else []
-    for place in [*places, SweepFolder(folder).adapters / key / ADAPTER_FOLDER]:
-        if place.is_dir():
-            return place
+    for local in [*places, SweepFolder(folder).adapters / key / ADAPTER_FOLDER]:
+        if local.is_dir():
+            return local
     ray = SweepFolder(folder).ray
+    place = (place_of(noted) if noted else None) or Place(str(ray), key, ADAPTER_FOLDER)
     storages = [str(ray)] if ray.is_dir() else []
     if noted and "://" in noted:
-        storages.insert(0, storage_of(noted))
+        storages.insert(0, place.storage)
     for storage in storages:
-        checkpoint, _ = newest_whole(storage, key, scratch)
-        if checkpoint is not None and (checkpoint / ADAPTER_FOLDER).is_dir():
-            return checkpoint / ADAPTER_FOLDER
+        checkpoint, _ = newest_whole(storage, place.key, scratch)
+        if checkpoint is not None and (checkpoint / place.inside).is_dir():
+            return checkpoint / place.inside
     raise ValueError(
         f"the adapter of trial {key} is neither at {noted or 'a noted place'} nor under {folder}. If the tracking store has "
         "it: give the sweep's name instead of its folder, and --tracking-uri"

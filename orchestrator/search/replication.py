@@ -8,6 +8,8 @@
 - `choose: best` decides once: among configurations that differ only in the dimensions `tuned`, the best gets all the seeds. The
   others are listed, and are not on the front.
 
+A training of nested ranks gets further seeds, for all its slices, if one of them does.
+
 The search score decides, never the reported score. The choice is not stored: it follows from the results of the seeds before,
 so that a resumed sweep chooses the same configurations again.
 """
@@ -95,21 +97,26 @@ class Replicating:
                 for one in summarize(self._plan.trials, self._recorder.standing.results, self._plan.counts)
             }
             new: list[TrialSpec] = []
-            for configuration in chosen(self._plan, summaries, self._rule):
+            for together in self._trained_together(chosen(self._plan, summaries, self._rule)):
                 if not self._affordable(len(seeds)):
                     self._rounds.clear()
                     break
-                new += self._plan.replicate(configuration, seeds)
-                self._waiting.append(configuration)
+                for configuration in together:
+                    new += self._plan.replicate(configuration, seeds)
+                self._waiting += together
             self._recorder.grow(new)
             settled = self._recorder.standing.is_settled
             self._waiting = [
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))
             ]
 
+    def _trained_together(self, deserving: Iterable[Configuration]) -> list[list[Configuration]]:
+        """The deserving configurations; of nested ranks all that one training makes, if one of them deserves it."""
+        return list({one.nested_in or one.id: self._plan.together(one) for one in deserving}.values())
+
     def _affordable(self, seeds: int) -> bool:
         allowed = self._plan.sweep.budget.trials
-        return allowed is None or len(self._plan.trials) + seeds * len(self._plan.sweep.task_names) <= allowed
+        return allowed is None or len(self._plan.trainings) + seeds * len(self._plan.sweep.task_names) <= allowed
 
 
 def _judged(plan: Plan, summary: Summary) -> bool:

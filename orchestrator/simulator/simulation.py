@@ -28,7 +28,8 @@ from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.search.warm_start import planned
 from orchestrator.simulator.curves import Curve, RecordedCurves
 from orchestrator.simulator.yardstick import Yardstick, of_finished, planner_of
-from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.mistakes import SweepError, dotted
+from orchestrator.sweepfile.nested import nested_place
 from orchestrator.sweepfile.sweep import Sweep
 
 MAX_FAILURES = 3
@@ -97,6 +98,9 @@ def simulate(
         name = sweep.scheduler.name
         what = f"scheduler.name: {name} changes configurations while they train" if changes else "replication"
         raise SweepError([f"{sweep.name}: {what}: a record has no such trials, so it cannot be replayed"])
+    if place := nested_place(sweep.blocks):
+        message = "a record is replayed trial by trial, and nested ranks are trained together; give them as values"
+        raise SweepError([f"{sweep.where(place)}: {dotted(place)}: {message}"])
     plan = planned(sweep, planner_of(sweep, record))
     return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed), folder).run(enough)
 

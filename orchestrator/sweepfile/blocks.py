@@ -3,6 +3,7 @@
     learning_rate: 1e-3                                                      a fixed value
     learning_rate: {values: [1e-3, 1e-2]}                                    a choice
     learning_rate: {min: 1e-4, max: 1e-2, distribution: log_uniform}         a range
+    ranks: {nested: [[all, 16, 16], [all, 32, 32]]}                          a fixed value: see orchestrator.sweepfile.nested
 
 The keys of a block are its method's parameters, any training setting, and OWN_KEYS. The model that receives a value checks it
 here, each value alone; the plan checks combinations of values.
@@ -20,6 +21,7 @@ from craft.plain_yaml import YamlPath
 from craft.settings import Settings, TrainingSettings, by_field, shown_names, spellings
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
+from orchestrator.sweepfile.nested import EXAMPLE, KEY, check_nested, is_nested
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.space import Block, Choice, Dimension, Range
 
@@ -61,10 +63,13 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
         if key in ("method", *OWN_KEYS):
             continue
         canonical = names.get(key)
-        if canonical is None:
+        if key == KEY and KEY in method.parameters.model_fields:
+            message = f"is no key of a block; nested ranks are a value of ranks, as in {EXAMPLE}"
+            mistakes.append(Mistake((*path, key), message))
+        elif canonical is None:
             message = (
                 f"unknown key {shown(key)} for method {name}.{nearest(key, names)} "
-                f"Its parameters: {', '.join(method.parameters.model_fields)}. "
+                f"Its parameters: {', '.join(name for name in method.parameters.model_fields if name != KEY)}. "
                 f"Training settings: {', '.join(shown_names(TrainingSettings))}. Also: {', '.join(OWN_KEYS)}"
             )
             mistakes.append(Mistake((*path, key), message))
@@ -121,14 +126,16 @@ def _check_resources(given: Any, path: YamlPath) -> list[Mistake]:
 
 
 def parameter_names(method: Method) -> dict[str, str]:
-    """Every key that a dimension of `method` may have -> its canonical name. A parameter wins over a training setting."""
-    return spellings(TrainingSettings) | spellings(method.parameters)
+    """Every key that a dimension of `method` may have -> its canonical name. A parameter wins over a training setting.
+    Nested ranks are a value of `ranks`."""
+    found = spellings(TrainingSettings) | spellings(method.parameters)
+    return {key: name for key, name in found.items() if name != KEY}
 
 
 def _parse_dimension(
     value: Any, path: YamlPath, key: str, canonical: str, model: type[Settings]
 ) -> tuple[Dimension | None, list[Mistake]]:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or is_nested(value):
         checked, mistakes = _check(value, path, key, canonical, model)
         return Choice((checked,)), mistakes
     if not any(word in value for word in _RANGE_KEYS):
@@ -207,6 +214,8 @@ def _parse_range(
 
 def _check(value: Any, path: YamlPath, key: str, canonical: str, model: type[Settings]) -> tuple[Any, list[Mistake]]:
     """`value` as `model` converts it for the field `canonical`, which the file calls `key`; and its mistakes."""
+    if is_nested(value):
+        return check_nested(value, path, canonical, model)
     try:
         whole = model.model_validate({key: value})
     except ValidationError as error:

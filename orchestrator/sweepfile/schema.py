@@ -17,6 +17,8 @@ from craft.settings import TrainingSettings, shown_names, spellings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import SCHEDULERS
 from orchestrator.sweepfile.blocks import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS
+from orchestrator.sweepfile.nested import KEY as NESTED
+from orchestrator.sweepfile.nested import RANKS
 from orchestrator.sweepfile.settings import SearchSettings
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS, Sweep
 from orchestrator.sweepfile.task_checks import metric_names
@@ -60,8 +62,16 @@ def parameter_blocks() -> dict[type[BaseModel], list[str]]:
 
 
 def own_parameters(model: type[BaseModel]) -> dict[str, Schema]:
-    """The schema of each parameter of a method, by its canonical name."""
+    """The schema of each parameter of a method, by its canonical name; nested ranks as a form of `ranks`."""
     properties: dict[str, Schema] = _without_titles(model.model_json_schema())["properties"]
+    if NESTED in properties:
+        chain = properties.pop(NESTED)
+        triples = next(form for form in chain["anyOf"] if form.get("type") == "array") | {"minItems": 1}
+        ranks = properties[RANKS]
+        about = {key: ranks[key] for key in ("description", "default")}
+        about["description"] += " `{nested: [[all, 16, 16], [all, 32, 32]]}`: one training makes an adapter of each."
+        alone = {key: one for key, one in ranks.items() if key not in about}
+        properties[RANKS] = about | {"anyOf": [alone, _mapping({NESTED: triples}, [NESTED])]}
     return properties
 
 

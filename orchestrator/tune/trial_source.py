@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class TrialSource(Searcher):
     """Hands Ray Tune one trial after another; a configuration's trials follow each other, so that its summary comes early.
 
-    A trial whose result is on record is not handed out. Ray saves no state of this class: a resumed sweep knows everything from
-    the plan and the ledger.
+    A trial whose result is on record is not handed out, nor is a slice of nested ranks, which another trial trains. Ray saves
+    no state of this class: a resumed sweep knows everything from the plan and the ledger.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TrialSource(Searcher):
         self._turns = turns
         self._proposer, self._trials_of, self._is_settled = proposer, trials_of, is_settled
         self._max_concurrent = max_concurrent
-        self._next = deque(trial for trial in waiting if not is_settled(trial.key))
+        self._next = deque(self._to_run(waiting))
         self._out: dict[str, TrialSpec] = {}
 
     def suggest(self, trial_id: str) -> Any:
@@ -65,10 +65,13 @@ class TrialSource(Searcher):
                 # When nothing is running, a waiting trial can never be promoted.
                 over = self._proposer.exhausted and not (self._out if self._turns else self._next)
                 return Searcher.FINISHED if over else None
-            self._next.extend(trial for trial in self._trials_of(configuration) if not self._is_settled(trial.key))
+            self._next.extend(self._to_run(self._trials_of(configuration)))
         self._next.remove(trial)
         self._out[trial_id] = trial
         return trial_config(trial)
+
+    def _to_run(self, trials: Iterable[TrialSpec]) -> list[TrialSpec]:
+        return [trial for trial in trials if trial.nested_in is None and not self._is_settled(trial.key)]
 
     def _ready(self) -> TrialSpec | None:
         """The first trial that can start: a warm start needs the result of the run it begins from."""

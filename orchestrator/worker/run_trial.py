@@ -5,15 +5,26 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from craft.results import Leave, Progress, RunResult
+from craft.results import Counts, Leave, Progress, RunResult
+from craft.spec import RunSpec
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.memory import out_of_memory, smaller_batches
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.worker.errors import is_transient, reason
 from orchestrator.worker.gpu_memory import CudaMemory, GpuMemory
 from orchestrator.worker.shortage import no_room, smaller_sizes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a trial ended; with its adapter's folder where it finished, and the same of each slice of nested ranks."""
+
+    result: TrialResult
+    adapter: Path | None = None
+    slices: list[Ended] = field(default_factory=list)
 
 
 def run_trial(
@@ -24,8 +35,8 @@ def run_trial(
     resume_from: Path | None = None,
     train: Train | None = None,
     gpu: GpuMemory | None = None,
-) -> tuple[TrialResult, Path | None]:
-    """Runs a trial in `directory` and returns how it ended, with its adapter's folder where it finished.
+) -> Ended:
+    """Runs a trial in `directory` and returns how it ended.
 
     Memory that runs out (host or GPU) is answered by smaller batches (`craft.trainer.memory.smaller_batches`), again and again,
     each time from the last checkpoint. The effective batch stays the same, and the result's notes tell the sizes. Where the
@@ -49,7 +60,7 @@ def run_trial(
 
     def passed_on(progress: Progress) -> None:
         try:
-            report(progress)
+            report(_named(progress, run, spec.run))
         except Exception as error:
             from_report.append(error)
             raise
@@ -57,7 +68,7 @@ def run_trial(
     while True:
         try:
             result = train(run, directory, report=passed_on, resume_from=resume_from, on_step=on_step)
-            return _finished(spec, result, smaller_sizes(tried)), result.adapter
+            return _finished(spec, run, result, smaller_sizes(tried))
         except Leave:
             raise
         except Exception as error:
@@ -65,12 +76,12 @@ def run_trial(
                 raise
             what = reason(error)
             if not out_of_memory(error):
-                return _failed(spec, what, smaller_sizes(tried), started), None
+                return _failed(spec, what, smaller_sizes(tried), started)
             scoring = getattr(error, "scoring", False)
         smaller = smaller_batches(run.training, scoring=scoring, workers=spec.resources.workers)
         if smaller is None:
             why = no_room(what, tried, spec.resources, gpu)
-            return _failed(spec, why, smaller_sizes(tried), started, retryable=True), None
+            return _failed(spec, why, smaller_sizes(tried), started, retryable=True)
         tried.append(smaller)
         run = run.model_copy(update={"training": smaller})
         resume_from = newest_valid(directory) or resume_from
@@ -85,23 +96,55 @@ def _train_run() -> Train:
     return train_run
 
 
-def _finished(spec: TrialSpec, result: RunResult, notes: list[str]) -> TrialResult:
-    counts = result.counts.known()
-    if spec.resources.gpu and "energy_joules" in counts:
-        # Measured on the whole board of the first worker. Who used what there is not known: the share stands for it.
-        counts["energy_joules"] *= spec.resources.gpus
-    return TrialResult(
+def _named(progress: Progress, run: RunSpec, asked: RunSpec) -> Progress:
+    """The progress of `run` with its slices' names in the run that was asked for: smaller micro-batches gave them others."""
+    if not progress.slices:
+        return progress
+    names = _names(run, asked)
+    return replace(progress, slices={names[key]: metrics for key, metrics in progress.slices.items()})
+
+
+def _names(run: RunSpec, asked: RunSpec) -> dict[str, str]:
+    return {one.key: other.key for one, other in zip(run.slices, asked.slices, strict=True)}
+
+
+def _finished(spec: TrialSpec, run: RunSpec, result: RunResult, notes: list[str]) -> Ended:
+    names = _names(run, spec.run) if result.slices else {}
+    whole = TrialResult(
         key=spec.key,
         status="finished",
         metrics=result.metrics,
-        counts=counts,
+        counts=_counts(spec, result.counts),
         steps=result.steps,
         seconds=result.seconds,
         notes=[*notes, *result.notes],
         facts={**result.facts, "best_step": result.best_step},
     )
+    slices = [
+        Ended(
+            replace(
+                whole,
+                key=names[key],
+                metrics=one.metrics,
+                counts=_counts(spec, one.counts),
+                notes=[*notes, *one.notes],
+                facts={**whole.facts, "best_step": one.best_step},
+            ),
+            one.adapter,
+        )
+        for key, one in result.slices.items()
+    ]
+    return Ended(whole, result.adapter, slices)
 
 
-def _failed(spec: TrialSpec, why: str, notes: list[str], started: float, retryable: bool = False) -> TrialResult:
+def _counts(spec: TrialSpec, counted: Counts) -> dict[str, float]:
+    counts = counted.known()
+    if spec.resources.gpu and "energy_joules" in counts:
+        # Measured on the whole board of the first worker. Who used what there is not known: the share stands for it.
+        counts["energy_joules"] *= spec.resources.gpus
+    return counts
+
+
+def _failed(spec: TrialSpec, why: str, notes: list[str], started: float, retryable: bool = False) -> Ended:
     seconds = time.monotonic() - started
-    return TrialResult(spec.key, "failed", seconds=seconds, error=why, notes=notes, retryable=retryable)
+    return Ended(TrialResult(spec.key, "failed", seconds=seconds, error=why, notes=notes, retryable=retryable))

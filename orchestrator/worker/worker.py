@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from orchestrator.record.checkpoints import (
     EVALUATIONS_FILE,
     PREDICTIONS_FILE,
     RESULT_FILE,
+    SLICES_FOLDER,
     newest_whole,
     stored_evaluations,
     stored_result,
+    stored_slices,
 )
 from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
@@ -38,7 +40,7 @@ from orchestrator.worker.gpu_memory import CudaMemory, fenced
 from orchestrator.worker.gpus import require_gpu
 from orchestrator.worker.guards import Heartbeat, free_memory, stderr_to
 from orchestrator.worker.host_memory import memory_limit
-from orchestrator.worker.run_trial import run_trial
+from orchestrator.worker.run_trial import Ended, run_trial
 from orchestrator.worker.settings import Report, WorkerSettings
 
 STDERR_FILE = "stderr.log"
@@ -96,9 +98,9 @@ def _run(
     told = stored_evaluations(checkpoint) if checkpoint else []
     for evaluation in told:
         report(evaluation, None)
-    if ended is not None:
+    if checkpoint is not None and ended is not None:
         # It had finished and stored all of it; only the driver died before writing the result down.
-        report({"result": ended}, checkpoint)
+        report(_last_report(ended, stored_slices(checkpoint)), checkpoint)
         return
 
     machine = SystemMetrics()
@@ -134,12 +136,17 @@ def _run(
         require_gpu()
     # Preparing the machine and building the method take long for a large model, and have no steps.
     with ticking(heartbeat.beat), settings.surrounded():
-        result, adapter = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
+        end = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()
     if broken:
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
-        result = TrialResult(**{**asdict(result), "notes": [*result.notes, note]})
-    report({"result": result.to_json()}, _final_checkpoint(scratch, result, adapter, told))
+        end = replace(end, result=replace(end.result, notes=[*end.result.notes, note]))
+    slices = [one.result.to_json() for one in end.slices]
+    report(_last_report(end.result.to_json(), slices), _final_checkpoint(scratch, end, told))
+
+
+def _last_report(result: dict[str, Any], slices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"result": result} | ({"slices": slices} if slices else {})
 
 
 def _report_leaving(progress: Progress, told: list[dict[str, Any]], report: Report) -> None:
@@ -175,25 +182,34 @@ def _payload(progress: Progress, machine: list[dict[str, float]], gpus: str | No
         "time": time.time(),
     }
     content |= {"gpus": gpus} if gpus else {}
+    content |= {"slices": progress.slices} if progress.slices else {}
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
 
 
-def _final_checkpoint(scratch: Path, result: TrialResult, adapter: Path | None, told: list[dict[str, Any]]) -> Path | None:
-    if result.status != "finished" or adapter is None:
+def _final_checkpoint(scratch: Path, end: Ended, told: list[dict[str, Any]]) -> Path | None:
+    if end.result.status != "finished" or end.adapter is None:
         return None
 
     def fill(folder: Path) -> None:
-        shutil.copytree(adapter, folder / ADAPTER_FOLDER)
-        predictions = adapter.parent / PREDICTIONS_FILE
-        if predictions.is_file():  # the outputs behind the score: what a served adapter must answer again
-            shutil.copy(predictions, folder)
-        answers = adapter.parent / PREDICTIONS_FOLDER
-        if answers.is_dir():
-            shutil.copytree(answers, folder / PREDICTIONS_FOLDER)
+        _keep(end, folder)
+        for one in end.slices:
+            _keep(one, folder / SLICES_FOLDER / one.result.key)
         (folder / EVALUATIONS_FILE).write_text(json.dumps(told))
-        (folder / RESULT_FILE).write_text(json.dumps(result.to_json()))
 
     return write_folder(scratch / "final", fill)
+
+
+def _keep(end: Ended, folder: Path) -> None:
+    """Copies an adapter with what stands beside it, and writes its result."""
+    assert end.adapter is not None
+    shutil.copytree(end.adapter, folder / ADAPTER_FOLDER)
+    predictions = end.adapter.parent / PREDICTIONS_FILE
+    if predictions.is_file():  # the outputs behind the score: what a served adapter must answer again
+        shutil.copy(predictions, folder)
+    answers = end.adapter.parent / PREDICTIONS_FOLDER
+    if answers.is_dir():
+        shutil.copytree(answers, folder / PREDICTIONS_FOLDER)
+    (folder / RESULT_FILE).write_text(json.dumps(end.result.to_json()))
 
 
 @contextmanager

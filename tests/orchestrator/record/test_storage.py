@@ -16,7 +16,15 @@ import pytest
 from pyarrow import fs
 
 from craft.trainer.checkpoint import write_folder
-from orchestrator.record.checkpoints import local_adapter, newest_whole, open_storage, storage_of, stored_checkpoints, within
+from orchestrator.record.checkpoints import (
+    Place,
+    local_adapter,
+    newest_whole,
+    open_storage,
+    place_of,
+    stored_checkpoints,
+    within,
+)
 from orchestrator.record.ledger import Ledger
 from tests.orchestrator.stand_in import start_driver, starts
 
@@ -25,8 +33,10 @@ def test_what_a_uri_says_of_its_server_stays_at_its_end() -> None:
     storage = "s3://bucket/runs/?endpoint_override=http://127.0.0.1:9000&region=us-east-1"
     adapter = within(storage, "attempt-1", "key", "checkpoint_000002", "adapter")
     assert adapter == "s3://bucket/runs/attempt-1/key/checkpoint_000002/adapter?" + storage.split("?")[1]
-    assert storage_of(adapter) == "s3://bucket/runs?" + storage.split("?")[1]
-    assert storage_of(within("/what?/ray", "attempt-1", "key", "checkpoint_000002", "adapter")) == "/what?/ray"
+    assert place_of(adapter) == Place("s3://bucket/runs?" + storage.split("?")[1], "key", "adapter")
+    own = within("/what?/ray", "attempt-1", "key", "checkpoint_000002", "slices", "other", "adapter")
+    assert place_of(own) == Place("/what?/ray", "key", "slices/other/adapter")
+    assert place_of("/elsewhere/adapter") is None
 
 
 @pytest.mark.parametrize("storage", ["s3://me:secret@bucket/runs", "memory://runs"])

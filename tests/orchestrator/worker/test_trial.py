@@ -38,13 +38,13 @@ def test_a_spec_survives_its_journey_as_json() -> None:
 
 
 def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> None:
-    result, adapter = run_trial(spec(), tmp_path, lambda p: None, train=lambda run, directory, **_: finished(directory))
-    assert result == TrialResult(
+    end = run_trial(spec(), tmp_path, lambda p: None, train=lambda run, directory, **_: finished(directory))
+    assert end.result == TrialResult(
         spec().key, "finished", {"score": 70.0},
         {"trainable_parameters": 10, "head_parameters": 2, "total_parameters": 100, "adapter_bytes": 40},
         6, 1.5, notes=["a note"], facts={"device": "x", "best_step": 4},
     )  # fmt: skip
-    assert adapter == tmp_path / "adapter"
+    assert end.adapter == tmp_path / "adapter"
 
 
 @pytest.mark.parametrize(("share", "workers", "joules"), [(0.25, 1, 2.0), (1.0, 1, 8.0), (1.0, 2, 16.0), (0.0, 1, 8.0)])
@@ -53,18 +53,23 @@ def test_energy_is_the_boards_by_the_trials_share_of_it(tmp_path: Path, share: f
         return RunResult({"score": 70.0}, Counts(10, 2, 100, 40, energy_joules=8.0), directory, 1, 1, 1.0)
 
     trial = replace(spec(batch_size=4), resources=Resources(gpu=share, workers=workers))
-    result, _ = run_trial(trial, tmp_path, lambda p: None, train=train)
+    result = run_trial(trial, tmp_path, lambda p: None, train=train).result
     assert result.counts["energy_joules"] == joules
 
 
 @pytest.mark.parametrize("error", [RunFailed("the loss is NaN at step 3"), ValueError("the loss is NaN at step 3")])
 def test_an_error_that_will_come_again_fails_the_trial_with_its_message(tmp_path: Path, error: Exception) -> None:
-    result, adapter = run_trial(spec(), tmp_path, lambda p: None, train=raising(error))
-    assert (result.status, result.error, result.retryable, adapter) == ("failed", "the loss is NaN at step 3", False, None)
+    end = run_trial(spec(), tmp_path, lambda p: None, train=raising(error))
+    assert (end.result.status, end.result.error, end.result.retryable, end.adapter) == (
+        "failed",
+        "the loss is NaN at step 3",
+        False,
+        None,
+    )
 
 
 def test_an_unexpected_error_names_its_kind_and_place(tmp_path: Path) -> None:
-    result, _ = run_trial(spec(), tmp_path, lambda p: None, train=raising(KeyError("q_proj")))
+    result = run_trial(spec(), tmp_path, lambda p: None, train=raising(KeyError("q_proj"))).result
     assert result.error is not None
     assert result.error.startswith("KeyError: 'q_proj' (test_trial.py:")
 
@@ -119,7 +124,7 @@ def test_memory_that_ran_out_is_answered_by_smaller_micro_batches_from_the_last_
             raise MemoryError("no more")
         return finished(directory)
 
-    result, _ = run_trial(spec(batch_size=8, gradient_accumulation=2), tmp_path, lambda p: None, train=train)
+    result = run_trial(spec(batch_size=8, gradient_accumulation=2), tmp_path, lambda p: None, train=train).result
     assert seen == [(8, 2, None), (4, 4, tmp_path / "checkpoint-5")]
     assert result.key == spec(batch_size=8, gradient_accumulation=2).key
     assert result.notes == ["micro-batches of 4 x 4 and evaluation batches of 32 after memory ran out", "a note"]
@@ -134,7 +139,9 @@ def test_memory_that_runs_out_again_and_again_is_answered_down_to_single_example
             raise RuntimeError("CUDA out of memory. Tried to allocate 20 GiB")
         return finished(directory)
 
-    result, _ = run_trial(spec(batch_size=6, gradient_accumulation=3, eval_batch_size=8), tmp_path, lambda p: None, train=train)
+    result = run_trial(
+        spec(batch_size=6, gradient_accumulation=3, eval_batch_size=8), tmp_path, lambda p: None, train=train
+    ).result
     assert tries == [(6, 3, 8), (3, 6, 4), (1, 18, 2)]
     assert result.notes[0] == "micro-batches of 1 x 18 and evaluation batches of 2 after memory ran out"
 
@@ -150,7 +157,7 @@ def test_an_evaluation_that_runs_out_of_memory_leaves_the_micro_batches_alone(tm
             raise error
         return finished(directory)
 
-    result, _ = run_trial(spec(batch_size=8, eval_batch_size=64), tmp_path, lambda p: None, train=train)
+    result = run_trial(spec(batch_size=8, eval_batch_size=64), tmp_path, lambda p: None, train=train).result
     assert tries == [(8, 64), (8, 32), (8, 16)]
     assert result.notes == ["evaluation batches of 16 after memory ran out", "a note"]
 
@@ -181,7 +188,7 @@ class Gpu:
 def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change(tmp_path: Path) -> None:
     gpu, small = Gpu(), spec(batch_size=4, eval_batch_size=2)
     share = replace(small, resources=Resources(gpu=0.25))
-    result, _ = run_trial(share, tmp_path, lambda p: None, train=raising(RuntimeError("CUDA out of memory.")), gpu=gpu)
+    result = run_trial(share, tmp_path, lambda p: None, train=raising(RuntimeError("CUDA out of memory.")), gpu=gpu).result
     assert (result.status, result.retryable, result.settled) == ("failed", True, False)
     assert gpu.emptied == 2
     for told in ("micro-batches of 4 x 1, 2 x 2, 1 x 4", "0.25 of a GPU of 24.0 GiB", "5.5 GiB", "resources.gpu", "--resume"):
@@ -211,7 +218,7 @@ def test_a_fenced_trial_shrinks_until_it_fits_into_its_own_share(tmp_path: Path,
         return finished(directory)
 
     with fenced(0.25, gpu):
-        result, _ = run_trial(spec(batch_size=16), tmp_path, lambda p: None, train=train, gpu=gpu)
+        result = run_trial(spec(batch_size=16), tmp_path, lambda p: None, train=train, gpu=gpu).result
     assert (result.status, tried) == ("finished", sizes)
 
 
