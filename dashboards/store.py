@@ -147,7 +147,7 @@ class Store:
             name = experiments[row.experiment_id]
             status = row.tags.get("craft.status") or row.status.lower()
             newest[name] = SweepEntry(name, row.experiment_id, row.run_id, status, row.started)
-        return sorted(newest.values(), key=lambda entry: -(entry.started or 0))
+        return sorted(newest.values(), key=lambda entry: (-(entry.started or 0), entry.name))
 
     def feed(self, name: str) -> Feed:
         """The feed of one sweep, not refreshed yet when it is new.
