@@ -32,7 +32,7 @@ def adapted(base: Any, *, pads: bool, checkpoints: bool | None = None, **config:
     model = get_peft_model(base, given)
     for stack in stacks(model):
         stack.pads = pads
-    return model
+    return model.double() if base.dtype == torch.float64 else model  # the factors are float32 over any base
 
 
 def learn(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -56,8 +56,9 @@ def learn(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 def test_outputs_gradients_and_files_are_those_of_the_true_ranks(
     tiny_model: TinyModel, dtype: torch.dtype, tolerance: float, checkpoints: bool | None
 ) -> None:
+    family = "opt" if dtype == torch.float64 else "llama"  # a LLaMA's norms round to float32 on their way
     true, padded = (
-        adapted(tiny_model("llama", dtype=dtype), pads=pads, checkpoints=checkpoints, dropout=0.1) for pads in (False, True)
+        adapted(tiny_model(family, dtype=dtype), pads=pads, checkpoints=checkpoints, dropout=0.1) for pads in (False, True)
     )
     (expected, gradients), (out, theirs) = learn(true), learn(padded)
     assert {tuple(core.shape) for stack in stacks(padded) for core in stack.cores or ()} == {(16, 8)}
