@@ -1,13 +1,14 @@
 """A thousand trials at once, as the record and the page see them: does the tracking store keep up, and what does a look cost?
 
-    python -m tests.benchmarks.running_trials [--trials 1000] [--every 60] [--minutes 5] [--store sqlite|server|postgres]
+    python -m tests.benchmarks.running_trials [--trials 1000] [--every 60] [--minutes 5] [--store postgres] [--browser]
 
 No process trains. The events are those that running trials send: all start at once; then each reports an evaluation every
 `--every` seconds, spread evenly, with twelve training points and six samples of its machine. They go through the real tracker
 and its journal into a real store: an SQLite file, a server of MLflow's on such a file, or one on PostgreSQL.
 
 Told: what a report costs the driver, how far the store is behind (events, and seconds of reports), how long it takes to catch
-up, and what the page needs to read and draw it while all of them run.
+up, and what the page needs to read and draw it when half of the time has gone. With `--browser` headless Chromium then opens
+the page: its first plot, for which some configurations have ended before, and a few interactions.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import platform
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,9 +33,10 @@ from dashboards.content import view_of
 from dashboards.panels import PANELS, spec_of
 from dashboards.store import Store
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.manifest import hardware
 from orchestrator.record.tracker import Tracker
+from tests.benchmarks.dashboard import browse
 from tests.mlflow_server import Server
 from tests.postgres import postgres
 
@@ -42,6 +45,7 @@ POINTS, SAMPLES = 12, 6
 READINGS = ("cpu_utilization_percentage", "system_memory_usage_percentage", "process_cpu_percentage",
             "process_memory_megabytes", "gpu_0_utilization_percentage", "gpu_0_memory_usage_megabytes")  # fmt: skip
 CATCH_UP_S = 3600.0
+ENDED = 100  # trials that have ended before, so that the page has a front to draw
 
 
 @contextmanager
@@ -102,10 +106,14 @@ def measure(given: argparse.Namespace, folder: Path, uri: str) -> dict[str, str]
         tracker.sweep_started(
             {"trials": len(trials), "objectives": '{"score": "maximize", "trainable_parameters": "minimize"}'}
         )
+        ended(tracker)
         began = time.perf_counter()
         for trial in trials:
             tracker.trial_started(trial, flat_parameters(trial.run))
         found["all started: ms a trial for the driver"] = f"{1000 * (time.perf_counter() - began) / len(trials):.2f}"
+        looked: dict[str, str] = {}
+        look = threading.Timer(30 * given.minutes, lambda: looked.update(page(uri, folder if given.browser else None)))
+        look.start()
         costs, behind = reports(tracker, trials, given.every, 60 * given.minutes)
         found["reports sent, and how many a second"] = f"{len(costs)}, {len(trials) / given.every:.1f}"
         found["a report for the driver: median, 99 %, ms"] = (
@@ -114,13 +122,27 @@ def measure(given: argparse.Namespace, folder: Path, uri: str) -> dict[str, str]
         found["behind, events: after a quarter, half, three quarters, all"] = ", ".join(
             str(behind[len(behind) * part // 4 - 1]) for part in range(1, 5)
         )
-        found |= page(uri)
         began = time.perf_counter()
         left = tracker.flush(CATCH_UP_S)
         found["caught up after the last report, s"] = f"{time.perf_counter() - began:.0f}" + (f", {left} left" if left else "")
+        look.join()
+        found |= looked
     finally:
         tracker.close(0.0)
     return found
+
+
+def ended(tracker: Tracker) -> None:
+    """Trials and configurations that have ended: a front of 25 sizes."""
+    for trial in trials_of(ENDED + 1000 * SEEDS)[-ENDED:]:
+        size = int(trial.run.parameters["rank"])
+        tracker.trial_started(trial, flat_parameters(trial.run))
+        tracker.trial_ended(TrialResult(trial.key, "finished", {"score": size / 20}, {"trainable_parameters": size}, 100, 9.0))
+        if trial.run.seed == SEEDS - 1:
+            counts = {"trials_planned": SEEDS, "trials_done": SEEDS, "trials_failed": 0, "trials_stopped": 0}
+            content = {"score": size / 20, "score_low": size / 21, "score_high": size / 19, "trainable_parameters": size}
+            whole = counts | content | {"seeds_done": SEEDS, "complete": True, "status": "finished", "method": "lora"}
+            tracker.configuration_ended(trial.configuration, trial.label, flat_parameters(trial.run), whole)
 
 
 def reports(tracker: Tracker, trials: list[TrialSpec], every: float, seconds: float) -> tuple[list[float], list[int]]:
@@ -137,8 +159,8 @@ def reports(tracker: Tracker, trials: list[TrialSpec], every: float, seconds: fl
     return costs, behind
 
 
-def page(uri: str) -> dict[str, str]:
-    """What the page needs, while all trials run and the tracker goes on shipping."""
+def page(uri: str, folder: Path | None) -> dict[str, str]:
+    """What the page needs, while all trials run and the tracker goes on shipping; in a browser too if it gets a folder."""
     store = Store(uri)
     feed = store.feed("running")
     began = time.perf_counter()
@@ -154,11 +176,17 @@ def page(uri: str) -> dict[str, str]:
         spec_of(PANELS[name], view)
     drawn = time.perf_counter() - began
     pause = max(LOOK_EVERY_S, REST * feed.look_cost)
-    return {
+    found = {
         "the page: all runs read, s": f"{read:.2f} ({len(view.trials)} trials)",
         "the page: a look for changes, s, and how often": f"{feed.look_cost:.2f}, every {pause:.0f} s",
         "the page: tables; front, table and progress, s": f"{tables:.2f}; {drawn:.2f}",
     }
+    if folder:
+        seen = browse(Store(uri), folder / "browser", "in Chromium", 7)
+        found |= {
+            f"the page: {name}": f"{value:.2f}" if name.endswith(" s") else f"{value:.0f}" for name, value in seen.items()
+        }
+    return found
 
 
 def main() -> None:
@@ -167,6 +195,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two reports of a trial")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--store", choices=("sqlite", "server", "postgres"), default="sqlite")
+    parser.add_argument("--browser", action="store_true", help="open the page in headless Chromium too")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, store_of(given.store, Path(folder)) as uri:
         found = measure(given, Path(folder), uri)
