@@ -1,11 +1,14 @@
-"""The paper's published rows as data: what the literature reports, drawn beside measured points and never mixed with them.
+"""Published rows as data: what others report, drawn beside measured points and never mixed with them.
 
-Each row is keyed by model and protocol. Both tables follow the customary protocol of their suite, which is not this project's
-default one, so every row says so wherever it is shown.
+Two sources, each keyed by model and protocol, and every row says both wherever it is shown:
+
+- the CRAFT paper's two tables, which follow the customary protocol of their suite, not this project's default one;
+- Hugging Face's comparison of PEFT methods: one model, one task that no sweep here trains, one seed, most methods untuned.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -17,11 +20,21 @@ PROTOCOLS = {
     "glue": "customary GLUE: the dev set both selects the epoch and is reported, best of a run's epochs",
     "commonsense": "customary commonsense (LLM-Adapters): tests both select the epoch and are reported",
 }
+COMPARISON = FOLDER / "peft_method_comparison.json"
+
+
+@cache
+def literature() -> pd.DataFrame:
+    """All published rows: the paper's, then those of Hugging Face's comparison."""
+    return pd.concat([published_rows(), comparison_rows()], ignore_index=True)
 
 
 @cache
 def published_rows() -> pd.DataFrame:
-    """All rows of both tables: model, method, trainable_parameters, average, its tasks, source, suite, protocol, `score/*`."""
+    """All rows of the paper's two tables.
+
+    Columns: model, method, trainable_parameters, average, its tasks, source, suite, protocol, `score/*`.
+    """
     frames = []
     for suite, protocol in PROTOCOLS.items():
         frame = pd.read_csv(FOLDER / f"published_{suite}.csv")
@@ -34,8 +47,17 @@ def published_rows() -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+@cache
+def comparison_rows() -> pd.DataFrame:
+    """Hugging Face's runs, with the columns of `published_rows` and what else their record says of each."""
+    content = json.loads(COMPARISON.read_text(encoding="utf-8"))
+    about, frame = content["about"], pd.DataFrame(content["rows"], columns=content["columns"])
+    frame["source"] = about["source"] + ", by PEFT " + frame["commit"] + f" ({about['licence']})"
+    return frame.assign(model=about["model"], suite=about["task"], protocol=about["protocol"], averaged_tasks=1)
+
+
 def published_model(name: str) -> str | None:
-    """The name under which the literature's rows know a model, or None: a hub id or a folder's name is matched by its parts.
+    """The name under which the paper's rows know a model, or None: a hub id or a folder's name is matched by its parts.
 
     >>> published_model("FacebookAI/roberta-base"), published_model("meta-llama/Meta-Llama-3-8B"), published_model("bert-base")
     ('RoBERTa-base', 'LLaMA3-8B', None)

@@ -37,6 +37,7 @@ def draw(plain: Plain) -> Plain:
             "layout": {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "dragmode": "select", "hovermode": "closest"},
         },
         "note": _note(plain),
+        "also": {"$": "published/{published}/says"},
         "first": plain["knee"],
         "details": {row["id"]: published_details(row) for row in plain["published"]["rows"]},
     }

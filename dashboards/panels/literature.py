@@ -1,6 +1,8 @@
-"""The literature's rows beside a sweep's points: stars on the front panel, with where each number was published."""
+"""Published rows beside a sweep's points: stars on the front panel, with model, protocol and source of each."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from dashboards.frames import Frames
 from dashboards.panels.base import Metric, Plain, View, choice, number, text
@@ -9,20 +11,50 @@ from dashboards.published import published_model
 NO_ROWS = "none"
 
 
+LABELLED = 20
+"""Rows of a model that all get their name in the plot; of more rows, those that no smaller one beats."""
+
+
 def published(view: View, metrics: list[Metric]) -> Plain:
     """Every published row with its values, and the model whose rows are shown first: the sweep's, where the paper has it."""
-    rows = view.published
     models: list[str] = [str(model) for frame in view.sweeps for model in _models(frame)]
     shown = next((found for model in models if (found := published_model(model))), NO_ROWS)
+    columns = set(view.published.columns)
     records = []
-    for index, row in rows.iterrows():
-        scores = {"score": row["average"], "trainable_parameters": row["trainable_parameters"]}
-        scores |= {name: row[name] for name in rows.columns if name.startswith("score/")}
-        averaged = f"{int(row['averaged_tasks'])} tasks"
-        record = {"id": f"published/{index}", "model": row["model"], "method": row["method"], "source": row["source"]}
-        record |= {"protocol": row["protocol"], "averaged": averaged, "suite": row["suite"]}
-        records.append(record | {"values": {metric.name: number(scores.get(metric.name)) for metric in metrics}})
+    for index, row in view.published.iterrows():
+        known = {metric.name: row[metric.name] for metric in metrics if metric.name in columns} | {"score": row["average"]}
+        record = {name: row[name] for name in ("model", "source", "protocol", "suite")}
+        record |= {"id": f"published/{index}", "method": _name(row), "averaged": _averaged(row), "further": _further(row)}
+        records.append(record | {"values": {metric.name: number(known.get(metric.name)) for metric in metrics}})
     return {"rows": records, "shown": shown, "of": models}
+
+
+def _name(row: Any) -> str:
+    """The method, with its configuration where the source has several of one method."""
+    configuration = row.get("configuration")
+    return (
+        row["method"]
+        if configuration in (None, "default") or configuration != configuration
+        else f"{row['method']} {configuration}"
+    )
+
+
+def _averaged(row: Any) -> str:
+    tasks = int(row["averaged_tasks"])
+    return f"{tasks} tasks" if tasks > 1 else "one task"
+
+
+def _further(row: Any) -> list[list[Any]]:
+    """What only some sources say of a row: lines for its card."""
+    names = {
+        "learning_rate": "learning rate",
+        "forgetting": "forgetting",
+        "peak_memory_bytes": "GPU memory, most reserved (bytes)",
+        "adapter_bytes": "adapter file (bytes)",
+        "seconds": "training without evaluations (s)",
+    }
+    lines = [[words, number(row[name])] for name, words in names.items() if name in row]
+    return [line for line in lines if line[1] is not None]
 
 
 def _models(frame: Frames) -> list[str]:
@@ -37,17 +69,22 @@ def _models(frame: Frames) -> list[str]:
 
 def published_trace(rows: list[Plain], values: Plain) -> Plain:
     """The stars; what each model's rows need goes into `values`."""
+    values[f"published/{NO_ROWS}"] = []
     for model in sorted({row["model"] for row in rows}):
         chosen = [row for row in rows if row["model"] == model]
         values[f"published/{model}"] = [row["id"] for row in chosen]
-        values[f"published/{model}/name"] = [text(row["method"]) for row in chosen]
+        values[f"published/{model}/name"] = _labels(chosen)
+        values[f"published/{model}/legend"] = f"published: {text(model)}, {text(chosen[0]['suite'])}"
+        values[f"published/{model}/says"] = (
+            f"The stars are published results of {model} on {chosen[0]['suite']}, not of this sweep: {chosen[0]['protocol']}."
+        )
         for metric in chosen[0]["values"]:
             values[f"published/{model}/{metric}"] = [row["values"][metric] for row in chosen]
     key = "published/{published}"
     return {
         "type": "scatter",
         "mode": "markers+text",
-        "name": "published",
+        "name": {"$": key + "/legend"},
         "x": {"$": key + "/{x}"},
         "y": {"$": key + "/{y}"},
         "customdata": {"$": key},
@@ -57,6 +94,15 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
         "marker": {"symbol": "star-open", "size": 11, "color": "ink", "line": {"width": 1.2}},
         "cliponaxis": False,
     }
+
+
+def _labels(rows: list[Plain]) -> list[str]:
+    """The names beside the stars. Where there are many, only rows that score more than every smaller one have one."""
+    if len(rows) <= LABELLED:
+        return [text(row["method"]) for row in rows]
+    sizes = [(row["values"].get("trainable_parameters") or 0, row["values"].get("score") or 0.0) for row in rows]
+    beaten = [any(other != own and other[0] <= own[0] and other[1] >= own[1] for other in sizes) for own in sizes]
+    return ["" if lost else text(row["method"]) for row, lost in zip(rows, beaten, strict=True)]
 
 
 def published_choice(published: Plain) -> Plain:
@@ -69,5 +115,5 @@ def published_details(row: Plain) -> Plain:
     """What the card says of a published row."""
     lines = [["model", row["model"]], ["trainable parameters", row["values"].get("trainable_parameters")]]
     lines += [["score", row["values"].get("score")], ["averaged over", row["averaged"]]]
-    lines += [["protocol", row["protocol"]], ["source", row["source"]]]
+    lines += [["task", row["suite"]], *row["further"], ["protocol", row["protocol"]], ["source", row["source"]]]
     return {"title": f"{row['method']} (published)", "lines": [line for line in lines if line[1] is not None]}

@@ -257,11 +257,18 @@ Craft.Page = class {
     panel.figure.selected = this.selected;
     panel.figure.choose(spec);
     this.choices(panel, spec);
+    this.say(panel, spec);
     await panel.figure.update(spec);
     if (spec.first && !this.pinned) {
       this.first = spec.first;
       this.showFirst();
     }
+  }
+
+  /* The sentence under a figure, with what its choices add to it. */
+  say(panel, spec) {
+    const also = spec.also ? Craft.resolve(spec.also, spec.values, panel.figure.chosen, {}) : "";
+    panel.note.textContent = [also, spec.note].filter(Boolean).join(" ");
   }
 
   /* Until a configuration is pinned, the card shows the one that the panel names as the first to see. */
@@ -275,7 +282,7 @@ Craft.Page = class {
     if (panel.choicesShown === signature && panel.choices.childElementCount) return;
     panel.choicesShown = signature;
     panel.choices.replaceChildren(...(spec.choices || []).filter(choice => choice.options.length > 1).map(choice => {
-      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; this.drawing = panel.figure.update(panel.figure.spec); }},
+      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; this.say(panel, panel.figure.spec); this.drawing = panel.figure.update(panel.figure.spec); }},
         ...choice.options.map(option => make("option", {value: option.value}, option.label.slice(0, 80))));
       box.value = panel.figure.chosen[choice.name];
       return make("label", {}, choice.label, box);
