@@ -14,12 +14,13 @@ import contextlib
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock
 
-from craft.factors.factor_file import SUFFIX, unfinished
+from craft.factors.factor_file import SUFFIX, CorruptFactors, unfinished
 from craft.factors.ticking import acquire
 from craft.words import parse_bytes
 
@@ -27,6 +28,9 @@ DEFAULT_MAX_BYTES = 20 * 1000**3
 LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop the others for ever
 _TURN = 1.0  # seconds between two looks at a lock, and two ticks
 _FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file counts as dead
+
+T = TypeVar("T")
+Origin = TypeVar("Origin")
 
 
 class StoreWarning(UserWarning):
@@ -56,6 +60,25 @@ class Shelf:
         """Stored decompositions, the least recently used first."""
         found = [(path, stat_of(path)) for path in self.folder.glob(f"*{SUFFIX}")]
         return [path for path, stat in sorted(found, key=lambda pair: pair[1].st_mtime if pair[1] else 0.0) if stat]
+
+    def stored(self, key: str, origin: Origin, read: Callable[[Path], tuple[T, Origin]], warn: bool = False) -> T | None:
+        """What `read` finds in the file of `key`; None if there is no file, or not a whole one of this origin.
+
+        Args:
+            warn: of a file that is damaged or of another origin; the caller makes it anew.
+        """
+        path = self.path(key)
+        try:
+            content, found = read(path)
+            if found != origin:
+                raise CorruptFactors(f"{path} holds the decomposition of other weights than its name says")
+        except FileNotFoundError:
+            return None
+        except CorruptFactors as error:
+            if warn:
+                warnings.warn(f"{error}. It is made anew.", StoreWarning, stacklevel=5)
+            return None
+        return content
 
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[None]:

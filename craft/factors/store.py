@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
@@ -28,10 +27,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from craft.factors.factor_file import CorruptFactors, FactorOrigin, read_factors, write_factors
+from craft.factors.factor_file import FactorOrigin, read_factors, write_factors
 from craft.factors.hashing import hash_weights
 from craft.factors.hosvd import Ranks, TuckerFactors, hosvd, resolve_ranks, stack_shape
-from craft.factors.shelf import Shelf, StoreWarning, default_root, max_bytes_from_environment
+from craft.factors.shelf import Shelf, default_root, max_bytes_from_environment
 from craft.factors.ticking import tick
 
 _REMEMBERED = 32
@@ -137,18 +136,7 @@ class FactorStore(Shelf):
         self.shrink(spare=self.path(origin.key))
 
     def _read(self, origin: FactorOrigin, warn: bool = False) -> TuckerFactors | None:
-        path = self.path(origin.key)
-        try:
-            factors, found = read_factors(path)
-            if found != origin:
-                raise CorruptFactors(f"{path} holds the factors of other weights than its name says")
-        except FileNotFoundError:
-            return None
-        except CorruptFactors as error:
-            if warn:
-                warnings.warn(f"{error}. It is made anew.", StoreWarning, stacklevel=4)
-            return None
-        return factors
+        return self.stored(origin.key, origin, read_factors, warn)
 
     def _remembered(self, key: str) -> TuckerFactors | None:
         if key not in self._open:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import warnings
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from craft.factors.factor_file import CorruptFactors, read_tensors, write_tensors
 from craft.factors.hashing import hash_weights
-from craft.factors.shelf import Shelf, StoreWarning, default_root, max_bytes_from_environment
+from craft.factors.shelf import Shelf, default_root, max_bytes_from_environment
 from craft.factors.ticking import tick
 
 ALGORITHM = "linalg-svd-1"
@@ -135,17 +134,8 @@ class SvdStore(Shelf):
 
     def _read(self, origin: SvdOrigin, rank: int, warn: bool = False) -> dict[str, Tensor] | None:
         """What is stored, if it holds `rank` components of each end."""
-        try:
-            tensors, found = read_svd(self.path(origin.key))
-            if found != origin:
-                raise CorruptFactors(f"{self.path(origin.key)} holds the SVD of another weight than its name says")
-        except FileNotFoundError:
-            return None
-        except CorruptFactors as error:
-            if warn:
-                warnings.warn(f"{error}. It is made anew.", StoreWarning, stacklevel=4)
-            return None
-        return tensors if len(tensors["largest.s"]) >= rank else None
+        tensors = self.stored(origin.key, origin, read_svd, warn)
+        return tensors if tensors is not None and len(tensors["largest.s"]) >= rank else None
 
 
 def read_svd(path: Path) -> tuple[dict[str, Tensor], SvdOrigin]:

@@ -1,7 +1,7 @@
-"""Chooses the scorer of a run: it holds the training data, and computes the search scores and the reported scores.
+"""Chooses a run's rows and its scorer, which holds the training data, and computes the search and the reported scores.
 
-`make_scorer` gives the one that fits the kind of task: `HeadScorer` where a task head answers (classes, values),
-`craft.scoring.answers.AnswerScorer` where the model answers in words.
+`splits_of` reads the rows. `make_scorer` gives the scorer that fits the kind of task: `HeadScorer` where a task head answers
+(classes, values), `craft.scoring.answers.AnswerScorer` where the model answers in words.
 """
 
 from __future__ import annotations
@@ -13,13 +13,30 @@ from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.scorer import Scorer
 from craft.scoring.sharing import Sharing
 from craft.scoring.texts import Tick
+from craft.tasks.splits import Splits, load_splits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from craft.spec import RunSpec
-    from craft.tasks.splits import Splits
     from craft.tasks.task import Task
+
+
+def splits_of(spec: RunSpec, task: Task) -> Splits:
+    """The rows that a run trains and is scored on, as many as its settings ask for.
+
+    Raises:
+        DataError: the data are missing or wrong, or too few to be split.
+    """
+    training = spec.training
+    return load_splits(
+        task,
+        spec.data,
+        protocol=spec.protocol,
+        train_examples=training.train_examples,
+        eval_examples=training.eval_examples,
+        search_examples=training.search_examples,
+    )
 
 
 def make_scorer(

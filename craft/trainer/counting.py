@@ -128,6 +128,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
                         checkpointing one hidden state a layer and one layer whole. Under autocast, norms and the residual
                         stream stay float32: 3 bytes on average.
     logits              micro-batch x length x vocabulary x 8 for a language-model head
+                        (a GPU computes the positions in the loss alone; how many those are, no configuration tells)
     nested ranks        as many micro-batches at once as a step trains ranks
 
     Every micro-batch is taken to be as long as `max_length`; the libraries' own memory is not included.

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from craft.models.compute import compute_device
 from craft.models.quiet import quiet_libraries
-from craft.scoring.choose import make_scorer
+from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.tasks.splits import load_splits
 from craft.trainer.adapter_folder import RUN_FILE, load_adapter
 from craft.trainer.checkpoint import write_folder
 from craft.trainer.memory import memory_errors_named
@@ -44,14 +43,7 @@ def score_adapter(
     batches = memory_errors_named(f"evaluation batches of {training.eval_batch_size} texts", scoring=True)
     with own_process_state(tf32=training.tf32), quiet_libraries(), batches:
         task = find_task(spec.task, spec.data)
-        splits = load_splits(
-            task,
-            spec.data,
-            protocol=spec.protocol,
-            train_examples=training.train_examples,
-            eval_examples=training.eval_examples,
-            search_examples=training.search_examples,
-        )
+        splits = splits_of(spec, task)
         known = record.get("facts", {}).get("data_fingerprint", splits.fingerprint)
         if known != splits.fingerprint:
             raise ValueError(

@@ -31,13 +31,12 @@ from craft.models.heads import TASK_TYPES
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
-from craft.scoring.choose import make_scorer
+from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.tasks.splits import load_splits
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import start_from
 from craft.trainer.hf_trainer import RunTrainer, total_steps
@@ -159,14 +158,7 @@ def _prepare(
     method = find_method(spec.method)
     refuse_elsewhere(method)
     parameters = method.parameters.model_validate(spec.parameters)
-    splits = load_splits(
-        task,
-        spec.data,
-        protocol=spec.protocol,
-        train_examples=training.train_examples,
-        eval_examples=training.eval_examples,
-        search_examples=training.search_examples,
-    )
+    splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
     # A base that the team splits never lies on one device whole.
     device = torch.device("cpu") if team is not None and team.sharded else compute_device()

@@ -79,9 +79,7 @@ def _rest(gpu: float) -> str:
 
 def _used(share: Resources, machines: Sequence[Mapping[str, float]]) -> float:
     """GPUs in use when as many processes as fit run on `machines`; what a share leaves of a GPU counts as used."""
-    if share.fsdp:  # all workers of a trial are on one machine
-        return sum(map(share.slots, machines)) * share.gpus
-    return sum(map(share.processes, machines)) // share.workers * share.workers / times(1, share.gpu)
+    return share.slots_on(machines) * share.workers / times(1, share.gpu)
 
 
 def _why(share: Resources, machines: Sequence[Mapping[str, float]]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
@@ -133,6 +133,12 @@ class Resources(Settings):
     def slots(self, has: Mapping[str, float]) -> int:
         """How many trials fit at once into the amounts `has`, which are given by Ray's names."""
         return self.processes(has) // self.workers
+
+    def slots_on(self, machines: Sequence[Mapping[str, float]]) -> int:
+        """How many trials fit at once on `machines`: a process lies on one of them, a split model with all its processes."""
+        if self.fsdp:
+            return sum(map(self.slots, machines))
+        return sum(map(self.processes, machines)) // self.workers
 
     def processes(self, has: Mapping[str, float]) -> int:
         """How many processes, each a worker of a trial, fit at once into the amounts `has`."""

@@ -20,8 +20,8 @@ from orchestrator.record.checkpoints import attempts
 from orchestrator.search.proposers import Listed
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
-from orchestrator.tune.cluster import Cluster, joined, waiting_lines
-from orchestrator.tune.gpus import idle, machines
+from orchestrator.tune.cluster import Cluster, joined, machines, waiting_lines
+from orchestrator.tune.gpus import idle
 from orchestrator.tune.preparing import Shared
 from orchestrator.tune.tokens import keeping_token
 from orchestrator.tune.trial_source import TrialSource

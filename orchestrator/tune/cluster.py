@@ -53,10 +53,10 @@ HEAD_SECONDS = 25.0
 
 
 class Cluster:
-    """A cluster while it is joined; `resources` are those it had when it was."""
+    """A cluster while it is joined; `machines` are what each of its machines had when it was."""
 
     def __init__(self, own: bool) -> None:
-        self.resources: dict[str, float] = ray.cluster_resources()
+        self.machines = machines()
         self._node = ray._private.worker._global_node if own else None
         self._head = None if own else ray.get_runtime_context().gcs_address
         self._asked = self._answered = time.monotonic()
@@ -97,21 +97,25 @@ class Cluster:
 
     def slots(self, resources: Resources) -> int:
         """How many trials the cluster holds at once."""
-        return resources.slots(self.resources)
+        return resources.slots_on(self.machines)
 
     def check(self, resources: Resources) -> None:
         """
         Raises:
-            ValueError: the cluster cannot hold a single trial.
+            ValueError: the cluster, which is this machine alone, cannot hold a single trial.
         """
         if self.slots(resources) == 0:
-            has = ", ".join(
-                told(name, self.resources[name]) if name in self.resources else f"no {name}" for name in resources.asked
-            )
+            (there,) = self.machines
+            has = ", ".join(told(name, there[name]) if name in there else f"no {name}" for name in resources.asked)
             raise ValueError(
                 f"a trial asks for {resources.told()} and this machine has {has}: lower `resources`, or give --address of a "
                 "cluster that has them."
             )
+
+
+def machines() -> list[dict[str, float]]:
+    """What each machine of the joined cluster has, by Ray's names."""
+    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
 @contextmanager

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import ray
-
 from orchestrator.plan.gpu_shares import idle_lines
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.tune.cluster import Answer, ask_each
+from orchestrator.tune.cluster import Answer, ask_each, machines
 from orchestrator.worker.gpus import require_gpu, usable_gpus
 
 SLIVER = 0.001
@@ -22,11 +20,6 @@ def try_gpus(gpu: float, timeout_s: float = 120.0) -> list[Answer]:
     The content of an answer is the `Gpu` there; its error is torch's reason.
     """
     return ask_each(require_gpu, timeout_s=timeout_s, gpu=gpu)
-
-
-def machines() -> list[dict[str, float]]:
-    """What each machine of the joined cluster has, by Ray's names."""
-    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
 def idle(shares: list[Resources]) -> list[str]:

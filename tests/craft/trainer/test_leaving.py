@@ -8,28 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from craft.results import Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
+from tests.craft.trainer.same import same_run
 
 MakeSpec = Callable[..., RunSpec]
-
-
-def same_weights(one: Path, two: Path) -> bool:
-    left, right = load_file(one), load_file(two)
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def same_run(one: RunResult, two: RunResult) -> bool:
-    return (
-        one.metrics == two.metrics
-        and one.best_step == two.best_step
-        and same_weights(one.adapter / "adapter_model.safetensors", two.adapter / "adapter_model.safetensors")
-    )
 
 
 class Machines:

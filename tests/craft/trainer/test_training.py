@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.results import Progress, RunFailed, RunPrevented, RunResult
+from craft.results import Progress, RunFailed, RunPrevented
 from craft.scoring.evaluation import collapse_note
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
@@ -23,22 +23,9 @@ from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify, wr
 from craft.trainer.hf_trainer import evaluation_steps, total_steps
 from craft.trainer.memory import OutOfMemory, smaller_batches
 from craft.trainer.training import train_run
+from tests.craft.trainer.same import same_run, same_weights
 
 MakeSpec = Callable[..., RunSpec]
-
-
-def same_weights(one: Path, two: Path) -> bool:
-    left, right = load_file(one), load_file(two)
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def same_run(one: RunResult, two: RunResult) -> bool:
-    return (
-        one.metrics == two.metrics
-        and one.best_step == two.best_step
-        and same_weights(one.adapter / "adapter_model.safetensors", two.adapter / "adapter_model.safetensors")
-        and same_weights(one.adapter.parent / "predictions.safetensors", two.adapter.parent / "predictions.safetensors")
-    )
 
 
 @pytest.mark.parametrize("method", ["craft", "lora"])

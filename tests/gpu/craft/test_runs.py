@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from craft.models.compute import compute_device
 from craft.spec import RunSpec
-from tests.craft.trainer.test_leaving import TRAINING, Machines, same_run
+from tests.craft.trainer.same import same_run
+from tests.craft.trainer.test_leaving import TRAINING, Machines
 from tests.craft.trainer.test_precision import HERE, spec_of, trained
 
 Figure = Callable[[str], None]

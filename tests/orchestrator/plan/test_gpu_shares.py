@@ -65,6 +65,15 @@ def test_a_share_lies_on_one_gpu() -> None:
     assert Resources(gpu=1, workers=2).slots({"CPU": 8, "GPU": 5}) == 2
 
 
+def test_a_process_lies_on_one_machine() -> None:
+    ones = [{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 5.0}]
+    assert Resources(cpu=2).slots_on(ones) == 2
+    assert Resources(cpu=2, workers=2).slots_on([*ones, {"CPU": 3.0}]) == 1
+    eights = [{"CPU": 8.0, "GPU": 3.0}, {"CPU": 8.0, "GPU": 3.0}]
+    assert Resources(gpu=1, workers=2).slots_on(eights) == 3
+    assert Resources(gpu=1, workers=2, fsdp=True).slots_on(eights) == 2
+
+
 def test_a_block_without_a_gpu_is_no_waste_beside_one_that_has_them() -> None:
     assert idle_lines([Resources(cpu=1), Resources(gpu=1)], [MACHINE]) == []
     assert "Set resources.gpu: 1" in idle_lines([Resources(cpu=1)], [{"CPU": 8.0, "GPU": 1.0}])[0]
