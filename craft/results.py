@@ -11,6 +11,8 @@ Names of metrics, everywhere from the trainer to the dashboard:
 `<metric>`             every other metric on the reported split
 `accuracy_<test>`      answers in words: one test's accuracy x 100; `answered` is the share of outputs with an answer
 `energy_kept`          CRAFT: share of the stacked weights' squared norm that the ranks keep, over all projections
+`forgetting`           language models, where `measure` asks for it: `text_loss_after` - `text_loss_before`, the mean loss on
+                       the tokens of a text in nats, of the trained model and of its base (`craft.scoring.forgetting`)
 =====================  ==========================================================================================
 """
 

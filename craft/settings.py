@@ -245,6 +245,38 @@ class DataSettings(Settings):
     )
 
 
+class ForgettingSettings(Settings):
+    """`forgetting`: the mean loss of a language model on the tokens of a text, after training minus before. `true` takes the
+    text that ships with the package."""
+
+    text: str | None = Field(None, min_length=1, description="Text file in UTF-8; the shipped text if absent.")
+
+
+NO_LANGUAGE_HEAD = (
+    "asks for a loss on text, and on {task} a {kind} head replaces the model's language head: measure it on "
+    "tasks that are answered in words (commonsense), or drop it"
+)
+NOT_SPLIT = "reads the base model whole, and resources.fsdp splits it over the workers: drop one of them"
+
+
+class MeasureSettings(Settings):
+    """What is measured of each trained model beside its scores. Each takes time, so nothing is measured unless asked for."""
+
+    forgetting: ForgettingSettings | None = Field(
+        None,
+        description="`forgetting`, for tasks that are answered in words: the mean loss on a text, after training minus before.",
+    )
+
+    @field_validator("forgetting", mode="before")
+    @classmethod
+    def _true_is_the_shipped_text(cls, given: Any) -> Any:
+        return ForgettingSettings() if given is True else None if given is False else given
+
+    def recorded(self) -> dict[str, Any]:
+        """What is asked for; nothing is written of the rest, so that later additions change no record."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
 def content_hash(content: Any, digits: int) -> str:
     """SHA-256 of the canonical JSON of `content`, cut to `digits` hexadecimal digits."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

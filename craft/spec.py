@@ -12,7 +12,17 @@ from typing import Any
 from pydantic import Field, ValidationInfo, model_validator
 
 from craft.methods import find_method
-from craft.settings import RECORDED, CutFrom, DataSettings, Protocol, Settings, TrainingSettings, WarmStart, content_hash
+from craft.settings import (
+    RECORDED,
+    CutFrom,
+    DataSettings,
+    MeasureSettings,
+    Protocol,
+    Settings,
+    TrainingSettings,
+    WarmStart,
+    content_hash,
+)
 
 
 class RunSpec(Settings):
@@ -29,6 +39,7 @@ class RunSpec(Settings):
     seed: int = Field(0, ge=0, lt=2**32)
     warm_start: WarmStart | None = None
     cut_from: CutFrom | None = None
+    measure: MeasureSettings = Field(default_factory=MeasureSettings)
 
     @model_validator(mode="after")
     def _method_knows_its_parameters(self, info: ValidationInfo) -> RunSpec:
@@ -60,6 +71,9 @@ class RunSpec(Settings):
             content["warm_start"] = self.warm_start.run
         if self.cut_from is None:
             del content["cut_from"]
+        del content["measure"]
+        if measured := self.measure.recorded():
+            content["measure"] = measured
         data = content["data"]
         del data["root"]
         data["custom"] = {name: one for name, one in data["custom"].items() if f"custom/{name}" == self.task}

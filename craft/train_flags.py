@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from craft.methods import METHODS, find_method
 from craft.methods.nested import checked_chain
 from craft.plain_yaml import YamlProblem, read_plain
-from craft.settings import DataSettings, TrainingSettings, WarmStart, shown_names, spellings
+from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings
 from craft.spec import RunSpec
 from craft.words import nearest
 
@@ -29,7 +29,7 @@ examples:
   python -m craft.train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'
   python -m craft.train --task custom/tickets --set 'data.custom.tickets={train: tickets.csv, text: [body], label: queue}'
 
---set takes a parameter of the method, a training setting, or a path under data; the value is read as YAML.
+--set takes a parameter of the method, a training setting, or a path under data or measure; the value is read as YAML.
 exit status: 0 finished, 1 the run failed, 2 the call is wrong, 130 interrupted (the same call with --resume goes on)
 """
 
@@ -53,6 +53,7 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
     parameters: dict[str, Any] = {}
     training: dict[str, Any] = {}
     data: dict[str, Any] = {}
+    measure: dict[str, Any] = {}
     if arguments.data_root:
         data["root"] = str(Path(arguments.data_root).expanduser().resolve())
     for flag in ("ranks", "rank", "projections", "dropout"):
@@ -69,12 +70,15 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
         key, value = _assignment(text)
         if key.startswith("data."):
             _put(data, key.split(".")[1:], value)
+        elif key.startswith("measure."):
+            _put(measure, key.split(".")[1:], value, "measure")
         elif key in known:
             parameters[key] = value
         elif key in training_names:
             training[key] = value
         else:
             allowed = [*known, *shown_names(TrainingSettings), *(f"data.{name}" for name in DataSettings.model_fields)]
+            allowed += [f"measure.{name}" for name in MeasureSettings.model_fields]
             raise CallError(f"--set {text}: unknown key {key!r}.{nearest(key, allowed)} Keys: {', '.join(allowed)}")
     warm_start = _warm_start(Path(arguments.warm_start)) if arguments.warm_start else None
     try:
@@ -86,6 +90,7 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             parameters=parameters,
             training=training,
             data=data,
+            measure=measure,
             protocol=arguments.protocol,
             seed=arguments.seed,
             warm_start=warm_start,
@@ -170,11 +175,11 @@ def _assignment(text: str) -> tuple[str, Any]:
         raise CallError(f"--set {text}: the value cannot be read as YAML ({problem.message})") from None
 
 
-def _put(data: dict[str, Any], path: list[str], value: Any) -> None:
+def _put(data: dict[str, Any], path: list[str], value: Any, section: str = "data") -> None:
     for part in path[:-1]:
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
-            raise CallError(f"--set data.{'.'.join(path)}: {part} is set to a plain value already")
+            raise CallError(f"--set {section}.{'.'.join(path)}: {part} is set to a plain value already")
     data[path[-1]] = value
 
 

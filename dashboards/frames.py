@@ -38,6 +38,7 @@ MEANS = (
     "tokens_per_second",
     "energy_joules",
     "energy_kept",
+    "forgetting",
     "seconds",
 )  # each trial measures these; a configuration that is not summed up has their mean
 IDENTITY = ("sweep", "run_id", "label", "method", "protocol", "state", "reason", "started", "ended")

@@ -28,6 +28,7 @@ from craft.methods.method import BuildContext
 from craft.models.heads import TASK_TYPES
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
+from craft.scoring.forgetting import BEFORE
 from craft.settings import CutFrom
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import RUN_FILE, save_adapter
@@ -99,7 +100,8 @@ def cut_adapter(folder: Path, cut: Cut, to: Path, base: str | None = None) -> Ru
             "leading directions are those of the first cut"
         )
     counts = {name: value for name, value in record["counts"].items() if name not in _NOT_ITS_OWN}
-    record |= {"metrics": {}, "notes": [], "counts": counts}
+    of_base = {name: value for name, value in record["metrics"].items() if name == BEFORE}
+    record |= {"metrics": of_base, "notes": [], "counts": counts}
     if cut.ranks is not None:
         return _slice(folder, record, spec, cut, to, base)
     return _truncate(folder, record, spec, cut, to)
@@ -131,10 +133,10 @@ def _slice(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to: Pa
     set_peft_model_state_dict(model, own | resized(weights, own, identity=True))
     for config in model.peft_config.values():
         config.revision = spec.revision
-    describe = row.describe(model) if row.describe is not None else {}
+    metrics = record["metrics"] | (row.describe(model) if row.describe is not None else {})
     counts = record["counts"] | count(model).known()
     counts = {key: value for key, value in counts.items() if key not in _NOT_ITS_OWN}
-    save_adapter(model, to, record | {"spec": smaller.model_dump(mode="json"), "metrics": describe, "counts": counts})
+    save_adapter(model, to, record | {"spec": smaller.model_dump(mode="json"), "metrics": metrics, "counts": counts})
     return smaller
 
 

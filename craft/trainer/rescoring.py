@@ -12,6 +12,7 @@ from pathlib import Path
 from craft.models.compute import compute_device
 from craft.models.quiet import quiet_libraries
 from craft.scoring.choose import make_scorer, splits_of
+from craft.scoring.forgetting import BEFORE, Forgetting
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -55,6 +56,9 @@ def score_adapter(
         scorer = make_scorer(spec, task, splits, tokenizer, model.config, tick)
         metrics = scorer.search(model)
         reported = scorer.reported(model, scratch, lambda _scores: None)
+        before = record["metrics"].get(BEFORE)
+        if spec.measure.forgetting is not None and before is not None:
+            metrics |= Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before).metrics(model)
     record["metrics"] |= metrics | reported.metrics
     record["notes"] = [*record["notes"], *reported.notes]
 

@@ -27,6 +27,7 @@ from torch import nn
 
 from craft.methods import find_method
 from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Leave, Progress, RunFailed, RunResult, SliceResult
+from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Keep, Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
@@ -83,6 +84,7 @@ class Run:
     notes: list[str]
     team: Team | None = None
     nest: Nest | None = None
+    forgetting: Forgetting | None = None
     best: Best = field(default_factory=Best)
     seconds_before: float = 0.0
     resumed_at: list[int] = field(default_factory=list)
@@ -258,9 +260,10 @@ class Run:
         try:
             with self._scoring():
                 reported = self.scorer.reported(self.model, directory, keep)
+                forgotten = self.forgetting.metrics(self.model) if self.forgetting else {}
         except ValueError as error:
             raise RunFailed(f"training diverged: {error}") from error
-        metrics = best.metrics | reported.metrics
+        metrics = best.metrics | reported.metrics | forgotten
         describe = find_method(spec.method).describe
         if describe is not None:
             metrics |= describe(self.model)

@@ -33,8 +33,10 @@ from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator
+from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
+from craft.settings import NO_LANGUAGE_HEAD, NOT_SPLIT
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Task
@@ -164,6 +166,7 @@ def _prepare(
     device = torch.device("cpu") if team is not None and team.sharded else compute_device()
     base = _base_model(spec, task, device, tokenizer.pad_token_id, parameters)
     scorer = make_scorer(spec, task, splits, tokenizer, base.config, listener.scored, team)
+    forgetting = _forgetting(spec, task, base, tokenizer, listener.scored, team)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *scorer.notes]
@@ -180,8 +183,9 @@ def _prepare(
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
     facts = _facts(spec, splits.fingerprint, scorer) | ({"workers": team.size} if team else {})
+    facts |= forgetting.facts if forgetting else {}
     nest = nest_of(model, spec)
-    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, team, nest)
+    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, team, nest, forgetting)
 
     def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if method.optimizer is None:
@@ -226,6 +230,24 @@ def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: i
         enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return base
+
+
+def _forgetting(spec: RunSpec, task: Task, base: Any, tokenizer: Any, tick: Tick, team: Team | None) -> Forgetting | None:
+    """What measures forgetting if the run asks for it, with the base model's loss measured.
+
+    Raises:
+        ValueError: the model has no language head here, its base is split over workers, or the text cannot be had.
+    """
+    settings = spec.measure.forgetting
+    if settings is None:
+        return None
+    if task.kind != "generation":
+        raise ValueError(f"measure.forgetting {NO_LANGUAGE_HEAD.format(task=task.name, kind=task.kind)}")
+    if team is not None and team.sharded:
+        raise ValueError(f"measure.forgetting {NOT_SPLIT}")
+    made = Forgetting(settings, tokenizer, base.config, tick, team)
+    made.measure_before(base)
+    return made
 
 
 def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:

@@ -61,6 +61,7 @@ METRICS = (
     Metric("tokens_per_second", "tokens per second", "maximize"),
     Metric("energy_joules", "energy used, by GPU share (J)", "minimize"),
     Metric("energy_kept", "energy kept by the decomposition", "maximize"),
+    Metric("forgetting", "forgetting (nats a token)", "minimize"),
 )
 
 

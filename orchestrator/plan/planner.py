@@ -179,6 +179,7 @@ class Planner:
             protocol=sweep.protocol,
             seed=seed,
             warm_start=begin,
+            measure=sweep.measure,
         )
 
     def memory_of(self, configuration: Configuration) -> int | None:

@@ -2,8 +2,8 @@
 
 A trial is named by its content, so finished work is recognised wherever it stands in the file. Three kinds of settings follow:
 
-- Model, data, protocol, training settings, objectives and how configurations are drawn give all numbers of a sweep one meaning.
-  They may not change under a name.
+- Model, data, protocol, training settings, measurements, objectives and how configurations are drawn give all numbers of a
+  sweep one meaning. They may not change under a name.
 - Seeds, tasks, blocks, values and constraints say what the sweep covers. They may change: only new trials run, and results that
   the file no longer asks for stay in the ledger but not on the front.
 - Resources, scheduler, budget, tracking store and storage say how it runs. They are free.
@@ -21,7 +21,7 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
 
-MEANING = ("name", "model", "revision", "protocol", "objectives", "training", "task_training", "data")
+MEANING = ("name", "model", "revision", "protocol", "objectives", "training", "task_training", "data", "measure")
 DRAWING = ("algorithm", "seed")
 
 

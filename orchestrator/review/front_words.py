@@ -18,6 +18,8 @@ TITLES = {
     "peak_memory_bytes": "peak memory",
     "step_seconds": "s / step",
 }
+DIGITS = {"forgetting": 4}
+"""Digits behind the point of a metric whose differences are small; others have two."""
 
 
 def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
@@ -65,13 +67,14 @@ def shown(summary: Summary, name: str) -> str:
     """An objective's value as text: a metric with its half interval, a count with thousands separators."""
     value = summary.bounds(name)
     if name in summary.metrics or name.startswith("score"):
-        half = f" ± {value.half:.2f}" if value.n > 1 and math.isfinite(value.half) else ""
-        return number(value.mean) + half
+        digits = DIGITS.get(name, 2)
+        half = f" ± {value.half:.{digits}f}" if value.n > 1 and math.isfinite(value.half) else ""
+        return number(value.mean, digits) + half
     return format_amount(name, value.mean)
 
 
-def number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.2f}"
+def number(value: float, digits: int = 2) -> str:
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def size(value: float) -> str:

@@ -16,7 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.plain_yaml import YamlProblem
+from craft.settings import ForgettingSettings
 from orchestrator.sweepfile.blocks import parse_block
+from orchestrator.sweepfile.measure_checks import check_measures
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, shown
 from orchestrator.sweepfile.search_checks import check_search
 from orchestrator.sweepfile.space import Block
@@ -70,7 +72,7 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
     # The rules for stopping depend on the list of tasks, which only known tasks have.
     mistakes += check_search(content, blocks, None if wrong_tasks else sweep)
     mistakes += [*check_names(content), *wrong_tasks]
-    mistakes += check_prerequisites(sweep) if sweep and not mistakes else []
+    mistakes += [*check_prerequisites(sweep), *check_measures(sweep)] if sweep and not mistakes else []
     return sweep, mistakes
 
 
@@ -83,12 +85,17 @@ def _absolute(sweep: Sweep) -> Sweep:
         )
         for name, task in data.custom.items()
     }
+    forgetting = sweep.measure.forgetting
+    measure = sweep.measure
+    if forgetting is not None and forgetting.text is not None:
+        measure = measure.model_copy(update={"forgetting": ForgettingSettings(text=_absolute_path(forgetting.text))})
     root = data.root and _absolute_path(data.root)
     model = _absolute_path(sweep.model) if Path(sweep.model).expanduser().is_dir() else sweep.model
     return sweep.model_copy(
         update={
             "model": model,
             "data": data.model_copy(update={"root": root, "custom": custom}),
+            "measure": measure,
             "storage": _absolute_path(sweep.storage),
         }
     )

@@ -47,6 +47,7 @@ def sweep_schema() -> Schema:
     keys["constraints"]["propertyNames"] = {"enum": list(PLANNED_METRICS)}
     keys["space"]["items"] = _ref("Block")
     definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
+    definitions["MeasureSettings"]["properties"]["forgetting"]["anyOf"].insert(0, {"type": "boolean"})
     definitions["SchedulerSettings"]["allOf"] = _scheduler_keys()
     for model in (SearchSettings, TrainingSettings):
         definitions[model.__name__]["properties"] |= second_keys(model, model.__name__)

@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field, PrivateAttr, field_validator
 
 from craft.plain_yaml import YamlPath
-from craft.settings import DataSettings, Protocol, Settings, TrainingSettings, by_field
+from craft.settings import DataSettings, MeasureSettings, Protocol, Settings, TrainingSettings, by_field
 from craft.tasks import expand_tasks
 from orchestrator.sweepfile.blocks import parse_block
 from orchestrator.sweepfile.mistakes import shown
@@ -77,6 +77,7 @@ class Sweep(Settings):
     resources: Resources = Field(default_factory=Resources)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     data: DataSettings = Field(default_factory=DataSettings)
+    measure: MeasureSettings = Field(default_factory=MeasureSettings)
     protocol: Protocol = Field(
         "honest",
         description="What selection sees: a split set apart from the training data (`honest`), or the reported split itself "

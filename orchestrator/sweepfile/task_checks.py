@@ -19,6 +19,7 @@ from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
+from orchestrator.sweepfile.measure_checks import MEASURED
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, section_of, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS
@@ -108,8 +109,8 @@ def _misplaced(sweep: Sweep, task: str) -> str | None:
 
 
 def metric_names() -> list[str]:
-    """Metrics that can be objectives: the score, and the costs that are known of a finished run."""
-    return ["score", *Counts.__dataclass_fields__, "seconds"]
+    """Metrics that can be objectives: the score, the costs that are known of a finished run, and what `measure` adds."""
+    return ["score", *Counts.__dataclass_fields__, "seconds", *MEASURED]
 
 
 def check_names(content: dict[str, Any]) -> list[Mistake]:

@@ -1,0 +1,42 @@
+"""Checks of `measure`: that what is asked for can be measured, and that objectives ask for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from craft.settings import NO_LANGUAGE_HEAD, NOT_SPLIT
+from craft.tasks import find_task
+from orchestrator.sweepfile.mistakes import Mistake
+
+if TYPE_CHECKING:
+    from orchestrator.sweepfile.sweep import Sweep
+
+MEASURED = {"forgetting": "forgetting"}
+"""Metrics that a trial has only where `measure` asks for them -> the key of `measure` to give."""
+
+
+def check_measures(sweep: Sweep) -> list[Mistake]:
+    """Mistakes in the measurements of a sweep whose file is otherwise right."""
+    asked = sweep.measure.recorded()
+    mistakes = [
+        Mistake(("objectives", name), f"is measured only where the file asks for it; add measure: {{{key}: true}}")
+        for name, key in MEASURED.items()
+        if name in sweep.objectives and key not in asked
+    ]
+    return mistakes + (_check_forgetting(sweep) if "forgetting" in asked else [])
+
+
+def _check_forgetting(sweep: Sweep) -> list[Mistake]:
+    path = ("measure", "forgetting")
+    tasks = [find_task(name, sweep.data) for name in sweep.task_names]
+    headed = next((task for task in tasks if task.kind != "generation"), None)
+    mistakes = []
+    if headed is not None:
+        mistakes.append(Mistake(path, NO_LANGUAGE_HEAD.format(task=headed.name, kind=headed.kind)))
+    if any(share.fsdp for share in sweep.shares):
+        mistakes.append(Mistake(path, NOT_SPLIT))
+    text = sweep.measure.forgetting.text if sweep.measure.forgetting else None
+    if text is not None and not Path(text).expanduser().is_file():
+        mistakes.append(Mistake((*path, "text"), f"{text} is no file here; give a text file in UTF-8, or forgetting: true"))
+    return mistakes

@@ -1,0 +1,178 @@
+"""Forgetting: the loss is that of transformers' own loop over the windows, before and after, for every kind of method."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from craft.models.loading import load_model, load_tokenizer
+from craft.results import RunFailed, RunPrevented
+from craft.scoring.encoding import Collator
+from craft.scoring.forgetting import SHIPPED, read_text, windows
+from craft.scoring.texts import EncodedTexts, mean_token_loss
+from craft.settings import ForgettingSettings, GenerationSettings
+from craft.spec import RunSpec
+from craft.tasks.commonsense import response
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.cutting import Cut, cut_adapter
+from craft.trainer.rescoring import score_adapter
+from craft.trainer.training import train_run
+
+TEXT = (
+    "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife. " * 9
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of 24 records and one test of 4 questions."""
+    root = tmp_path_factory.mktemp("data")
+    folder = root / "commonsense"
+    (folder / "dataset" / "boolq").mkdir(parents=True)
+    rows = [
+        {"instruction": f"Item {n}? true or false", "input": "", "output": response(answer), "answer": answer}
+        for n in range(24)
+        for answer in (("true", "false")[n % 2],)
+    ]
+    (folder / "commonsense_16k.json").write_text(json.dumps(rows))
+    (folder / "dataset" / "boolq" / "test.json").write_text(json.dumps(rows[:4]))
+    return root
+
+
+@pytest.fixture
+def make(tiny_llama: str, root: Path, tmp_path: Path) -> Callable[..., RunSpec]:
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+
+    def run(method: str = "lora", parameters: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
+        generation = GenerationSettings(tests=("boolq",), score="likelihood")
+        training = {"max_steps": 4, "batch_size": 4, "max_length": 256, "learning_rate": 1e-2, "train_examples": 16}
+        spec: dict[str, Any] = {
+            "model": tiny_llama,
+            "task": "commonsense",
+            "method": method,
+            "parameters": {"rank": 4} if parameters is None else parameters,
+            "training": training,
+            "data": {"root": str(root), "generation": generation.model_dump()},
+            "measure": {"forgetting": {"text": str(tmp_path / "text.txt")}},
+        }
+        return RunSpec(**(spec | changes))
+
+    return run
+
+
+def by_hand(model: Any, tokenizer: Any, text: str, length: int) -> float:
+    """transformers' own loss, window by window, each weighted by the tokens that it predicts."""
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    first = [tokenizer.bos_token_id] if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id else []
+    total, predicted = 0.0, 0
+    with torch.no_grad():
+        for at in range(0, len(tokens), length - len(first)):
+            window = torch.tensor([first + tokens[at : at + length - len(first)]])
+            if window.shape[1] > 1:
+                total += float(model.eval()(input_ids=window, labels=window).loss) * (window.shape[1] - 1)
+                predicted += window.shape[1] - 1
+    assert not first or predicted == len(tokens), "every token of the text is predicted once"
+    return total / predicted
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(tiny_llama: str, begins: bool) -> None:
+    model, tokenizer = load_model(tiny_llama, "generation", ()), load_tokenizer(tiny_llama)
+    if not begins:
+        tokenizer.backend_tokenizer.post_processor = None
+    text = read_text(ForgettingSettings())[:1500]
+    # 1500 bytes leave one token alone in the last of windows of 51: nothing predicts it where no token begins the window.
+    encoded = windows(tokenizer, text, 51 if not begins else 100)
+    expected = by_hand(model, tokenizer, text, 51 if not begins else 100)
+    losses = [mean_token_loss(model, encoded, Collator(0), size, lambda *_: None) for size in (1, 3, 64)]
+    assert losses == pytest.approx([expected] * 3, rel=1e-6)
+    order = np.random.default_rng(0).permutation(len(encoded))
+    parts = [encoded.tokens[encoded.offsets[at] : encoded.offsets[at + 1]] for at in order]
+    shuffled = EncodedTexts(np.concatenate(parts), np.cumsum([0, *map(len, parts)]), encoded.starts[order])
+    assert mean_token_loss(model, shuffled, Collator(0), 4, lambda *_: None) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [("lora", {"rank": 4}), ("craft", {"ranks": ["all", 8, 8]}), ("pissa", {"rank": 4}), ("full", {})],
+)
+def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
+    make: Callable[..., RunSpec], tiny_llama: str, tmp_path: Path, method: str, parameters: dict[str, Any]
+) -> None:
+    spec = make(method, parameters)
+    result = train_run(spec, tmp_path / "run")
+    tokenizer = load_tokenizer(tiny_llama)
+    before = by_hand(load_model(tiny_llama, "generation", ()), tokenizer, TEXT, 384)
+    trained, _ = load_adapter(result.adapter)
+    after = by_hand(trained, tokenizer, TEXT, 384)
+    assert abs(after - before) > 1e-3, "training has changed what the model says of the text"
+    assert result.metrics["text_loss_before"] == pytest.approx(before, rel=1e-5)
+    assert result.metrics["text_loss_after"] == pytest.approx(after, rel=1e-5)
+    assert result.metrics["forgetting"] == pytest.approx(after - before, rel=1e-3)
+    assert result.facts["forgetting_text_sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
+
+
+def test_measuring_changes_nothing_else(make: Callable[..., RunSpec], tmp_path: Path) -> None:
+    with_it, without = make(), make(measure={})
+    one, two = train_run(with_it, tmp_path / "one"), train_run(without, tmp_path / "two")
+    names = {"forgetting", "text_loss_before", "text_loss_after"}
+    assert {name: value for name, value in one.metrics.items() if name not in names} == two.metrics
+
+
+def test_each_slice_of_nested_ranks_has_its_own(make: Callable[..., RunSpec], tmp_path: Path) -> None:
+    nested = [["all", 4, 4], ["all", 16, 16]]
+    spec = make("craft", {"ranks": nested[-1], "nested": nested})
+    result = train_run(spec, tmp_path / "run")
+    (small,) = result.slices.values()
+    trained, tokenizer = load_adapter(small.adapter)
+    assert small.metrics["text_loss_after"] == pytest.approx(by_hand(trained, tokenizer, TEXT, 384), rel=1e-5)
+    assert small.metrics["text_loss_after"] != result.metrics["text_loss_after"]
+    assert small.metrics["text_loss_before"] == result.metrics["text_loss_before"]
+
+
+def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., RunSpec], tmp_path: Path) -> None:
+    whole = train_run(make(), tmp_path / "run")
+    cut_adapter(whole.adapter, Cut(rank=1), tmp_path / "cut")
+    metrics = score_adapter(tmp_path / "cut", tmp_path)
+    trained, tokenizer = load_adapter(tmp_path / "cut")
+    after = by_hand(trained, tokenizer, TEXT, 384)
+    assert metrics["text_loss_before"] == whole.metrics["text_loss_before"]
+    assert metrics["forgetting"] == pytest.approx(after - metrics["text_loss_before"], abs=1e-5)
+    assert metrics["forgetting"] != whole.metrics["forgetting"]
+
+
+def test_a_key_changes_only_where_it_is_asked_for(make: Callable[..., RunSpec]) -> None:
+    plain = make(measure={})
+    assert make(measure={"forgetting": False}).key == plain.key
+    assert make(measure={"forgetting": True}).key == make(measure={"forgetting": {}}).key != plain.key
+    assert make().key not in (plain.key, make(measure={"forgetting": True}).key)
+    assert RunSpec(model="m", task="toy/sentiment", method="lora").key == "be9a7323c8661900", "as before there was `measure`"
+
+
+def test_what_cannot_be_measured_is_refused_in_words(
+    make: Callable[..., RunSpec], tiny_spec: Callable[..., RunSpec], tmp_path: Path
+) -> None:
+    with pytest.raises(RunFailed, match="on toy/sentiment a classification head replaces the model's language head"):
+        train_run(tiny_spec(measure={"forgetting": True}), tmp_path / "head")
+    with pytest.raises(RunPrevented, match=r"gone\.txt cannot be read: No such file"):
+        train_run(make(measure={"forgetting": {"text": str(tmp_path / "gone.txt")}}), tmp_path / "gone")
+    (tmp_path / "blank.txt").write_text(" \n")
+    with pytest.raises(RunFailed, match=r"blank\.txt is empty"):
+        train_run(make(measure={"forgetting": {"text": str(tmp_path / "blank.txt")}}), tmp_path / "blank")
+    (tmp_path / "latin.txt").write_bytes("Motörhead".encode("latin-1"))
+    with pytest.raises(RunFailed, match="no text in UTF-8"):
+        train_run(make(measure={"forgetting": {"text": str(tmp_path / "latin.txt")}}), tmp_path / "latin")
+
+
+def test_the_shipped_text_is_the_one_that_losses_were_measured_on() -> None:
+    text = SHIPPED.read_text(encoding="utf-8")
+    assert 10_000 < len(text) < 30_000
+    assert hashlib.sha256(text.encode()).hexdigest() == "922d19760c17691fafa621ebf086fd4434b1dce7c65ef3a8f864ec8062a8e15c"
+    assert "public domain" in SHIPPED.with_suffix(".md").read_text()

@@ -1,0 +1,93 @@
+"""`measure` in a sweep file: what it means for trials, and what is refused before anything is planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from craft.results import Counts
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.resume import contradictions
+from orchestrator.results.front import mark_front
+from orchestrator.results.summary import summarize
+from orchestrator.review.front_words import shown
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
+
+WORDS = """\
+name: words
+model: some/llama
+tasks: [commonsense]
+seeds: [0, 1]
+space:
+  - {method: lora, rank: {values: [1, 2, 4]}}
+"""
+
+
+def load(folder: Path, more: str = "", text: str = WORDS) -> Sweep:
+    (folder / "sweep.yaml").write_text(text + more)
+    return load_sweep(folder / "sweep.yaml")
+
+
+def refused(folder: Path, more: str, text: str = WORDS) -> list[str]:
+    with pytest.raises(SweepError) as error:
+        load(folder, more, text)
+    return error.value.lines
+
+
+def plan_of(sweep: Sweep) -> Plan:
+    return make_plan(sweep, Planner(sweep, lambda spec: Counts(spec.parameters["rank"], 0, 100, 4)))
+
+
+def test_a_trials_key_has_it_only_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("Some text.")
+    before = [trial.key for trial in plan_of(load(tmp_path)).trials]
+    for nothing in ("measure: {}\n", "measure: {forgetting: false}\n"):
+        assert [trial.key for trial in plan_of(load(tmp_path, nothing)).trials] == before
+    sweep = load(tmp_path, "measure: {forgetting: {text: mine.txt}}\n")
+    trials = plan_of(sweep).trials
+    assert not {trial.key for trial in trials} & set(before)
+    assert trials[0].run.measure.recorded() == {"forgetting": {"text": str(tmp_path / "mine.txt")}}
+    (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
+    assert load_sweep(tmp_path / "effective.yaml").measure == sweep.measure
+    assert contradictions(load(tmp_path), sweep)[0].startswith("measure.forgetting: was nothing (null), is ")
+
+
+def test_it_is_an_objective_of_the_front(tmp_path: Path) -> None:
+    """By score and parameters alone rank 1 and 4 would be the front; rank 2 forgets least."""
+    objectives = "objectives: {score: maximize, trainable_parameters: minimize, forgetting: minimize}\n"
+    sweep = load(tmp_path, objectives + "measure: {forgetting: true}\n")
+    plan = plan_of(sweep)
+    measured = {1: (60.0, 0.2), 2: (55.0, 0.0125), 4: (70.0, 0.4)}
+    results = {}
+    for trial in plan.trials:
+        score, forgotten = measured[trial.run.parameters["rank"]]
+        metrics = {"score": score, "forgetting": forgotten + (0.001 if trial.run.seed else -0.001)}
+        counts = {"trainable_parameters": float(trial.run.parameters["rank"])}
+        results[trial.key] = TrialResult(trial.key, "finished", metrics, counts)
+    summaries = mark_front(summarize(plan.trials, results), sweep.objectives)
+    assert [one.on_front for one in summaries] == [True, True, True]
+    assert [one.value("forgetting") for one in summaries] == pytest.approx([0.2, 0.0125, 0.4])
+    assert shown(summaries[1], "forgetting") == "0.0125 ± 0.0127", "12.706 times 0.001 / sqrt(2) x sqrt(2)"
+    without = mark_front(summarize(plan.trials, results), {"score": "maximize", "trainable_parameters": "minimize"})
+    assert [one.on_front for one in without] == [True, False, True]
+
+
+def test_what_cannot_be_measured_is_said_at_its_line(tmp_path: Path) -> None:
+    (line,) = refused(tmp_path, "measure: {forgetting: true}\n", WORDS.replace("commonsense", "glue/rte"))
+    assert "sweep.yaml:7: measure.forgetting: asks for a loss on text" in line
+    assert "on glue/rte a classification head replaces the model's language head" in line
+    (line,) = refused(tmp_path, "measure: {forgetting: {text: nowhere.txt}}\n")
+    assert "sweep.yaml:7: measure.forgetting.text: nowhere.txt is no file here" in line
+    (line,) = refused(tmp_path, "objectives: {score: maximize, forgetting: minimize}\n")
+    assert "sweep.yaml:7: objectives.forgetting: " in line
+    assert "add measure: {forgetting: true}" in line
+    (line,) = refused(tmp_path, "measure: {forgeting: true}\n")
+    assert "forgetting" in line
+    (line,) = refused(tmp_path, "measure: {forgetting: 3}\n")
+    assert "measure.forgetting" in line
