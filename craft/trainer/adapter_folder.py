@@ -32,6 +32,7 @@ from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from craft.trainer.resizing import RESIZABLE, resized
 from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
+from craft.tuners.craft.model import CraftModel
 from craft.tuners.stored_svd import svd_from_store
 
 if TYPE_CHECKING:
@@ -147,14 +148,15 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
     if isinstance(model, PeftModel):
         own, put = get_peft_model_state_dict(model, save_embedding_layers=False), set_peft_model_state_dict
         learnt = load_peft_weights(str(folder), device="cpu")
+        is_craft = isinstance(model.base_model, CraftModel)
     else:
         own, put = trainable_state(model), restore_trainable
-        learnt = load_file(folder / TRAINABLE_FILE)
+        learnt, is_craft = load_file(folder / TRAINABLE_FILE), False
     saved = {name: weight for name, weight in learnt.items() if goes_on or not is_head(name, heads)}
     if goes_on and theirs.parameters != spec.parameters:
         # This model keeps its own record of the factors that J needs.
         weights = {name: weight for name, weight in saved.items() if FINGERPRINT not in name and FACTORS not in name}
-        saved = resized(weights, own, identity=spec.method == "craft")
+        saved = resized(weights, own, identity=is_craft)
     unknown = [name for name in saved if name not in own]
     if unknown or not saved:
         odd = ", ".join(unknown[:3]) or "it is empty"

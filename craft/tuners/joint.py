@@ -76,23 +76,17 @@ class JointAdapter(nn.Module, ABC):
 class JointLayer(nn.Module, BaseTunerLayer):
     """A module under one of our own methods."""
 
+    parts: nn.ModuleDict
     adapter_layer_names = ("parts",)
 
     def __init__(self, base_layer: nn.Module, path: str) -> None:
         super().__init__()
         self.base_layer = base_layer
         self.path = path
-        # The tuner's modules, in a plain dict so that they are not saved again with every layer.
-        self.shared: dict[str, JointAdapter] = {}
+        # Adapter -> the tuner's module of it; not a submodule, so that it is not saved again with every layer.
+        object.__setattr__(self, "parts", nn.ModuleDict())
         self.merged_adapters: list[str] = []
         self._disable_adapters = False
-
-    @property
-    def parts(self) -> nn.ModuleDict:
-        return nn.ModuleDict(self.shared)
-
-    def delete_adapter(self, adapter_name: str) -> None:
-        self.shared.pop(adapter_name, None)
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
         raise ValueError("this method's adapters are not merged into the base weights; use the model with the adapter in it")
@@ -103,9 +97,10 @@ class JointLayer(nn.Module, BaseTunerLayer):
             return y
         result = y
         for name in self.active_adapters:
-            if name in self.shared:
+            if name in self.parts:
+                part = cast(JointAdapter, self.parts[name])
                 with no_autocast(x.device):
-                    change = self.shared[name].change(self.path, x.float(), y.float())
+                    change = part.change(self.path, x.float(), y.float())
                 result = result + change.to(y.dtype)
         return result
 
@@ -170,7 +165,7 @@ class JointTuner(BaseTuner):
         except BaseException:
             if adapter_name in self.parts:
                 del self.parts[adapter_name]
-            if not self.parts:
+            if not self.targeted_module_names:  # the tuner's first adapter: PEFT gives the tuner up
                 self._prepare_hook.remove()
             raise
         for parameter, flag in flags:
@@ -209,7 +204,7 @@ class JointTuner(BaseTuner):
         if not isinstance(layer, JointLayer):
             layer = JointLayer(target, current_key)
             self._replace_module(parent, target_name, layer, target)
-        layer.shared[adapter_name] = cast(JointAdapter, self.parts[adapter_name])
+        layer.parts[adapter_name] = self.parts[adapter_name]
         layer.set_adapter(self.active_adapters, inference_mode=peft_config.inference_mode)
 
     def delete_adapter(self, adapter_name: str) -> None:

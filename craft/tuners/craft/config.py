@@ -18,6 +18,13 @@ from craft.models.families import WORDS
 DEFAULT_PROJECTIONS = ("q", "v")
 
 
+class FoundModules(set[str]):
+    """Paths of the modules at which a model has the projections of a configuration.
+
+    PEFT and other programs read them as `target_modules`. Their type tells them from modules that a user chose.
+    """
+
+
 @dataclass
 class CraftConfig(PeftConfig):
     """Configuration of a CRAFT adapter (paper, Algorithm 1).
@@ -35,7 +42,8 @@ class CraftConfig(PeftConfig):
         save_factors: keep the frozen factors in the saved adapter. Without them they are decomposed again, or read from
             the store, when it is loaded.
         target_modules: PEFT's way to choose modules (names' ends, a regular expression or "all-linear") instead of
-            `projections`: modules whose paths differ only in digits are one stack.
+            `projections`: modules whose paths differ only in digits are one stack. With `projections` the tuner writes here
+            where it found them (`FoundModules`); that is of one model, so it is not saved.
         exclude_modules: names' ends or a regular expression of modules to leave out.
         modules_to_save: modules to train and save whole beside the adapter, such as a task head.
         layers_to_transform: refused: CRAFT's factors are those of all layers together.
@@ -57,7 +65,7 @@ class CraftConfig(PeftConfig):
     init_seed: int | None = field(default=None, metadata={"help": "seeds the start of J"})
     projection_map: dict[str, str] | None = field(default=None, metadata={"help": "word -> end of the module's path"})
     save_factors: bool = field(default=False, metadata={"help": "keep the frozen factors in the saved adapter"})
-    target_modules: list[str] | str | None = field(
+    target_modules: list[str] | set[str] | str | None = field(
         default=None, metadata={"help": "names' ends, a regular expression or 'all-linear', instead of projections"}
     )
     exclude_modules: list[str] | str | None = field(default=None, metadata={"help": "modules to leave out"})
@@ -72,7 +80,9 @@ class CraftConfig(PeftConfig):
             self.projections = (self.projections,) if isinstance(self.projections, str) else tuple(self.projections)
             if not self.projections or len(set(self.projections)) != len(self.projections):
                 raise ValueError(f"projections are one or more words, each once; got {list(self.projections)}")
-        if isinstance(self.target_modules, list | tuple | set):
+        if isinstance(self.target_modules, FoundModules):
+            self.target_modules = None
+        elif isinstance(self.target_modules, list | tuple | set):
             self.target_modules = sorted(self.target_modules)
         if self.projections is not None and self.target_modules is not None:
             raise ValueError("give projections or target_modules, not both: they are two ways to name the same modules")
@@ -104,4 +114,9 @@ class CraftConfig(PeftConfig):
         """The projection words in force; empty where `target_modules` chooses the modules."""
         if self.projections is not None:
             return self.projections
-        return DEFAULT_PROJECTIONS if self.target_modules is None else ()
+        return DEFAULT_PROJECTIONS if self.target_modules is None or isinstance(self.target_modules, FoundModules) else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is saved: the modules that the user chose, none that were found."""
+        content: dict[str, Any] = super().to_dict()
+        return content | {"target_modules": None} if isinstance(self.target_modules, FoundModules) else content

@@ -47,11 +47,11 @@ def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
 
 def locate(model: nn.Module, config: CraftConfig) -> Stacks:
     """The modules that a configuration chooses, as stacks."""
-    if config.target_modules is None:
+    if config.words:
         stacks = find_projections(model, config.words, config.projection_map)
     else:
         _maybe_include_all_linear_layers(config, model)
-        if not isinstance(config.target_modules, str):
+        if config.target_modules is not None and not isinstance(config.target_modules, str):
             config.target_modules = sorted(config.target_modules)
         chosen = SimpleNamespace(target_modules=config.target_modules, modules_to_save=config.modules_to_save)
         stacks = find_targets(model, lambda key: check_target_module_exists(chosen, key))

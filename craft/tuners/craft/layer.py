@@ -93,12 +93,17 @@ def _placed(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
 class CraftLinear(nn.Module, BaseTunerLayer):
     """A Linear, Conv1D or quantized linear module under CRAFT; made by `CraftModel`."""
 
+    craft_J: nn.ModuleDict
     adapter_layer_names = ("craft_J",)
     other_param_names = ("craft_slices",)
+    cast_input_dtype_enabled = True  # `peft.helpers.disable_input_dtype_casting` turns it off; no input is cast here
 
     def __init__(self, base_layer: nn.Module) -> None:
         super().__init__()
         self.base_layer = base_layer
+        # Adapter -> its J, which belong to the tuner and are shared by all layers. PEFT's bookkeeping reads them here; not a
+        # submodule, so that they are not saved again with every layer.
+        object.__setattr__(self, "craft_J", nn.ModuleDict())
         self.craft_slices: dict[str, list[Slice]] = {}
         self.craft_rows: list[tuple[str, Tensor]] | None = None
         self.craft_groups: list[RankGroup] | None = None
@@ -107,12 +112,10 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         self._pristine: Tensor | None = None
         self.quantization_backend = resolve_quantization_backend(base_layer, get_apply_tensor_subclass=lambda: None)
 
-    @property
-    def craft_J(self) -> nn.ModuleDict:
-        """Adapter -> its J, which belong to the tuner and are shared by all layers; PEFT's bookkeeping reads them here."""
-        return nn.ModuleDict({name: slices[0].adapter for name, slices in self.craft_slices.items()})
-
     def update_layer(self, adapter_name: str, slices: list[Slice]) -> None:
+        """Puts an adapter on the layer: its shares, one for each projection that the module holds."""
+        self.in_features, self.out_features = slices[0].place.inputs, slices[0].place.outputs
+        self.craft_J[adapter_name] = slices[0].adapter
         self.craft_slices[adapter_name] = slices
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -250,7 +253,11 @@ class CraftLinear(nn.Module, BaseTunerLayer):
             change = torch.stack([self.get_delta_weight(name) for name in names]).sum(0)
             merged = (weight.data.to(change.dtype) + change.to(weight.device)).to(weight.dtype)
             if safe_merge and not torch.isfinite(merged).all():
-                raise ValueError(f"merging {', '.join(names)} gives NaN or infinite weights; the adapter seems to be broken")
+                # The first sentence is PEFT's own, which programs may look for.
+                raise ValueError(
+                    f"NaNs detected in the merged weights. The adapter {', '.join(names)} seems to be broken: it gives NaN or "
+                    "infinite weights. No weight of this layer was changed"
+                )
             if self._pristine is None:
                 self._pristine = weight.data.clone()
             weight.data.copy_(merged)

@@ -16,13 +16,16 @@ Nothing here is compiled. A model compiled with `torch.compile` computes the sam
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import torch
 from peft.config import PeftConfig
+from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 
@@ -30,7 +33,7 @@ from craft.factors.hosvd import resolve_ranks
 from craft.models.projections import Located
 from craft.tuners.craft import fingerprint
 from craft.tuners.craft.adapter import CraftAdapter
-from craft.tuners.craft.config import CraftConfig
+from craft.tuners.craft.config import CraftConfig, FoundModules
 from craft.tuners.craft.export import to_lora
 from craft.tuners.craft.find_stacks import build_stacks
 from craft.tuners.craft.layer import CraftLinear, RankGroup, Slice
@@ -59,6 +62,15 @@ class CraftModel(JointTuner):
         with init_empty_weights() if low_cpu_mem_usage else nullcontext():
             return CraftAdapter(stacks, stacks[0].device, config.init_epsilon, config.init_seed)
 
+    def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
+        config = self.peft_config[adapter_name]
+        assert isinstance(config, CraftConfig)
+        if config.words:
+            config.target_modules = None  # what was found for another adapter or on another model
+        super().inject_adapter(model, adapter_name, *args, **kwargs)
+        if config.words:
+            config.target_modules = FoundModules(layer.module_name for layer, _, _ in self._places(adapter_name))
+
     def craft_adapter(self, adapter_name: str) -> CraftAdapter:
         """The J and the stacks of an adapter.
 
@@ -69,9 +81,17 @@ class CraftModel(JointTuner):
             raise ValueError(f"there is no CRAFT adapter {adapter_name!r}; there are {', '.join(map(repr, self.parts))}")
         return cast(CraftAdapter, self.parts[adapter_name])
 
-    def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> bool:  # type: ignore[override]
+    def _check_target_module_exists(self, peft_config: CraftConfig, key: str) -> Any:  # type: ignore[override]
         names = [name for name, config in self.peft_config.items() if config is peft_config and name in self.parts]
-        return any(key == layer.module_name for name in names for layer, _, _ in self._places(name))
+        if any(key == layer.module_name for name in names for layer, _, _ in self._places(name)):
+            return True
+        # PEFT warns of exclude_modules that it has not seen at work.
+        return check_target_module_exists(
+            SimpleNamespace(
+                target_modules=(), exclude_modules=peft_config.exclude_modules, modules_to_save=peft_config.modules_to_save
+            ),
+            key,
+        )
 
     def _places(self, adapter_name: str) -> Iterator[tuple[Located, Stack, int]]:
         for stack in self.craft_adapter(adapter_name).stacks.values():
@@ -172,10 +192,25 @@ class CraftModel(JointTuner):
     def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
         """Called when an adapter has been made or loaded: J to the base weights' device, never narrower than float32."""
         adapter = self.craft_adapter(adapter_name)
+        mine = (layer for layer in self._layers() if adapter_name in layer.craft_J)
+        if not autocast_adapter_dtype and any(_is_narrow(layer.weight) for layer in mine):
+            warnings.warn(
+                "autocast_adapter_dtype=False is not followed: CRAFT keeps J in float32 beside narrower base weights. J stays "
+                "near I, and near 1 a bfloat16 number moves in steps of 0.008. The products run in the base weights' dtype.",
+                stacklevel=2,
+            )
         for stack in adapter.stacks.values():
             if stack.device.type != "meta":
                 adapter.move(stack.device)
                 break
+
+    def add_weighted_adapter(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: no J give the sum of several adapters' changes."""
+        raise ValueError(
+            "CRAFT's change of the weights is no linear function of J, so no weighted sum of J gives the sum of the changes. "
+            "Make several adapters active at once with base_model.set_adapter([...]), which adds their changes; or export each "
+            "with to_lora() and weight the LoRA adapters."
+        )
 
     def to_lora(self, directory: str | Path, adapter_name: str | None = None) -> Path:
         """Writes an adapter as a LoRA folder with equal outputs; see `craft.tuners.craft.export.to_lora`."""
@@ -234,4 +269,9 @@ class CraftModel(JointTuner):
 
 def _tuner_of(model: nn.Module) -> tuple[str, CraftModel]:
     name, tuner = next((name, module) for name, module in model.named_modules() if isinstance(module, CraftModel))
-    return f"{name}." if name else "", tuner
+    # Torch's FSDP leaves its own part of a path out of the names in a state dict.
+    return (f"{name}." if name else "").replace("_fsdp_wrapped_module.", ""), tuner
+
+
+def _is_narrow(weight: Tensor) -> bool:
+    return weight.is_floating_point() and weight.dtype.itemsize < torch.float32.itemsize

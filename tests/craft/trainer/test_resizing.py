@@ -77,12 +77,14 @@ def test_another_thing_of_the_same_name_is_refused() -> None:
         resized({"A": torch.zeros(3)}, {"A": torch.zeros(3, 3)}, identity=False)
 
 
-@pytest.mark.parametrize(("method", "before", "after"), [("craft", 8, 12), ("craft", 8, 4), ("lora", 2, 4), ("lora", 4, 2)])
+@pytest.mark.parametrize(
+    ("method", "before", "after"), [("craft", 8, 12), ("craft", 8, 4), ("craft_star", 8, 12), ("lora", 2, 4), ("lora", 4, 2)]
+)
 def test_a_run_of_the_same_task_goes_on_at_another_rank(
     tiny_bert: str, tmp_path: Path, method: str, before: int, after: int
 ) -> None:
     def spec_of(rank: int, **more: Any) -> RunSpec:
-        parameters = {"ranks": ["all", rank, rank]} if method == "craft" else {"rank": rank}
+        parameters = {"ranks": ["all", rank, rank]} if method != "lora" else {"rank": rank}
         return RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=SHORT, **more)
 
     source = spec_of(before)
@@ -102,6 +104,10 @@ def test_a_run_of_the_same_task_goes_on_at_another_rank(
         shared = tuple(slice(0, min(one, other)) for one, other in zip(weight.shape, theirs[name].shape, strict=True))
         assert torch.equal(weight[shared], theirs[name][shared]), name  # the head's too: the task is the same
         changed += weight.shape != theirs[name].shape
+        if "craft_J" in name:
+            grown = torch.eye(len(weight))
+            grown[shared] = weight[shared].detach()
+            assert torch.equal(weight, grown), name  # new directions start exactly at the base model
     assert changed
     result = train_run(spec, tmp_path / "run")
     assert result.steps == SHORT["max_steps"]

@@ -1,0 +1,216 @@
+"""What PEFT and programs around it ask of a tuner beyond its outputs, with PEFT's LoRA on the same model as the reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import (
+    LoraConfig,
+    PeftModel,
+    convert_to_lora,
+    get_peft_model,
+    get_peft_model_state_dict,
+    save_as_lora,
+    set_peft_model_state_dict,
+)
+from peft.helpers import disable_input_dtype_casting
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from craft.models.projections import target_modules
+from craft.tuners.craft.config import FoundModules
+from craft.tuners.lotr import LotrConfig
+from tests.craft.tuners.craft.test_peft_contract import TinyModel, adapted, close, config, hidden, two_adapters
+
+
+def lora_on(model: Any, **settings: Any) -> Any:
+    """LoRA on q and v, with B away from 0."""
+    chosen = {"target_modules": target_modules(model, ["q", "v"]), "init_lora_weights": False, **settings}
+    return get_peft_model(model, LoraConfig(r=4, **chosen)).eval()
+
+
+def layers_of(model: Any) -> dict[str, BaseTunerLayer]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
+
+
+def test_layers_show_their_sizes_as_lora_does(family: str, tiny_model: TinyModel) -> None:
+    sizes = [
+        {name: (layer.in_features, layer.out_features) for name, layer in layers_of(model).items()}
+        for model in (adapted(tiny_model(family)), lora_on(tiny_model(family)))
+    ]
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("kind", ["craft", "lora", "lotr"])
+def test_a_deleted_adapter_is_gone_from_everything_that_held_it(kind: str, tiny_model: TinyModel) -> None:
+    model = tiny_model("bert")
+    settings = {
+        "craft": config(),
+        "lora": LoraConfig(target_modules=["query"]),
+        "lotr": LotrConfig(r=2, target_modules=["query"]),
+    }[kind]
+    model = get_peft_model(model, settings, "gone")
+    model.add_adapter("stays", settings)
+    held = [(owner, name, one) for owner, name, one in dictionaries(model) if "gone" in one]
+    assert any(isinstance(owner, BaseTunerLayer) for owner, _, _ in held)
+    model.delete_adapter("gone")
+    assert [name for _, name, one in held if "gone" in one] == []
+    assert all("stays" in one for owner, _, one in held if isinstance(owner, BaseTunerLayer))
+    assert {tuple(layer.active_adapters) for layer in layers_of(model).values()} == {("stays",)}
+
+
+def dictionaries(model: Any) -> Iterator[tuple[Any, str, Any]]:
+    for owner in (model, model.base_model, *layers_of(model).values()):
+        for name in dir(owner):
+            if not name.startswith("_"):
+                value = getattr(owner, name, None)
+                if callable(getattr(value, "keys", None)) and hasattr(value, "__contains__"):
+                    yield owner, name, value
+
+
+def test_after_the_last_adapter_another_one_works_as_the_first_did(tiny_model: TinyModel) -> None:
+    base = hidden(tiny_model("bert").eval())
+    model = adapted(tiny_model("bert"))
+    model.delete_adapter("default")
+    assert torch.equal(model.base_model(input_ids=torch.arange(24).view(2, 12) % 60 + 1).last_hidden_state, base)
+    with pytest.raises(ValueError, match="r2"):
+        model.add_adapter("wrong", config(ranks=("all", 33, 7)))
+    model.add_adapter("new", config())
+    model.set_adapter("new")
+    assert torch.equal(hidden(model.eval()), hidden(get_peft_model(tiny_model("bert"), config()).eval()))
+    assert len(model.base_model.model._forward_pre_hooks) == 1
+
+
+@pytest.fixture
+def one_process(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_state_dict_from_under_fsdp_is_the_plain_one(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert"), save_factors=True)
+    expected, plain = hidden(model), get_peft_model_state_dict(model)
+    wrapped = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    state = get_peft_model_state_dict(wrapped)
+    assert state.keys() == plain.keys()
+    assert all(torch.equal(tensor, plain[key]) for key, tensor in state.items())
+    lora = lora_on(tiny_model("bert"))
+    keys = get_peft_model_state_dict(lora).keys()
+    sharded = FullyShardedDataParallel(lora, use_orig_params=True, device_id=torch.device("cpu"))
+    assert get_peft_model_state_dict(sharded).keys() == keys
+    target = get_peft_model(tiny_model("bert"), config(init_seed=9))
+    set_peft_model_state_dict(target, state)
+    assert torch.equal(hidden(target.eval()), expected)
+
+
+@pytest.mark.parametrize("rank", [12, 0.9999999])
+def test_pefts_own_conversion_to_lora(rank: float, family: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    """A module of GPT-2 holds both q and v, so its change has rank 12; elsewhere it has 6."""
+    model = adapted(tiny_model(family))
+    expected = hidden(model)
+    converted = get_peft_model(tiny_model(family), convert_to_lora(model, rank)[0])
+    assert layers_of(converted).keys() == layers_of(model).keys()
+    save_as_lora(tmp_path / "theirs", model, rank)
+    theirs = PeftModel.from_pretrained(tiny_model(family), tmp_path / "theirs").eval()
+    ours = PeftModel.from_pretrained(tiny_model(family), model.to_lora(tmp_path / "ours")).eval()
+    close(hidden(theirs), expected, 1e-4 if isinstance(rank, int) else 1e-2)
+    close(hidden(ours), expected, 1e-4)
+
+
+@pytest.mark.parametrize("words", [None, ("q", "v")])
+def test_target_modules_are_where_the_projections_were_found(
+    words: tuple[str, ...] | None, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    settings = config(projections=words)
+    for family in ("bert", "llama"):  # one configuration serves models of several families
+        model = get_peft_model(tiny_model(family), settings)
+        reference = lora_on(tiny_model(family))
+        assert settings.target_modules == set(reference.base_model.targeted_module_names)
+        model.add_adapter("other", settings)
+    assert isinstance(settings.target_modules, FoundModules)
+    smaller = dataclasses.replace(settings, ranks=("all", 2, 2))
+    assert smaller.words == ("q", "v")
+    assert smaller.target_modules is None
+    model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"] is None
+    chosen = config(target_modules=["query"])
+    get_peft_model(tiny_model("bert"), chosen)
+    assert chosen.target_modules == ["query"]
+
+
+@pytest.mark.parametrize("kind", ["craft", "lora"])
+def test_modules_left_out_raise_no_warning(kind: str, tiny_model: TinyModel) -> None:
+    model = tiny_model("bert")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*no modules were excluded")
+        made = (adapted if kind == "craft" else lora_on)(model, exclude_modules=r".*layer\.2\..*")
+    assert not any("layer.2" in name for name in layers_of(made))
+    with pytest.warns(UserWarning, match="no modules were excluded"):
+        (adapted if kind == "craft" else lora_on)(tiny_model("bert"), exclude_modules=["nothing"])
+
+
+def test_a_broken_adapter_is_named_as_lora_names_it(tiny_model: TinyModel) -> None:
+    said = []
+    for model, part in ((lora_on(tiny_model("bert")), "lora_A"), (adapted(tiny_model("bert")), "craft_J")):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if part in name:
+                    parameter.fill_(float("nan"))
+        with pytest.raises(ValueError, match="NaNs detected") as caught:
+            model.merge_and_unload(safe_merge=True)
+        said.append(str(caught.value))
+    assert said[1].startswith(said[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_j_in_half_precision_is_refused_in_words(dtype: torch.dtype, tiny_model: TinyModel) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = get_peft_model(tiny_model("llama", dtype), config(), autocast_adapter_dtype=False)
+    said = [str(warning.message) for warning in caught if "autocast_adapter_dtype" in str(warning.message)]
+    assert len(said) == (dtype == torch.bfloat16)
+    assert {parameter.dtype for parameter in model.base_model.craft_J.parameters()} == {torch.float32}
+
+
+def test_weighted_sums_of_adapters_are_refused_in_words(tiny_model: TinyModel) -> None:
+    model = two_adapters(tiny_model("bert"))
+    with pytest.raises(ValueError, match=r"no linear function of J.*set_adapter"):
+        model.add_weighted_adapter(["default", "other"], [0.5, 0.5], "both")
+    assert list(model.peft_config) == ["default", "other"]
+
+
+def test_status_tells_of_adapters_what_it_tells_of_loras(tiny_model: TinyModel) -> None:
+    models = adapted(tiny_model("bert")), lora_on(tiny_model("bert"))
+    for model, settings in zip(models, (config(), LoraConfig(r=2, target_modules=["query", "value"])), strict=True):
+        model.add_adapter("other", settings)
+    for step in ("as added", "other active", "merged", "disabled"):
+        told = []
+        for model in models:
+            if step == "other active":
+                model.set_adapter("other")
+            elif step == "merged":
+                model.merge_adapter()
+            elif step == "disabled":
+                model.unmerge_adapter()
+                model.base_model.disable_adapter_layers()
+            whole = {**dataclasses.asdict(model.get_model_status()), "adapter_model_type": "", "peft_types": {}}
+            layers = [{**dataclasses.asdict(layer), "module_type": ""} for layer in model.get_layer_status()]
+            counts = {name for name in whole if "param" in name}
+            told.append(({name: value for name, value in whole.items() if name not in counts}, layers))
+        assert told[0] == told[1], step
+
+
+def test_input_casting_may_be_switched_off(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert"))
+    expected = hidden(model)
+    with disable_input_dtype_casting(model):
+        assert torch.equal(hidden(model), expected)
