@@ -256,7 +256,7 @@ NO_LANGUAGE_HEAD = (
     "asks for a loss on text, and on {task} a {kind} head replaces the model's language head: measure it on "
     "tasks that are answered in words (commonsense), or drop it"
 )
-NOT_SPLIT = "reads the base model whole, and resources.fsdp splits it over the workers: drop one of them"
+NOT_SPLIT = "needs the base model whole, and resources.fsdp splits it over the workers: drop one of them"
 
 
 class MeasureSettings(Settings):
@@ -265,6 +265,12 @@ class MeasureSettings(Settings):
     forgetting: ForgettingSettings | None = Field(
         None,
         description="`forgetting`, for tasks that are answered in words: the mean loss on a text, after training minus before.",
+    )
+
+    serving: bool = Field(
+        False,
+        description="`serving_speed` and `serving_tokens_per_second`: how fast the model reads with its adapter beside the "
+        "weights and merged into them, as a share of the base's speed and in tokens.",
     )
 
     @field_validator("forgetting", mode="before")

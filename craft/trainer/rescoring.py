@@ -13,6 +13,7 @@ from craft.models.compute import compute_device
 from craft.models.quiet import quiet_libraries
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
+from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -59,8 +60,9 @@ def score_adapter(
         before = record["metrics"].get(BEFORE)
         if spec.measure.forgetting is not None and before is not None:
             metrics |= Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before).metrics(model)
-    record["metrics"] |= metrics | reported.metrics
-    record["notes"] = [*record["notes"], *reported.notes]
+        served = measure_serving(model, tick) if spec.measure.serving else Served()
+    record["metrics"] |= metrics | reported.metrics | served.metrics
+    record["notes"] = [*record["notes"], *reported.notes, *served.notes]
 
     def fill(aside: Path) -> None:
         shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))

@@ -29,6 +29,7 @@ from craft.methods import find_method
 from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Leave, Progress, RunFailed, RunResult, SliceResult
 from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Keep, Scorer
+from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks.task import Task
@@ -261,13 +262,14 @@ class Run:
             with self._scoring():
                 reported = self.scorer.reported(self.model, directory, keep)
                 forgotten = self.forgetting.metrics(self.model) if self.forgetting else {}
+                served = self._served()
         except ValueError as error:
             raise RunFailed(f"training diverged: {error}") from error
-        metrics = best.metrics | reported.metrics | forgotten
+        metrics = best.metrics | reported.metrics | forgotten | served.metrics
         describe = find_method(spec.method).describe
         if describe is not None:
             metrics |= describe(self.model)
-        notes = [*self.notes, *reported.notes]
+        notes = [*self.notes, *reported.notes, *served.notes]
         measured = dict(self.meter.costs())
         if self.optimizer_bytes is not None:
             measured["optimizer_bytes"] = self.optimizer_bytes
@@ -284,6 +286,11 @@ class Run:
         }
         adapter = save_adapter(self.model, directory / "adapter", record)
         return SliceResult(metrics, counts, adapter, best.step, notes)
+
+    def _served(self) -> Served:
+        if not self.spec.measure.serving or (self.team is not None and self.team.rank != 0):
+            return Served()
+        return measure_serving(self.model, self.listener.scored)
 
 
 def _slice_file(at: int) -> str:

@@ -238,13 +238,14 @@ def _forgetting(spec: RunSpec, task: Task, base: Any, tokenizer: Any, tick: Tick
     Raises:
         ValueError: the model has no language head here, its base is split over workers, or the text cannot be had.
     """
+    split = team is not None and team.sharded
+    for name in spec.measure.recorded() if split else ():
+        raise ValueError(f"measure.{name} {NOT_SPLIT}")
     settings = spec.measure.forgetting
     if settings is None:
         return None
     if task.kind != "generation":
         raise ValueError(f"measure.forgetting {NO_LANGUAGE_HEAD.format(task=task.name, kind=task.kind)}")
-    if team is not None and team.sharded:
-        raise ValueError(f"measure.forgetting {NOT_SPLIT}")
     made = Forgetting(settings, tokenizer, base.config, tick, team)
     made.measure_before(base)
     return made

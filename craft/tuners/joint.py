@@ -134,6 +134,9 @@ class JointTuner(BaseTuner):
 
     def prepare(self) -> None:
         """Called before every forward pass of the base model, outside any checkpointed block."""
+        layer = next((module for module in self.model.modules() if isinstance(module, JointLayer)), None)
+        if layer is None or layer.disable_adapters:
+            return
         for name in self.active_adapters:
             if name in self.parts:
                 part = cast(JointAdapter, self.parts[name])

@@ -62,6 +62,10 @@ METRICS = (
     Metric("energy_joules", "energy used, by GPU share (J)", "minimize"),
     Metric("energy_kept", "energy kept by the decomposition", "maximize"),
     Metric("forgetting", "forgetting (nats a token)", "minimize"),
+    Metric("serving_speed", "serving speed (base = 1)", "maximize"),
+    Metric("serving_speed_merged", "serving speed, merged (base = 1)", "maximize"),
+    Metric("serving_tokens_per_second", "tokens per second when serving", "maximize"),
+    Metric("serving_tokens_per_second_merged", "tokens per second when serving, merged", "maximize"),
 )
 
 

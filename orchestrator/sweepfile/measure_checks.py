@@ -12,7 +12,9 @@ from orchestrator.sweepfile.mistakes import Mistake
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep
 
-MEASURED = {"forgetting": "forgetting"}
+MEASURED = {"forgetting": "forgetting"} | dict.fromkeys(
+    ("serving_speed", "serving_speed_merged", "serving_tokens_per_second", "serving_tokens_per_second_merged"), "serving"
+)
 """Metrics that a trial has only where `measure` asks for them -> the key of `measure` to give."""
 
 
@@ -24,6 +26,8 @@ def check_measures(sweep: Sweep) -> list[Mistake]:
         for name, key in MEASURED.items()
         if name in sweep.objectives and key not in asked
     ]
+    if any(share.fsdp for share in sweep.shares):
+        mistakes += [Mistake(("measure", name), NOT_SPLIT) for name in asked]
     return mistakes + (_check_forgetting(sweep) if "forgetting" in asked else [])
 
 
@@ -34,8 +38,6 @@ def _check_forgetting(sweep: Sweep) -> list[Mistake]:
     mistakes = []
     if headed is not None:
         mistakes.append(Mistake(path, NO_LANGUAGE_HEAD.format(task=headed.name, kind=headed.kind)))
-    if any(share.fsdp for share in sweep.shares):
-        mistakes.append(Mistake(path, NOT_SPLIT))
     text = sweep.measure.forgetting.text if sweep.measure.forgetting else None
     if text is not None and not Path(text).expanduser().is_file():
         mistakes.append(Mistake((*path, "text"), f"{text} is no file here; give a text file in UTF-8, or forgetting: true"))

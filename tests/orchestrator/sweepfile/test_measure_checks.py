@@ -87,6 +87,10 @@ def test_what_cannot_be_measured_is_said_at_its_line(tmp_path: Path) -> None:
     (line,) = refused(tmp_path, "objectives: {score: maximize, forgetting: minimize}\n")
     assert "sweep.yaml:7: objectives.forgetting: " in line
     assert "add measure: {forgetting: true}" in line
+    (line,) = refused(tmp_path, "objectives: {score: maximize, serving_speed: maximize}\nmeasure: {forgetting: true}\n")
+    assert "add measure: {serving: true}" in line
+    (line,) = refused(tmp_path, "measure: {serving: true}\nresources: {gpu: 1, workers: 2, fsdp: true}\n")
+    assert "measure.serving: needs the base model whole" in line
     (line,) = refused(tmp_path, "measure: {forgeting: true}\n")
     assert "forgetting" in line
     (line,) = refused(tmp_path, "measure: {forgetting: 3}\n")
