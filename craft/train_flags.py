@@ -26,6 +26,7 @@ examples:
   python -m craft.train --task glue/mrpc --data-root DATA --ranks all 64 64 --projections q k v o --learning-rate 3e-3
   python -m craft.train --task toy/sentiment --ranks all 16 16 --ranks all 32 32 --ranks all 64 64
   python -m craft.train --task glue/rte --method lora --rank 8 --set alpha=16 --set head_learning_rate=1e-3
+  python -m craft.train --task toy/sentiment --method peft --set peft_type=LILY --set config.r=4 --projections q k v o
   python -m craft.train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'
   python -m craft.train --task custom/tickets --set 'data.custom.tickets={train: tickets.csv, text: [body], label: queue}'
 
@@ -72,6 +73,8 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             _put(data, key.split(".")[1:], value)
         elif key.startswith("measure."):
             _put(measure, key.split(".")[1:], value, "measure")
+        elif key.startswith("config.") and "config" in known:
+            parameters["config"] = {**parameters.get("config", {}), key.removeprefix("config."): value}
         elif key in known:
             parameters[key] = value
         elif key in training_names:

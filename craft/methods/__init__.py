@@ -8,8 +8,12 @@ To add a method, add such a file and its row below; the contract tests run over 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from craft.methods import (
     adalora,
+    any_peft,
     bottleneck,
     craft_tucker,
     fourierft,
@@ -46,6 +50,7 @@ METHODS: dict[str, Method] = {
         lokr.METHOD,
         ia3.METHOD,
         fourierft.METHOD,
+        any_peft.METHOD,
     )
 }
 
@@ -55,3 +60,8 @@ def find_method(name: str) -> Method:
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}.{nearest(name, METHODS)} Known methods: {', '.join(METHODS)}")
     return METHODS[name]
+
+
+def shown_method(name: str, parameters: Mapping[str, Any]) -> str:
+    """The name under which results are grouped and shown: the row's, and behind `peft` the type (`peft LILY`)."""
+    return f"{name} {parameters['peft_type']}" if name == any_peft.NAME else name

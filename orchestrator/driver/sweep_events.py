@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from craft.methods import shown_method
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.configuration import Dropped
 from orchestrator.plan.parameters import flatten
@@ -45,9 +46,10 @@ def begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
 
     def infeasible(dropped: Dropped) -> None:
         one = dropped.configuration
-        parameters = {"method": one.method, **flatten(one.parameters), **flatten(one.training)}
+        method = shown_method(one.method, one.parameters)
+        parameters = {"method": method, **flatten(one.parameters), **flatten(one.training)}
         why = {"status": "infeasible", "complete": False, "error": dropped.reason}
-        summary = {**one.counts.known(), **why, "method": one.method, "protocol": sweep.protocol}
+        summary = {**one.counts.known(), **why, "method": method, "protocol": sweep.protocol}
         tracker.configuration_ended(one.id, one.label, parameters, summary)
 
     plan.on_refusal(infeasible)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from craft.methods import shown_method
 from craft.spec import RunSpec
 
 
@@ -18,7 +19,12 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
     Where a method has a parameter of the same name as a training setting, the method's is the one called by the plain name
     and the setting is `training.NAME`. Values are str, int, float or bool.
     """
-    flat: dict[str, Any] = {"method": run.method, "model": run.model, "task": run.task, "seed": run.seed}
+    flat: dict[str, Any] = {
+        "method": shown_method(run.method, run.parameters),
+        "model": run.model,
+        "task": run.task,
+        "seed": run.seed,
+    }
     if run.revision:
         flat["revision"] = run.revision
     flat["protocol"] = run.protocol

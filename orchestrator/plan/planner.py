@@ -19,7 +19,7 @@ from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.nested import KEY, RANKS, alone, has_nested, slices_of, triples_of
-from orchestrator.sweepfile.space import Point
+from orchestrator.sweepfile.space import CONFIG, Point
 from orchestrator.sweepfile.sweep import Sweep
 
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
@@ -218,6 +218,8 @@ class Planner:
         content |= {"parameters": configuration.parameters, "chosen": sorted({*content["chosen"]} - names)}
         for part in ("training", "parameters"):
             content[part] = {name: value for name, value in content[part].items() if name not in names}
+        if inside := content["parameters"].get(CONFIG):
+            content["parameters"][CONFIG] = {key: value for key, value in inside.items() if f"{CONFIG}.{key}" not in names}
         return content_hash(content, 16)
 
     def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from craft.methods import shown_method
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact, redacted
 from orchestrator.plan.parameters import flat_parameters
@@ -91,7 +92,7 @@ class Tracker:
                 "label": spec.label,
                 "task": spec.run.task,
                 "seed": spec.run.seed,
-                "method": spec.run.method,
+                "method": shown_method(spec.run.method, spec.run.parameters),
                 "protocol": spec.run.protocol,
                 "params": redacted({**flat_parameters(spec.run), **(params or {})}),
             }

@@ -45,7 +45,7 @@ class Entry:
     def of(cls, trial: TrialSpec, result: TrialResult | None) -> Entry:
         run = trial.run
         flat = flat_parameters(run)
-        names = (trial.key, trial.configuration, trial.label, run.method, run.task, run.seed, run.protocol)
+        names = (trial.key, trial.configuration, trial.label, flat["method"], run.task, run.seed, run.protocol)
         return cls(*names, flat, result, trial.nested_in)
 
 

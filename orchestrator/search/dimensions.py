@@ -59,7 +59,7 @@ class Encoding:
     def parameters(self, given: Point) -> dict[str, Any]:
         """The parameters by which a study would suggest `given`."""
         title = f"{given.block} {given.method}"
-        values = {**given.parameters, **given.training}
+        values = given.values
         block = self._blocks[title]
         found: dict[str, Any] = {BLOCK: title} if len(self._blocks) > 1 else {}
         for name, one in block.dimensions.items():

@@ -181,7 +181,7 @@ class _Features:
         return np.array([self._row(one) for one in points])
 
     def _row(self, point: Point) -> list[float]:
-        values = {**point.parameters, **point.training}
+        values = point.values
         row = [float(point.block == index) for index in self._blocks] if len(self._blocks) > 1 else []
         for name, (low, high, log) in self._axes.items():
             size = _size(values[name]) if name in values else None

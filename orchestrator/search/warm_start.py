@@ -108,7 +108,7 @@ def _matching(name: str, summary: Summary, sweep: Sweep, planner: Planner) -> Ea
 
 def _values(block: Block, summary: Summary) -> dict[str, Any] | None:
     """The summary's value of every dimension of `block`; None if it is no point of it."""
-    if block.method != summary.method:
+    if block.shown_method != summary.method:
         return None
     values: dict[str, Any] = {}
     for name, dimension in block.dimensions.items():

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from craft.methods import shown_method
 from craft.results import Counts
 from craft.settings import content_hash
 from craft.spec import RunSpec
@@ -77,7 +78,7 @@ class RecordedCurves:
 
     def counts(self, run: RunSpec) -> Counts:
         """The costs of the run's method, from any curve of equal method parameters. Raises MissingCurve."""
-        own = {"method": run.method, **flatten(run.parameters)}
+        own = {"method": shown_method(run.method, run.parameters), **flatten(run.parameters)}
         key = content_hash(own, 16)
         if key not in self._counts:
             found = next((one for one in self.curves if own.items() <= one.parameters.items()), None)

@@ -16,10 +16,13 @@ from craft.methods import METHODS
 from craft.settings import TrainingSettings, shown_names, spellings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import SCHEDULERS
-from orchestrator.sweepfile.blocks import DISTRIBUTIONS, MAX_VALUES, OWN_KEYS
+from orchestrator.sweepfile.blocks import OWN_KEYS
+from orchestrator.sweepfile.dimension import DISTRIBUTIONS, MAX_VALUES
+from orchestrator.sweepfile.inside import TYPE
 from orchestrator.sweepfile.nested import KEY as NESTED
 from orchestrator.sweepfile.nested import RANKS
 from orchestrator.sweepfile.settings import SearchSettings
+from orchestrator.sweepfile.space import CONFIG
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS, Sweep
 from orchestrator.sweepfile.task_checks import metric_names
 
@@ -29,6 +32,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REF = "#/$defs/"
 CUSTOM_TASK = {"type": "string", "pattern": f"^custom/{NAME.pattern}$"}
 ANY_TASK = {"anyOf": [{"enum": [*TASKS]}, CUSTOM_TASK]}
+UNSEARCHED = (TYPE, CONFIG)
+"""Keys of a block that take no `values` and no range themselves; the keys inside `config` do."""
 ANY_TASK_OR_SUITE = {"anyOf": [{"enum": [*SUITES, "custom", *TASKS]}, CUSTOM_TASK]}
 
 
@@ -86,7 +91,9 @@ def _block_definitions() -> dict[str, Schema]:
         title = f"{model.__name__.removesuffix('Parameters')}Block"
         properties = {"method": {"enum": names}}
         properties |= {key: _ref(f"SearchedTraining/properties/{key}") for key in searched}
-        properties |= {key: _searched(one) for key, one in own_parameters(model).items()} | second_keys(model, title)
+        own = own_parameters(model).items()
+        properties |= {key: one if key in UNSEARCHED else _searched(one) for key, one in own}
+        properties |= second_keys(model, title)
         properties |= _block_keys()
         definitions[title] = {"type": "object", "properties": properties, "additionalProperties": False}
         chosen = {"properties": {"method": {"enum": names}}, "required": ["method"]}

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from craft.methods import METHODS
+from craft.methods import METHODS, shown_method
 from craft.plain_yaml import YamlPath
+
+CONFIG = "config"
+"""The parameter of a method that holds further ones. A dimension inside it is called `config.KEY`."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,12 @@ class Block:
         return ("space", self.index)
 
     @property
+    def shown_method(self) -> str:
+        """The name under which the block's results are grouped and shown."""
+        fixed = {name: one.values[0] for name, one in self.dimensions.items() if isinstance(one, Choice)}
+        return shown_method(self.method, fixed)
+
+    @property
     def ranges(self) -> list[str]:
         return [name for name, dimension in self.dimensions.items() if isinstance(dimension, Range)]
 
@@ -95,6 +104,12 @@ class Point:
     method: str
     parameters: dict[str, Any]
     training: dict[str, Any]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values by the names of their dimensions."""
+        inside = {f"{CONFIG}.{name}": value for name, value in self.parameters.get(CONFIG, {}).items()}
+        return {name: value for name, value in self.parameters.items() if name != CONFIG} | inside | self.training
 
 
 def grid(blocks: tuple[Block, ...]) -> Iterator[Point]:
@@ -132,7 +147,7 @@ def neighbours(blocks: tuple[Block, ...], near: Point, seed: int) -> Iterator[Po
     """Points of the same block that differ from `near` in one dimension: every other value, or three draws from a range."""
     generator = random.Random(seed)
     block = next(one for one in blocks if one.index == near.block)
-    values = {**near.parameters, **near.training}
+    values = near.values
     for name, one in block.dimensions.items():
         others = one.values if isinstance(one, Choice) else [one.draw(generator) for _ in range(3)]
         yield from (point(block, {**values, name: other}) for other in others if other != values[name])
@@ -149,9 +164,10 @@ def covering(blocks: tuple[Block, ...]) -> Iterator[Point]:
 def point(block: Block, values: dict[str, Any]) -> Point:
     """The point of `block` with `values`, divided into the method's parameters and training settings."""
     own = METHODS[block.method].parameters.model_fields
+    inside = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{CONFIG}.")}
     return Point(
         block.index,
         block.method,
-        {name: value for name, value in values.items() if name in own},
-        {name: value for name, value in values.items() if name not in own},
+        {name: value for name, value in values.items() if name in own} | ({CONFIG: inside} if inside else {}),
+        {name: value for name, value in values.items() if name.partition(".")[0] not in own},
     )

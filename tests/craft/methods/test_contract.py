@@ -82,6 +82,10 @@ CASES: dict[str, Case] = {
     ),
     "ia3": Case({}, LAYERS * (D + D + MLP)),
     "fourierft": Case({"n_frequency": 40, "scaling": 10}, 2 * LAYERS * 40, start="free"),
+    # Every other type is in `test_peft_types.py`. LILY: an A for each module, two B for each of q and v, and routers.
+    "peft": Case(
+        {"peft_type": "LILY", "config": {"r": 4, "num_B": 2}}, 2 * LAYERS * 4 * D + 2 * 2 * 4 * D + 2 * LAYERS * 4 * 2
+    ),
     one_more.METHOD.name: Case({}, 2 * LAYERS * D, learning_rate=1e-1),
 }
 
@@ -220,7 +224,7 @@ def test_saves_and_loads_to_equal_outputs(
 @pytest.mark.parametrize("row", [*METHODS, one_more.METHOD.name])
 def test_its_words_are_understood(row: str) -> None:
     method = METHODS[row]
-    parameters = method.parameters()
+    parameters = method.parameters.model_validate(CASES[row].parameters if row == "peft" else {})
     assert method.label(parameters).strip() == method.label(parameters) != ""
     assert method.parameters.model_validate(parameters.model_dump(mode="json")) == parameters
     with pytest.raises(ValueError, match="no_such"):

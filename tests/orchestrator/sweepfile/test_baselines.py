@@ -55,7 +55,7 @@ def plan() -> Plan:
 
 def test_every_method_that_runs_on_a_cpu_is_in_it_once(plan: Plan) -> None:
     methods = [one.method for one in plan.configurations]
-    assert sorted(methods) == sorted(name for name, row in METHODS.items() if row.requires is None)
+    assert sorted(methods) == sorted(name for name, row in METHODS.items() if row.requires is None and name != "peft")
     assert len({trial.run.task for trial in plan.trials}) == 2
 
 

@@ -1,0 +1,190 @@
+"""What the installed PEFT offers: its types, their configuration classes, and which of them can train here.
+
+PEFT is imported on the first question, because it loads torch: a sweep file that asks for no PEFT type is checked without it.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
+
+from craft.settings import Settings
+from craft.words import nearest
+
+OWN_TARGETS = ("ADAPTION_PROMPT", "LN_TUNING", "SHADOW", "TRAINABLE_TOKENS")
+"""Types that adapt no projections, but attentions, norms, blocks or the embedding; PEFT or `target_modules` names them."""
+
+_PROMPT = (
+    "it puts trained vectors before the text, so a model's outputs no longer stand at the places of the text's tokens, "
+    "where losses and answers are read here"
+)
+_TASK_IDS = "it wants the number of a task with every example, and a run here has one task"
+
+CANNOT: dict[str, str] = {
+    "ADALORA": "its ranks are allocated by calls between steps, which `method: adalora` makes; take that",
+    "CARTRIDGE": _PROMPT,
+    "CPT": _PROMPT,
+    "MULTITASK_PROMPT_TUNING": _TASK_IDS,
+    "POLY": _TASK_IDS,
+    "PREFIX_TUNING": _PROMPT,
+    "PROMPT_TUNING": _PROMPT,
+    "P_TUNING": _PROMPT,
+    "XLORA": "it mixes LoRA adapters that were trained before",
+}
+"""The types of the installed PEFT that no run can use, with the reason. A test holds that all others train."""
+
+_FROM_DATA = "it is computed from data before training, which no run here does"
+
+REFUSED_SETTINGS: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {
+    ("ADAMSS", "use_asa"): ((True,), "its subspaces are chosen by calls between steps, which no run makes"),
+    ("LORA", "init_lora_weights"): (("corda", "eva", "loftq", "lora_ga"), _FROM_DATA),
+}
+"""(type, key) -> its values that no run can use, with the reason."""
+
+_SET_ELSEWHERE = {
+    "peft_type": "stands beside config",
+    "task_type": "follows from the task",
+    "inference_mode": "is set by the run",
+    "base_model_name_or_path": "is the sweep's model",
+    "revision": "is the sweep's revision",
+    "auto_mapping": "is written by PEFT",
+    "peft_version": "is written by PEFT",
+}
+
+
+def find_type(name: str) -> str:
+    """PEFT's spelling of the type `name`, in capitals or not.
+
+    Raises:
+        ValueError: the installed PEFT has no such type, or no run can use it; with the nearest names or the reason.
+    """
+    known = _config_classes()
+    found = name.upper()
+    if found in CANNOT:
+        raise ValueError(f"{found} cannot train here: {CANNOT[found]}")
+    if found not in known:
+        import peft
+
+        able = [one for one in known if one not in CANNOT]
+        raise ValueError(
+            f"PEFT {peft.__version__}, which is installed, has no type {name!r}.{nearest(name, able)} Types that train here: "
+            f"{', '.join(able)}"
+        )
+    return found
+
+
+def installed_types() -> list[str]:
+    """Every type of the installed PEFT, those that cannot train here included and this project's own left out."""
+    return list(_config_classes())
+
+
+def config_class(peft_type: str) -> Any:
+    """PEFT's configuration class of a type."""
+    return _config_classes()[peft_type]
+
+
+@cache
+def config_model(peft_type: str) -> type[Settings]:
+    """The keys that `config` may have for a type, as a model that checks each value against the type PEFT declares for it.
+
+    A value stays as it is written. That values go together is PEFT's own check: `whole_config`.
+    """
+    theirs = config_class(peft_type)
+    try:
+        hints = typing.get_type_hints(theirs)
+    except (NameError, TypeError):  # a name that PEFT imports for type checkers alone
+        hints = {}
+    found: dict[str, Any] = {}
+    for one in fields(theirs):
+        if one.init and one.name not in _SET_ELSEWHERE:
+            check = _check(peft_type, one.name, hints.get(one.name, Any), None if one.default is MISSING else one.default)
+            about = str(one.metadata.get("help") or "")
+            found[one.name] = (Annotated[Any, AfterValidator(check)], Field(None, description=about))
+    return create_model(theirs.__name__, __base__=_Keys, **found)
+
+
+def whole_config(peft_type: str, config: Mapping[str, Any], **more: Any) -> Any:
+    """PEFT's configuration of a type.
+
+    Raises:
+        ValueError: PEFT refuses the values; with PEFT's message.
+    """
+    theirs = config_class(peft_type)
+    try:
+        return theirs(**config, **more)
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"PEFT's {theirs.__name__} refuses it: {error}") from error
+
+
+def guilty_key(peft_type: str, config: Mapping[str, Any]) -> str | None:
+    """The key without which PEFT would take `config`; None if there is no such one key."""
+    for key in config:
+        try:
+            whole_config(peft_type, {name: value for name, value in config.items() if name != key})
+        except ValueError:
+            continue
+        return key
+    return None
+
+
+def takes_projections(peft_type: str) -> bool:
+    """Whether `target_modules` of a type may be linear maps, which `projections` can name."""
+    return peft_type not in OWN_TARGETS and any(one.name == "target_modules" for one in fields(config_class(peft_type)))
+
+
+def unknown_key(peft_type: str, key: Any) -> str:
+    """What is wrong with a key of `config` that `config_model` does not have."""
+    if key in _SET_ELSEWHERE:
+        return f"{key} is not given here: it {_SET_ELSEWHERE[key]}"
+    known = list(config_model(peft_type).model_fields)
+    name = config_class(peft_type).__name__
+    return f"unknown key {str(key)[:60]!r} of PEFT's {name}.{nearest(key, known)} Its keys: {', '.join(known)}"
+
+
+class _Keys(Settings):
+    model_config = ConfigDict(protected_namespaces=())
+
+
+def _check(peft_type: str, key: str, hint: Any, default: Any) -> Callable[[Any], Any]:
+    def checked(value: Any) -> Any:
+        refused, reason = REFUSED_SETTINGS.get((peft_type, key), ((), ""))
+        if value in refused:
+            raise ValueError(f"{key} {value!r} cannot be used here: {reason}")
+        if value is None and default is None:
+            return value
+        try:
+            _adapter(hint).validate_python(value)
+        except ValidationError:
+            raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_words(hint)}") from None
+        except PydanticUserError:
+            pass  # a hint that says nothing checkable
+        return value
+
+    def _adapter(hint: Any) -> TypeAdapter[Any]:
+        return TypeAdapter(hint, config=None if _has_own_config(hint) else ConfigDict(arbitrary_types_allowed=True))
+
+    return checked
+
+
+def _has_own_config(hint: Any) -> bool:
+    return isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
+
+
+def _words(hint: Any) -> str:
+    text = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+    return text.replace("typing.", "").replace("NoneType", "None")
+
+
+@cache
+def _config_classes() -> dict[str, Any]:
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    from craft.tuners.registration import TUNERS
+
+    known = {one.value: made for one, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    return {name: known[name] for name in sorted(known) if name not in TUNERS}

@@ -1,0 +1,88 @@
+"""Puts a tuner of PEFT on a model by its type alone, on a model without weights too.
+
+Most tuners can be put on the meta device. Some need numbers: BOFT reads its own permutations, FROD and AdaMSS decompose the
+weights. Their parameters are counted on a copy whose adapted modules hold random weights; all other modules stay on the meta
+device. How many parameters train follows from the shapes, unless the settings make a rank depend on the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from craft.methods.installed_peft import whole_config
+from craft.methods.projected import is_meta
+from craft.tuners.stored_svd import svd_from_store
+
+
+def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type: str) -> nn.Module:
+    """The model with the tuner on it.
+
+    Args:
+        model: on any device, the meta device included.
+        settings: of PEFT's configuration class, by its own names.
+        task_type: PEFT's word for what the model does.
+
+    Raises:
+        ValueError: PEFT refuses the settings, alone or on this model.
+    """
+
+    def config() -> Any:
+        return whole_config(peft_type, settings, task_type=task_type)
+
+    if not is_meta(model):
+        return _put(model, config(), peft_type)
+    config()
+    tries: list[Callable[[], nn.Module]] = [
+        lambda: _put(deepcopy(model), config(), peft_type),
+        lambda: _put_on_cpu(deepcopy(model), config(), peft_type),
+        lambda: _put_on_cpu(_with_numbers(deepcopy(model), config()), config(), peft_type),
+    ]
+    for one in tries[:-1]:
+        try:
+            return one()
+        except RuntimeError:  # NotImplementedError, too: a tensor without numbers was asked for one
+            continue
+    try:
+        return tries[-1]()
+    except RuntimeError as error:
+        raise ValueError(f"PEFT cannot put {peft_type} on this model: {error}") from error
+
+
+def _put(model: nn.Module, config: Any, peft_type: str) -> nn.Module:
+    import peft
+
+    put: Any = peft.get_peft_model
+    try:
+        with svd_from_store():
+            made: nn.Module = put(model, config)
+    except (TypeError, KeyError, AttributeError, AssertionError, IndexError, ImportError, ZeroDivisionError) as error:
+        raise ValueError(f"PEFT cannot put {peft_type} on this model: {type(error).__name__}: {error}") from error
+    return made
+
+
+def _put_on_cpu(model: nn.Module, config: Any, peft_type: str) -> nn.Module:
+    """With the adapter's own tensors made on the CPU, whatever device a caller has chosen for new tensors."""
+    with torch.device("cpu"):
+        return _put(model, config, peft_type)
+
+
+def _with_numbers(model: nn.Module, config: Any) -> nn.Module:
+    """The model with random weights in the modules that `config` adapts."""
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    targets: Any = getattr(config, "target_modules", None)
+    draw = torch.Generator().manual_seed(0)
+    for name, module in model.named_modules():
+        linear = isinstance(module, nn.Linear | Conv1D)
+        if linear and targets and (targets == "all-linear" or check_target_module_exists(config, name)):
+            with torch.device("cpu"):
+                module.to_empty(device="cpu")
+                for weight in module.parameters():
+                    nn.init.normal_(weight.data, generator=draw)
+    return model
