@@ -124,7 +124,11 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("--model", default="sentence-transformers/all-MiniLM-L6-v2", help="hub id or local folder (default: %(default)s)")
+    add(
+        "--model",
+        default="sentence-transformers/all-MiniLM-L6-v2",
+        help="hub id, local folder or FOLDER/FILE.gguf (default: %(default)s)",
+    )
     add("--revision", help="the hub's revision of the model")
     add("--task", required=True, help="such as toy/sentiment, glue/mrpc, commonsense, custom/NAME")
     add("--method", default="craft", help=f"one of: {', '.join(METHODS)} (default: %(default)s)")

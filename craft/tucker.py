@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Example: python -m craft.tucker report sentence-transformers/all-MiniLM-L6-v2 --projections q k v o "
         "--ranks all,64,64 --ranks all,128,128 --plot energy.png",
     )
-    command.add_argument("model", metavar="MODEL", help="hub id or local folder")
+    command.add_argument("model", metavar="MODEL", help="hub id, local folder or FOLDER/FILE.gguf")
     command.add_argument("--projections", nargs="+", default=["q", "v"], metavar="WORD", help="default: q v")
     command.add_argument(
         "--ranks", action="append", type=_triple, default=[], metavar="R1,R2,R3", help="repeatable; all = full"
@@ -164,9 +164,12 @@ def _usual(shape: Sequence[int]) -> list[Ranks]:
 def _load(name: str) -> nn.Module:
     from transformers import AutoModel
 
-    from craft.models.loading import ModelUnavailable, load_config, resolve_model
+    from craft.models.gguf_file import is_gguf
+    from craft.models.loading import ModelUnavailable, load_config, load_model, resolve_model
     from craft.models.quiet import quiet_libraries
 
+    if is_gguf(name):
+        return load_model(name, "generation", ())
     config = load_config(name, "generation", ())
     try:
         with quiet_libraries():

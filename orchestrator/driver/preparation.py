@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.models.gguf_file import gguf_digest
 from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -83,7 +84,7 @@ def prepare(needs: Needs, cores: int = 1) -> dict[str, str]:
         cores: so many may be used: on a CPU several weights are decomposed at the same time, each with the threads of a trial.
 
     Returns:
-        The data's fingerprint by task.
+        The data's fingerprint by task, and the SHA-256 of each model that is a GGUF file by its name.
 
     Raises:
         ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
@@ -97,7 +98,8 @@ def prepare(needs: Needs, cores: int = 1) -> dict[str, str]:
     }
     for base in needs.bases:
         _prepare_base(base, cores)
-    return fingerprints
+    files = {base.run.model: gguf_digest(base.run.model) for base in needs.bases}
+    return fingerprints | {name: digest for name, digest in files.items() if digest is not None}
 
 
 def _prepare_base(base: Base, cores: int) -> None:

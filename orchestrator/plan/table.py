@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from craft.models.gguf_file import gguf_note
 from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines, this_machine
 from orchestrator.plan.plan import Plan
@@ -50,6 +51,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             "nested" if one.nested_in else f"{steps[one.id]:,}" if one.id in steps else "?",
         )
     console.print(table)
+    _print_model(plan, console)
     if len(plan.configurations) > SHOWN:
         console.print(f"... and {len(plan.configurations) - SHOWN} more configurations")
     for dropped in plan.dropped:
@@ -74,6 +76,11 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
     )
 
 
+def _print_model(plan: Plan, console: Console) -> None:
+    if note := gguf_note(plan.sweep.model):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
 def _print_gpus(plan: Plan, console: Console, gpus: Sequence[Gpu], cpus: int | None) -> None:
     shares = plan.sweep.shares
     for line in [*idle_lines(shares, [this_machine(shares, gpus, cpus)]), *memory_lines(plan, gpus)]:
@@ -92,6 +99,7 @@ def _print_bounds(plan: Plan, console: Console) -> None:
     sweep = plan.sweep
     sizes = [int(one.known["trainable_parameters"]) for one in plan.probed]
     console.print(f"{sweep.name}: {sweep.model}", style="bold", highlight=False)
+    _print_model(plan, console)
     console.print(
         f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"
         f"at most {plan.wanted} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "

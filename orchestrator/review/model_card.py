@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from craft.models.gguf_file import MODEL_DIGEST, is_gguf
 from craft.words import format_bytes
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.intervals import Interval
@@ -28,6 +30,7 @@ PROTOCOLS = {
 PIPELINES = {"classification": "text-classification", "regression": "text-classification", "generation": "text-generation"}
 FACTS = {
     "data_fingerprint": "data fingerprint",
+    MODEL_DIGEST: "SHA-256 of the base's GGUF file",
     "train_examples": "training examples",
     "search_examples": "search examples",
     "reported_examples": "reported examples",
@@ -68,8 +71,7 @@ def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged:
             *head,
             "## Load it",
             f"```python\n{loading(record, pair=pair, merged=merged is not None)}\n```",
-            merged or f"The base model {_code(spec['model'])} is looked up by that name; `load_adapter(folder, base=...)` "
-            "takes it from elsewhere.",
+            merged or _base(record),
             "## Scores",
             _scores(origin),
             "\n".join(f"- {plain(reason)}" for reason in origin.reasons),
@@ -88,7 +90,7 @@ def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged:
 def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:
     """Lines of Python that load the model in `folder` and give it an input."""
     inputs = '"the first text", "the second"' if pair else '"a text"'
-    auto = "AutoModelForCausalLM" if record["kind"] == "generation" else "AutoModelForSequenceClassification"
+    auto = _auto(record["kind"])
     load = [
         f"from transformers import {auto}, AutoTokenizer",
         f"model, tokenizer = {auto}.from_pretrained({folder!r}), AutoTokenizer.from_pretrained({folder!r})",
@@ -114,9 +116,33 @@ def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
         "tags": ["craft-sweeps", str(spec["method"])],
     }
     model = str(spec["model"])
-    if not model.startswith((".", "/", "~")) and model.count("/") <= 1:
+    if not model.startswith((".", "/", "~")) and model.count("/") <= 1 and not is_gguf(model):
         content["base_model"] = model  # a hub links it by name; the path of a local folder is no name
     return f"---\n{yaml.safe_dump(content, sort_keys=True, allow_unicode=True).strip()}\n---"
+
+
+def _base(record: Mapping[str, Any]) -> str:
+    """How the base model is found: by its name, or for a GGUF file by what PEFT alone would need."""
+    spec = record["spec"]
+    name = str(spec["model"])
+    found = f"The base model {_code(name)} is looked up by that name; `load_adapter(folder, base=...)` takes it from elsewhere."
+    if not is_gguf(name):
+        return found
+    auto, labels = _auto(record["kind"]), max(1, len(record["labels"]))
+    width = "" if record["kind"] == "generation" else f", num_labels={labels if record['kind'] == 'classification' else 1}"
+    folder, file = str(Path(name).parent), Path(name).name
+    return (
+        f"{found} It is a GGUF file with SHA-256 {_code(record['facts'][MODEL_DIGEST])}, whose weights are dequantized; "
+        "`load_adapter` refuses another file. With transformers and PEFT alone, and the tokenizer of the model:\n\n"
+        "```python\nimport craft  # PEFT learns the method's name\nfrom peft import PeftModel\n"
+        f"from transformers import {auto}, GgufConfig\n"
+        f"base = {auto}.from_pretrained(\n    {folder!r}, gguf_file={file!r}, quantization_config=GgufConfig(dequantize=True)"
+        f'{width}\n)\nmodel = PeftModel.from_pretrained(base, ".")\n```'
+    )
+
+
+def _auto(kind: str) -> str:
+    return "AutoModelForCausalLM" if kind == "generation" else "AutoModelForSequenceClassification"
 
 
 def _scores(origin: Origin) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from craft.models.gguf_file import is_gguf
 from craft.plain_yaml import YamlProblem
 from craft.settings import ForgettingSettings
 from orchestrator.sweepfile.blocks import parse_block
@@ -90,7 +91,8 @@ def _absolute(sweep: Sweep) -> Sweep:
     if forgetting is not None and forgetting.text is not None:
         measure = measure.model_copy(update={"forgetting": ForgettingSettings(text=_absolute_path(forgetting.text))})
     root = data.root and _absolute_path(data.root)
-    model = _absolute_path(sweep.model) if Path(sweep.model).expanduser().is_dir() else sweep.model
+    local = is_gguf(sweep.model) or Path(sweep.model).expanduser().is_dir()
+    model = _absolute_path(sweep.model) if local else sweep.model
     return sweep.model_copy(
         update={
             "model": model,

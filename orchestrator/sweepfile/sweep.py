@@ -44,7 +44,9 @@ class Sweep(Settings):
         description="Name of the sweep and of its folder: up to 64 letters, digits, `-`, `_` and `.`, a letter or digit first.",
         json_schema_extra={"pattern": f"^{NAME.pattern}$"},
     )
-    model: str = Field(min_length=1, max_length=400, description="Base model: a hub id or a local folder.")
+    model: str = Field(
+        min_length=1, max_length=400, description="Base model: a hub id, a local folder, or a GGUF file as `FOLDER/FILE.gguf`."
+    )
     revision: str | None = Field(None, max_length=100, description="Revision of a hub model.")
     tasks: tuple[str, ...] = Field(
         min_length=1, description="Tasks and suites; each configuration has a trial for every task and seed."
@@ -103,7 +105,7 @@ class Sweep(Settings):
     @classmethod
     def _is_printable(cls, model: str) -> str:
         if not model.isprintable() or model != model.strip():
-            raise ValueError(f"got {shown(model)}; a hub id such as FacebookAI/roberta-base, or a folder")
+            raise ValueError(f"got {shown(model)}; a hub id such as FacebookAI/roberta-base, a folder, or FOLDER/FILE.gguf")
         return model
 
     @field_validator("seeds", mode="before")

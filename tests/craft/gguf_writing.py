@@ -1,0 +1,131 @@
+"""Writes small GGUF files as llama.cpp's converter lays them out: a LLaMA of two layers, its tokens bytes and a few merges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Format
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+HEADS, KEY_HEADS, LAYERS, WIDTH, INNER = 4, 2, 2, 64, 96
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MERGES = ("t h", "th e", "Ġ Ġ", "a n", "Ġ the")
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def vocabulary() -> list[str]:
+    return [*SPECIAL, *sorted(bytes_to_unicode().values()), *(merge.replace(" ", "") for merge in MERGES)]
+
+
+def random_llama(seed: int = 0) -> LlamaForCausalLM:
+    """The model that is written: its output layer is its embedding, as SmolLM2's."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary()),
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        max_position_embeddings=128,
+        rope_parameters={"rope_type": "default", "rope_theta": 50_000.0},
+        rms_norm_eps=1e-5,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    model: LlamaForCausalLM = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+def write(path: Path, model: LlamaForCausalLM, form: Format = Format.F32, leave_out: str = "-", **changes: Any) -> Path:
+    """Writes `model` to `path`, its matrices in the format `form`.
+
+    Args:
+        leave_out: tensors that have this in their name are not written.
+        changes: `architecture`, `pre`, `extra` (tensors by name), `parts`.
+    """
+    architecture = changes.get("architecture", "llama")
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(128)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KEY_HEADS)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_rope_freq_base(50_000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(vocabulary()))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(changes.get("pre", "smollm"))
+    writer.add_token_list(vocabulary())
+    writer.add_token_types([3 if token in SPECIAL else 1 for token in vocabulary()])
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(False)
+    if "parts" in changes:
+        writer.add_uint16("split.count", changes["parts"])
+    for name, tensor in tensors(model).items():
+        if leave_out not in name:
+            put(writer, name, tensor, form if tensor.ndim > 1 else Format.F32)
+    for name, tensor in changes.get("extra", {}).items():
+        put(writer, name, tensor, Format.F32)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def put(writer: gguf.GGUFWriter, name: str, tensor: np.ndarray, form: Format) -> None:
+    if form in (Format.F32, Format.F16):
+        writer.add_tensor(name, tensor.astype(np.float16 if form == Format.F16 else np.float32))
+    else:
+        writer.add_tensor(name, gguf.quants.quantize(tensor, form), raw_dtype=form)
+
+
+def tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
+    """The model's weights under their names in a GGUF file; q and k as llama.cpp orders their rows."""
+    found = {}
+    for name, weight in model.state_dict().items():
+        content = weight.numpy()
+        if name == "model.embed_tokens.weight":
+            found["token_embd.weight"] = content
+        elif name == "model.norm.weight":
+            found["output_norm.weight"] = content
+        elif name.startswith("model.layers."):
+            _, _, layer, *place, kind = name.split(".")
+            heads = {"q_proj": HEADS, "k_proj": KEY_HEADS}.get(place[-1])
+            found[f"blk.{layer}.{NAMES['.'.join(place)]}.{kind}"] = content if heads is None else interleaved(content, heads)
+    return found
+
+
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Each head's rows as pairs of the two halves: llama.cpp's order, for its way of rotating positions."""
+    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, weight.shape[1])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))

@@ -1,0 +1,212 @@
+"""A base model in a GGUF file: its weights and tokens against what was written, and bad files in words."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Format
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from craft.models.gguf_file import gguf_digest, gguf_file, gguf_note
+from craft.models.loading import ModelUnavailable, ModelUnsuited, load_config, load_model, load_tokenizer, meta_model
+from tests.craft import gguf_writing as written
+
+TEXTS = ("the  2024 man, then 12%", "and\n\n  the", "Ünï", "  7")
+
+
+@pytest.fixture(scope="module")
+def source() -> Any:
+    return written.random_llama()
+
+
+@pytest.fixture(scope="module")
+def path(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written.write(tmp_path_factory.mktemp("gguf") / "tiny.gguf", source)
+
+
+def test_float32_weights_are_those_that_were_written(path: Path, source: Any) -> None:
+    model = load_model(str(path), "generation", ())
+    expected = source.state_dict()
+    assert model.state_dict().keys() == expected.keys()
+    assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
+    tokens = torch.tensor([[1, 9, 70, 200, 33]])
+    assert torch.equal(model(tokens).logits, source(tokens).logits)
+    assert model.name_or_path == str(path)
+    assert not getattr(model, "is_quantized", False)
+
+
+@pytest.mark.parametrize("form", [Format.F16, Format.Q8_0, Format.Q4_1], ids=lambda form: form.name)
+def test_other_formats_are_dequantized_as_gguf_does(form: Format, source: Any, tmp_path: Path) -> None:
+    path = written.write(tmp_path / "tiny.gguf", source, form)
+    model = load_model(str(path), "classification", ("a", "b", "c"), precision="float32")
+    stored = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors}
+    expected = stored["blk.1.ffn_up.weight"].astype(np.float32)
+    assert np.array_equal(model.model.layers[1].mlp.up_proj.weight.detach().numpy(), expected)
+    # The order of the rows of q, undone.
+    rows = stored["blk.0.attn_q.weight"].reshape(written.HEADS, -1, 2, written.WIDTH).swapaxes(1, 2)
+    assert np.array_equal(model.model.layers[0].self_attn.q_proj.weight.detach().numpy(), rows.reshape(-1, written.WIDTH))
+    assert model.score.weight.shape == (3, written.WIDTH)
+    note = str(gguf_note(str(path)))
+    assert form.name in note
+    assert ("dequantized" in note) == (form != Format.F16)
+    assert note in model.craft_notes[0]
+
+
+def test_a_plan_needs_the_header_alone(source: Any, tmp_path: Path) -> None:
+    path = written.write(tmp_path / "tiny.gguf", source)
+    reader = gguf.GGUFReader(path)
+    begin, end = reader.data_offset, path.stat().st_size
+    with path.open("r+b") as stream:  # weights that no reader could tell from others
+        stream.seek(begin)
+        stream.write(b"\0" * (end - begin))
+    model = meta_model(str(path), "generation", ())
+    assert {name: weight.shape for name, weight in model.named_parameters()} == {
+        name: weight.shape for name, weight in source.named_parameters()
+    }
+    config, expected = load_config(str(path), "generation", ()), source.config
+    for name in ("rope_parameters", "num_key_value_heads", "head_dim", "tie_word_embeddings", "vocab_size", "pad_token_id"):
+        assert getattr(config, name) == getattr(expected, name), name
+    assert config.rms_norm_eps == pytest.approx(expected.rms_norm_eps)
+    labelled = load_config(str(path), "classification", ("no", "yes"))
+    assert labelled.id2label == {0: "no", 1: "yes"}
+    assert load_config(str(path), "regression", ()).num_labels == 1
+
+
+def reference(digits: bool) -> Tokenizer:
+    """What SmolLM2's `tokenizer.json` says, over the small vocabulary: each digit apart, then GPT-2's pieces, then merges."""
+    merges = [tuple(merge.split(" ")) for merge in written.MERGES]
+    made = Tokenizer(models.BPE({token: at for at, token in enumerate(written.vocabulary())}, merges))
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), by_bytes]) if digits else by_bytes
+    return made
+
+
+@pytest.mark.parametrize(("pre", "digits"), [("smollm", True), ("gpt-2", False)])
+def test_texts_are_split_as_the_name_in_the_file_says(pre: str, digits: bool, source: Any, tmp_path: Path) -> None:
+    path = written.write(tmp_path / "tiny.gguf", source, pre=pre)
+    tokenizer = load_tokenizer(str(path))
+    assert [tokenizer(text).input_ids for text in TEXTS] == [reference(digits).encode(text).ids for text in TEXTS]
+    assert tokenizer("<|im_start|>the").input_ids == [1, len(written.SPECIAL) + 256 + 1]
+    assert (tokenizer.pad_token, tokenizer.eos_token) == ("<|im_end|>", "<|im_end|>")
+    assert tokenizer.decode(tokenizer(TEXTS[0]).input_ids) == TEXTS[0]
+    if not digits:  # transformers' own way is right here
+        own = AutoTokenizer.from_pretrained(str(tmp_path), gguf_file=path.name)
+        assert [own(text).input_ids for text in TEXTS] == [tokenizer(text).input_ids for text in TEXTS]
+
+
+def test_an_unknown_way_to_split_is_refused(source: Any, tmp_path: Path) -> None:
+    path = written.write(tmp_path / "tiny.gguf", source, pre="poro-chat")
+    with pytest.raises(ModelUnsuited, match=r"\(poro-chat\).*tokenizer.json beside the file"):
+        load_tokenizer(str(path))
+    save(tmp_path, reference(digits=False))
+    assert load_tokenizer(str(path))("the").input_ids == reference(digits=False).encode("the").ids
+
+
+def test_another_models_tokenizer_beside_the_file_is_refused(path: Path, tmp_path: Path) -> None:
+    beside = Path(shutil.copy(path, tmp_path))
+    save(tmp_path, reference(digits=True))
+    assert load_tokenizer(str(beside))(TEXTS[0]).input_ids == reference(digits=True).encode(TEXTS[0]).ids
+    swapped = {token: at for at, token in enumerate(written.vocabulary())}
+    swapped["the"], swapped["th"] = swapped["th"], swapped["the"]
+    save(tmp_path, Tokenizer(models.BPE(swapped, [])))
+    with pytest.raises(ModelUnsuited, match="2 tokens differ, such as number 259 is 'the' there and 'th' in the GGUF file"):
+        load_tokenizer(str(beside))
+
+
+def save(folder: Path, tokenizer: Tokenizer) -> None:
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>").save_pretrained(folder)
+
+
+def test_bad_files_are_told_apart(path: Path, source: Any, tmp_path: Path) -> None:
+    whole = path.read_bytes()
+
+    def refused(content: bytes, words: str, kind: type[Exception] = ModelUnavailable) -> None:
+        bad = tmp_path / "bad.gguf"
+        bad.write_bytes(content)
+        with pytest.raises(kind, match=words):
+            load_config(str(bad), "generation", ())
+
+    refused(b"", "begins with b''")
+    refused(b"PK\3\4" + whole[4:], r"is no GGUF file: it begins with b'PK")
+    refused(whole[:10], "its 10 bytes end within the header")
+    refused(whole[:500], "its 500 bytes end within the header")
+    refused(whole[:-1], f"{len(whole) - 1:,} of {len(whole):,} bytes are there")
+    refused(whole[:4] + b"\1\0\0\0" + whole[8:], "GGUF version 1", ModelUnsuited)
+    refused(whole[:4] + b"\0\0\0\3" + whole[8:], "lowest byte first", ModelUnsuited)
+    refused(whole[:24] + b"\xff" * 200 + whole[224:], "cut off or damaged")
+    odd = written.write(tmp_path / "odd.gguf", source, architecture="rwkv7").read_bytes()
+    refused(odd, r"architecture 'rwkv7', and transformers .* reads GGUF files of .*llama", ModelUnsuited)
+    part = written.write(tmp_path / "part.gguf", source, parts=3).read_bytes()
+    refused(part, "one of 3 parts.*llama-gguf-split --merge", ModelUnsuited)
+    named = Path(shutil.copy(path, tmp_path / "tiny-00001-of-00002.gguf"))
+    with pytest.raises(ModelUnsuited, match="one of 2 parts"):
+        load_model(str(named), "generation", ())
+
+
+def test_a_missing_file_is_told_with_those_that_are_there(path: Path, tmp_path: Path) -> None:
+    for name in ("tiny-Q4_0.gguf", "other.gguf"):
+        shutil.copy(path, tmp_path / name)
+    with pytest.raises(ModelUnavailable, match=r"Did you mean 'tiny-Q4_0.gguf'\? GGUF files in .*: other.gguf, tiny-Q4_0.gguf"):
+        load_config(str(tmp_path / "tiny-Q4_1.gguf"), "generation", ())
+    with pytest.raises(ModelUnavailable, match=r"has no config.json; name one of its GGUF files: other.gguf, tiny-Q4_0.gguf"):
+        load_config(str(tmp_path), "generation", ())
+    with pytest.raises(ModelUnavailable, match=r"the folder .* does not exist"):
+        load_config(str(tmp_path / "no" / "tiny.gguf"), "generation", ())
+
+
+def test_without_the_package_the_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.setattr("craft.models.gguf_file.find_spec", lambda name: None)
+    with pytest.raises(ModelUnavailable, match=r"pip install 'craft-sweeps\[gguf\]'"):
+        meta_model(str(path), "generation", ())
+
+
+def test_a_file_without_all_weights_is_refused(source: Any, tmp_path: Path) -> None:
+    path = written.write(tmp_path / "tiny.gguf", source, leave_out="blk.1.ffn_up")
+    with pytest.raises(ModelUnavailable, match=r"no weights for 1 parameters of the model, such as model.layers.1.mlp.up_proj"):
+        load_model(str(path), "generation", ())
+
+
+def test_weights_that_transformers_leaves_out_are_noted(source: Any, tmp_path: Path) -> None:
+    more = {"blk.0.attn_q.bias": np.ones(written.WIDTH, np.float32), "rope_freqs.weight": np.ones(8, np.float32)}
+    model = load_model(str(written.write(tmp_path / "tiny.gguf", source, extra=more)), "classification", ("a", "b"))
+    assert model.craft_notes[1] == "transformers leaves out of the GGUF file: blk.0.attn_q.bias, rope_freqs.weight"
+
+
+def test_it_cannot_be_quantized_again(path: Path) -> None:
+    with pytest.raises(ModelUnsuited, match="cannot be quantized again"):
+        load_model(str(path), "generation", (), quantization={"load_in_4bit": True})
+
+
+def test_files_of_one_folder_are_never_mixed_up(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any
+) -> None:
+    """Not even where the current folder holds another file of the same name."""
+    first, second = tmp_path / "a" / "tiny.gguf", tmp_path / "a" / "two.gguf"
+    first.parent.mkdir()
+    shutil.copy(path, first)
+    other = written.random_llama(seed=1)
+    written.write(second, other)
+    written.write(tmp_path / "tiny.gguf", other)
+    monkeypatch.chdir(tmp_path)
+
+    def weight(name: str) -> torch.Tensor:
+        return load_model(name, "generation", ()).get_parameter("model.layers.0.mlp.up_proj.weight")
+
+    place = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(weight(str(first)), source.get_parameter(place))
+    assert torch.equal(weight(str(second)), other.get_parameter(place))
+    assert torch.equal(weight("tiny.gguf"), other.get_parameter(place))
+    assert gguf_digest(str(first)) == gguf_digest(str(path)) != gguf_digest(str(second))
+    before = gguf_file("tiny.gguf").path, gguf_digest("tiny.gguf")
+    written.write(tmp_path / "tiny.gguf", source)
+    assert (gguf_file("tiny.gguf").path, gguf_digest("tiny.gguf")) == (before[0], gguf_digest(str(path)))
+    assert torch.equal(weight("tiny.gguf"), source.get_parameter(place))

@@ -1,0 +1,61 @@
+"""Runs on a base model in a GGUF file: what their record says of it, and adapters that come back to it alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification, GgufConfig
+
+from craft.models.gguf_file import MODEL_DIGEST, gguf_digest
+from craft.spec import RunSpec
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.counting import planned_counts
+from craft.trainer.training import train_run
+from tests.craft import gguf_writing as written
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written.write(tmp_path_factory.mktemp("gguf") / "tiny.gguf", written.random_llama(), written.Format.Q8_0)
+
+
+@pytest.mark.parametrize("method", ["craft", "lora", "full"])
+def test_an_adapter_reloads_against_the_file(
+    method: str, path: Path, tiny_spec: Callable[..., RunSpec], tmp_path: Path
+) -> None:
+    rate = 1e-3 if method == "full" else 1e-2
+    spec = tiny_spec(model=str(path), method=method, training={"epochs": 1, "max_length": 48, "learning_rate": rate})
+    result = train_run(spec, tmp_path / "run")
+    assert planned_counts(spec).trainable_parameters == result.counts.trainable_parameters
+    assert result.facts[MODEL_DIGEST] == gguf_digest(str(path))
+    formats = f"Q8_0 {1 + 7 * written.LAYERS}, F32 {1 + 2 * written.LAYERS}"
+    assert f"weights dequantized from GGUF (tensors: {formats}); tokenizer rebuilt from its vocabulary" in result.notes
+
+    folder = tmp_path / "run" / "adapter"
+    model, tokenizer = load_adapter(folder)
+    batch = tokenizer(["the 12 men", "and"], padding=True, return_tensors="pt")
+    moved = Path(shutil.copy(path, tmp_path / "elsewhere.gguf"))
+    again, _ = load_adapter(folder, base=str(moved))
+    with torch.no_grad():
+        outputs = model(**batch).logits
+        assert torch.equal(again(**batch).logits, outputs)
+    if method != "full":  # PEFT's way, as the model card says it
+        config = json.loads((folder / "adapter_config.json").read_text())
+        assert config["base_model_name_or_path"] == str(path)
+        base = AutoModelForSequenceClassification.from_pretrained(
+            str(path.parent), gguf_file=path.name, quantization_config=GgufConfig(dequantize=True), num_labels=2
+        )
+        plain = PeftModel.from_pretrained(base, str(folder)).eval()
+        plain.config.pad_token_id = tokenizer.pad_token_id
+        with torch.no_grad():
+            assert torch.equal(plain(**batch).logits, outputs)
+
+    other = written.write(tmp_path / "other.gguf", written.random_llama(seed=1), written.Format.Q8_0)
+    with pytest.raises(ValueError, match=r"tiny.gguf with SHA-256 .*, and .*other.gguf has"):
+        load_adapter(folder, base=str(other))
