@@ -1,0 +1,198 @@
+"""Blocks of `method: peft`: each key of `config` is a dimension, mistakes have lines, and the plan counts every type."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.results.summary import summarize
+from orchestrator.search.dimensions import Encoding
+from orchestrator.search.warm_start import _values
+from orchestrator.sweepfile.blocks import parse_block
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.schema import sweep_schema
+from orchestrator.sweepfile.space import Block, Choice, Range, grid, neighbours, sample
+
+CONFIG = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2}
+CONFIG |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100}
+SWEEP = """\
+name: small
+model: MODEL
+tasks: [toy/sentiment]
+space:
+  - method: peft
+    peft_type: lily
+    config: {r: {values: [2, 4]}, num_B: 2}
+    projections: [q, k, v, o]
+  - method: peft
+    peft_type: HIRA
+    config:
+      r: 4
+    learning_rate: {values: [1e-3, 1e-2]}
+  - method: peft
+    peft_type: FROD
+    config:
+      sparse_rate: 0.01
+"""
+
+
+def block(content: dict[str, Any]) -> Block:
+    parsed, mistakes = parse_block(content, 0)
+    assert not mistakes
+    assert parsed is not None
+    return parsed
+
+
+LILY = block(
+    {
+        "method": "peft",
+        "peft_type": "lily",
+        "config": {"r": {"values": [2, 4, 8]}, "num_B": 3, "scaling": {"min": 0.5, "max": 2.0}, "layers_pattern": None},
+        "learning_rate": {"values": [1e-3, 3e-3]},
+    }
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP.replace("MODEL", str(tmp_path / "tiny")))
+    return path
+
+
+def test_each_key_of_config_is_a_dimension() -> None:
+    assert LILY.dimensions == {
+        "peft_type": Choice(("LILY",)),
+        "config.r": Choice((2, 4, 8)),
+        "config.num_B": Choice((3,)),
+        "config.scaling": Range(0.5, 2.0, "uniform"),
+        "config.layers_pattern": Choice((None,)),
+        "learning_rate": Choice((1e-3, 3e-3)),
+    }
+    assert LILY.shown_method == "peft LILY"
+
+
+def test_points_hold_config_as_peft_takes_it() -> None:
+    for point in islice(sample((LILY,), 0), 20):
+        config = point.parameters["config"]
+        assert point.parameters.keys() == {"peft_type", "config"}
+        assert config.keys() == {"r", "num_B", "scaling", "layers_pattern"}
+        assert config["r"] in (2, 4, 8)
+        assert 0.5 <= config["scaling"] <= 2.0
+        assert point.values.keys() == LILY.dimensions.keys()
+    near = next(sample((LILY,), 0))
+    for other in neighbours((LILY,), near, 1):
+        assert sum(other.values[name] != near.values[name] for name in near.values) == 1
+    small = block({"method": "peft", "peft_type": "LILY", "config": {"r": {"values": [2, 4]}}})
+    assert [one.parameters["config"] for one in grid((small,))] == [{"r": 2}, {"r": 4}]
+    alone = block({"method": "peft", "peft_type": "BEFT"})
+    assert [one.parameters for one in grid((alone,))] == [{"peft_type": "BEFT"}]
+
+
+def test_a_searcher_gives_the_same_points_back() -> None:
+    encoding = Encoding((LILY, block({"method": "lora", "rank": {"values": [1, 2]}})))
+    assert {"0 peft.config.r.place", "0 peft.config.scaling"} <= encoding.distributions[1]["0 peft"].keys()
+    for point in islice(sample((LILY,), 3), 10):
+        given = encoding.parameters(point)
+        assert given["0 peft.config.scaling"] == point.parameters["config"]["scaling"]
+        assert given["0 peft.config.r.place"] == (2, 4, 8).index(point.parameters["config"]["r"])
+
+
+def test_every_mistake_has_its_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("""\
+name: small
+model: m
+tasks: [toy/sentiment]
+space:
+  - {method: peft, peft_type: LILLY, config: {r: 4}}
+  - method: peft
+    peft_type: HIRA
+    config:
+      r: four
+      rr: 4
+      task_type: SEQ_CLS
+      hira_dropout: {min: 0, max: 0.5, step: 2}
+  - method: peft
+    peft_type: WAVEFT
+    config:
+      n_frequency: {values: [1, 10]}
+      wavelet_family: db99
+  - {method: peft, config: {r: 1}}
+  - {method: peft, peft_type: {values: [LILY, HIRA]}}
+  - {method: peft, peft_type: PREFIX_TUNING}
+  - {method: peft, peft_type: LILY, config: 3}
+  - {method: peft, peft_type: LILY, config: {r: {min: 1.5, max: 4.0}}}
+  - {method: lora, config: {r: 1}}
+""")
+    with pytest.raises(SweepError) as raised:
+        load_sweep(tmp_path / "bad.yaml")
+    lines = [line.removeprefix(str(tmp_path / "bad.yaml:")) for line in raised.value.lines]
+    expected = [
+        ("5: space.0.peft_type: ", "has no type 'LILLY'. Did you mean 'LILY'?"),
+        ("9: space.1.config.r: ", "got 'four'; PEFT's HiraConfig takes int"),
+        ("10: space.1.config.rr: ", "unknown key 'rr' of PEFT's HiraConfig. Did you mean 'r'?"),
+        ("11: space.1.config.task_type: ", "it follows from the task"),
+        ("12: space.1.config.hira_dropout.step: ", "unknown key 'step'"),
+        ("17: space.2.config.wavelet_family: ", "Wavelet family db99 not supported"),
+        ("18: space.3.peft_type: ", "names one type of PEFT"),
+        ("19: space.4.peft_type: ", "names one type of PEFT"),
+        ("20: space.5.peft_type: ", "PREFIX_TUNING cannot train here: it puts trained vectors before the text"),
+        ("21: space.6.config: ", "got 3; PEFT's parameters by name"),
+        ("22: space.7.config.r.min: ", "got 1.5; PEFT's LilyConfig takes int"),
+        ("23: space.8.config: ", "unknown key 'config' for method lora"),
+    ]
+    assert len(lines) == len(expected), lines
+    for line, (start, message) in zip(lines, expected, strict=True):
+        assert line.startswith(start)
+        assert message in line
+
+
+def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
+    sweep = load_sweep(file)
+    jsonschema.Draft202012Validator(sweep_schema()).validate(yaml.safe_load(sweep.to_yaml()))
+    plan = make_plan(sweep)
+    # 8 modules of 32 x 32 with q, k, v and o: an A each, two B for each of the four, routers. Then 4 modules with q and v.
+    lily = {r: 8 * r * 32 + 4 * 2 * r * 32 + 8 * r * 2 for r in (2, 4)}
+    frod = 4 * (32 + int(0.01 * 32 * 32))
+    counts = {(one.label, one.counts.trainable_parameters) for one in plan.configurations}
+    assert counts == {
+        ("PEFT LILY r 2 num_B 2 qkvo", lily[2]),
+        ("PEFT LILY r 4 num_B 2 qkvo", lily[4]),
+        ("PEFT HIRA r 4 qv lr 0.001", 4 * 4 * 64),
+        ("PEFT HIRA r 4 qv lr 0.01", 4 * 4 * 64),
+        ("PEFT FROD sparse_rate 0.01 qv", frod),
+    }
+    assert len({one.id for one in plan.configurations}) == 5
+    flat = flat_parameters(plan.trials[0].run)
+    assert (flat["method"], flat["peft_type"], flat["config.r"], flat["projections"]) == ("peft LILY", "LILY", 2, "q,k,v,o")
+
+
+def test_results_are_grouped_by_type_and_found_again_in_the_space(file: Path) -> None:
+    sweep = load_sweep(file)
+    plan, planner = make_plan(sweep), Planner(sweep)
+    summaries = summarize(plan.trials, {}, plan.counts)
+    assert {one.method for one in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
+    found = [[_values(block, one) for block in sweep.blocks] for one in summaries]
+    assert [[number for number, values in enumerate(row) if values] for row in found] == [[0], [0], [1], [1], [2]]
+    assert found[1][0] == {"peft_type": "LILY", "config.r": 4, "config.num_B": 2, "projections": ["q", "k", "v", "o"]}
+    two, four = plan.configurations[:2]
+    assert planner.group(two, []) != planner.group(four, [])
+    assert planner.group(two, ["config.r"]) == planner.group(four, ["config.r"])
+
+
+def test_what_only_the_model_shows_has_the_line_of_its_block(file: Path) -> None:
+    file.write_text(file.read_text().replace("r: 4", "r: -1"))
+    with pytest.raises(SweepError, match=r"sweep\.yaml:9: space\.1: PEFT HIRA r -1 qv .* cannot be built on .*positive"):
+        make_plan(load_sweep(file))
