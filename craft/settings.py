@@ -252,10 +252,6 @@ class ForgettingSettings(Settings):
     text: str | None = Field(None, min_length=1, description="Text file in UTF-8; the shipped text if absent.")
 
 
-NO_LANGUAGE_HEAD = (
-    "asks for a loss on text, and on {task} a {kind} head replaces the model's language head: measure it on "
-    "tasks that are answered in words (commonsense), or drop it"
-)
 NOT_SPLIT = "needs the base model whole, and resources.fsdp splits it over the workers: drop one of them"
 
 
@@ -264,7 +260,7 @@ class MeasureSettings(Settings):
 
     forgetting: ForgettingSettings | None = Field(
         None,
-        description="`forgetting`, for tasks that are answered in words: the mean loss on a text, after training minus before.",
+        description="`forgetting`, for language models: the mean loss on a text, after training minus before.",
     )
 
     serving: bool = Field(

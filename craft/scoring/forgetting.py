@@ -7,6 +7,8 @@ The text is read in windows that do not overlap, each of at most `WINDOW` tokens
 every text (LLaMA's) puts one in front of every window, so each token of the text is predicted once; without such a token the
 first of a window is not predicted. The sums run over all windows, so neither their order nor how they are batched matters.
 
+A classifier's backbone reads the text under the language head of its checkpoint (`craft.scoring.language_head`).
+
 The loss before training is the base model's, before a method is put on it: PiSSA and others change the base's weights then.
 
 Hugging Face's method_comparison (`calculate_mean_per_token_loss` in `MetaMathQA/run.py`) means the same by the word: a mean
@@ -29,6 +31,7 @@ from torch import nn
 from craft.results import Unavailable
 from craft.scoring.encoding import Collator
 from craft.scoring.generation import positions
+from craft.scoring.language_head import LanguageHead
 from craft.scoring.sharing import Sharing
 from craft.scoring.texts import EncodedTexts, Tick, mean_token_loss
 from craft.settings import ForgettingSettings
@@ -52,6 +55,7 @@ class Forgetting:
         tick: Tick,
         team: Sharing | None = None,
         before: float | None = None,
+        head: LanguageHead | None = None,
     ) -> None:
         """
         Args:
@@ -59,6 +63,7 @@ class Forgetting:
             tick: called after every window.
             team: the processes that measure together.
             before: the loss before training, if a record of a run on the same base tells it.
+            head: what reads text beside a task head; None where the model answers in words.
 
         Raises:
             Unavailable: the text's file is not here.
@@ -67,7 +72,7 @@ class Forgetting:
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, config)))
         self._collator, self._tick, self._team = Collator(int(tokenizer.pad_token_id)), tick, team
-        self._before = before
+        self._before, self._head = before, head
         self.facts = {
             "forgetting_text": settings.text or "shipped",
             "forgetting_text_sha256": hashlib.sha256(text.encode()).hexdigest(),
@@ -88,7 +93,8 @@ class Forgetting:
 
     def _loss(self, model: nn.Module) -> float:
         # One window at a time: the logits of a window over a large vocabulary take half a gigabyte.
-        loss = mean_token_loss(model, self._windows, self._collator, 1, self._tick, self._team)
+        reader = model if self._head is None else self._head.beside(model)
+        loss = mean_token_loss(reader, self._windows, self._collator, 1, self._tick, self._team)
         if not math.isfinite(loss):
             raise ValueError(f"the loss on the text of measure.forgetting is {loss}")
         return loss

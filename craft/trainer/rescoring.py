@@ -13,6 +13,7 @@ from craft.models.compute import compute_device
 from craft.models.quiet import quiet_libraries
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
+from craft.scoring.language_head import LanguageHead
 from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
@@ -59,7 +60,9 @@ def score_adapter(
         reported = scorer.reported(model, scratch, lambda _scores: None)
         before = record["metrics"].get(BEFORE)
         if spec.measure.forgetting is not None and before is not None:
-            metrics |= Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before).metrics(model)
+            head = None if task.kind == "generation" else LanguageHead(spec, base)
+            measured = Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before, head=head)
+            metrics |= measured.metrics(model)
         served = measure_serving(model, tick) if spec.measure.serving else Served()
     record["metrics"] |= metrics | reported.metrics | served.metrics
     record["notes"] = [*record["notes"], *reported.notes, *served.notes]

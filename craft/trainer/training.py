@@ -35,9 +35,10 @@ from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator
 from craft.scoring.forgetting import Forgetting
+from craft.scoring.language_head import LanguageHead, refuse_without_language_head
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
-from craft.settings import NO_LANGUAGE_HEAD, NOT_SPLIT
+from craft.settings import NOT_SPLIT
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Task
@@ -245,9 +246,13 @@ def _forgetting(spec: RunSpec, task: Task, base: Any, tokenizer: Any, tick: Tick
     settings = spec.measure.forgetting
     if settings is None:
         return None
-    if task.kind != "generation":
-        raise ValueError(f"measure.forgetting {NO_LANGUAGE_HEAD.format(task=task.name, kind=task.kind)}")
-    made = Forgetting(settings, tokenizer, base.config, tick, team)
+    refuse_without_language_head(spec, task.kind)
+    if task.kind == "generation":
+        made = Forgetting(settings, tokenizer, base.config, tick, team)
+    elif team is None or team.rank == 0:
+        made = Forgetting(settings, tokenizer, base.config, tick, head=LanguageHead(spec))
+    else:
+        return None
     made.measure_before(base)
     return made
 

@@ -1,12 +1,14 @@
-"""Checks of `measure`: that what is asked for can be measured, and that objectives ask for it."""
+"""Checks of `measure` without the model: that its text is here, and that objectives name what is measured.
+
+Whether the model has a language head is the plan's to find (`craft.scoring.language_head`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from craft.settings import NO_LANGUAGE_HEAD, NOT_SPLIT
-from craft.tasks import find_task
+from craft.settings import NOT_SPLIT
 from orchestrator.sweepfile.mistakes import Mistake
 
 if TYPE_CHECKING:
@@ -33,12 +35,7 @@ def check_measures(sweep: Sweep) -> list[Mistake]:
 
 def _check_forgetting(sweep: Sweep) -> list[Mistake]:
     path = ("measure", "forgetting")
-    tasks = [find_task(name, sweep.data) for name in sweep.task_names]
-    headed = next((task for task in tasks if task.kind != "generation"), None)
-    mistakes = []
-    if headed is not None:
-        mistakes.append(Mistake(path, NO_LANGUAGE_HEAD.format(task=headed.name, kind=headed.kind)))
     text = sweep.measure.forgetting.text if sweep.measure.forgetting else None
-    if text is not None and not Path(text).expanduser().is_file():
-        mistakes.append(Mistake((*path, "text"), f"{text} is no file here; give a text file in UTF-8, or forgetting: true"))
-    return mistakes
+    if text is None or Path(text).expanduser().is_file():
+        return []
+    return [Mistake((*path, "text"), f"{text} is no file here; give a text file in UTF-8, or forgetting: true")]
