@@ -10,19 +10,21 @@ the training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
 
 Rank = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})] | Literal["all"]
 Triple = tuple[Rank, Rank, Rank]
 RateScaling = Literal["none", "rank"]
-Way = Literal["cut", "drawn", "all"]
+Way = Literal["cut", "drawn", "all", "shrink"]
 
 DEFAULT_WAY: Way = "drawn"
 DEFAULT_RATE_SCALING: RateScaling = "none"
+SHRINKING_SHARE = 1 / 6
+"""How long `shrink` trains each smaller rank, as a share of the largest's steps."""
 REFERENCE_RANK = 64
 """The rank at which `rate_scaling: rank` changes nothing."""
 
@@ -57,6 +59,11 @@ def checked_chain(triples: Sequence[Triple]) -> tuple[Triple, ...]:
 def ranks_a_step(way: Way | None, triples: int) -> int:
     """At how many ranks one step trains its batch."""
     return {"drawn": min(2, triples), "all": triples}.get(way or "cut", 1)
+
+
+def stages(parameters: Mapping[str, Any]) -> int:
+    """How many ranks a run with these parameters of its method trains one after another."""
+    return len(parameters["nested"]) if parameters.get("nested_training") == "shrink" else 1
 
 
 def _size(triple: Triple) -> tuple[float, ...]:

@@ -36,28 +36,11 @@ from craft.tasks.task import Kind
 from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, trainable_state
 from craft.trainer.meter import Meter
 from craft.trainer.nested import Nest
+from craft.trainer.steps import evaluation_steps, make_schedule, stage_ends
 from craft.trainer.team import Team
 
 _POINTS = 100
 _MOST_UNREAD = 1000
-_SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
-
-
-def total_steps(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of a run on `examples` training examples; `max_steps` overrides the epochs."""
-    return training.max_steps or math.ceil(training.epochs * steps_per_epoch(training, examples))
-
-
-def steps_per_epoch(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of one pass; the remaining examples at its end make a smaller step."""
-    return math.ceil(math.ceil(examples / training.batch_size) / training.gradient_accumulation)
-
-
-def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
-    """The steps after which the search split is scored: every `evaluate_every` epochs, and the last."""
-    total, interval = total_steps(training, examples), training.evaluate_every * steps_per_epoch(training, examples)
-    marks = {max(1, round(index * interval)) for index in range(1, math.floor(total / interval) + 1)}
-    return sorted({mark for mark in marks if mark < total} | {total})
 
 
 class RunTrainer(Trainer):
@@ -93,8 +76,10 @@ class RunTrainer(Trainer):
         self.training, self.meter, self.evaluation, self.make_optimizer = training, meter, evaluation, make_optimizer
         self.leave = leave
         self.leaving: Leave | None = None
-        self.evaluated_at = frozenset(evaluation_steps(training, len(split)))
         self.team, self.nest = team, nest
+        stages = 1 if nest is None else nest.stages
+        self.evaluated_at = frozenset(evaluation_steps(training, len(split), stages))
+        self.stage_ends = stage_ends(training, len(split), stages)
         self.points: list[dict[str, float]] = []
         self._tokens = 0
         self._unread: list[tuple[int, torch.Tensor]] = []
@@ -102,7 +87,7 @@ class RunTrainer(Trainer):
         self._micro_batches = 0
         super().__init__(
             model=model,
-            args=_arguments(training, len(split), seed, directory),
+            args=_arguments(training, self.stage_ends[-1], seed, directory),
             train_dataset=split,
             compute_loss_func=_Loss(kind),
             callbacks=[_EvaluateAt(self, on_step)],
@@ -130,6 +115,11 @@ class RunTrainer(Trainer):
             )
         return self.optimizer
 
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        if self.lr_scheduler is None:
+            self.lr_scheduler = make_schedule(self.training, optimizer or self.optimizer, self.stage_ends)
+        return self.lr_scheduler
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self._tokens += inputs.pop("tokens")
         step = self._micro_step if self.team is None else self._step_of_team
@@ -142,7 +132,7 @@ class RunTrainer(Trainer):
     def _micro_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> torch.Tensor:
         if self.nest is None:
             return super().training_step(model, inputs, num_items_in_batch)
-        with self.nest.expanded(inputs, self.state.global_step) as (expanded, times):
+        with self.nest.expanded(inputs, self.nest.ranks_at(self.state.global_step, self.stage_ends)) as (expanded, times):
             # A batch of one rank is divided by what it is divided by elsewhere, bit for bit.
             items = num_items_in_batch if times == 1 else num_items_in_batch * times
             return super().training_step(model, expanded, items)
@@ -298,16 +288,13 @@ class _EvaluateAt(TrainerCallback):
         control.should_evaluate = state.global_step in self.trainer.evaluated_at
 
 
-def _arguments(training: TrainingSettings, examples: int, seed: int, directory: Path) -> TrainingArguments:
-    steps = total_steps(training, examples)
+def _arguments(training: TrainingSettings, steps: int, seed: int, directory: Path) -> TrainingArguments:
     arguments = TrainingArguments(
         output_dir=str(directory),
         max_steps=steps,
         per_device_train_batch_size=training.batch_size,
         gradient_accumulation_steps=training.gradient_accumulation,
         learning_rate=training.learning_rate,
-        lr_scheduler_type=_SCHEDULES[training.schedule],
-        warmup_steps=math.ceil(training.warmup_ratio * steps),
         max_grad_norm=training.max_grad_norm,
         seed=seed,
         logging_steps=max(1, steps // _POINTS),

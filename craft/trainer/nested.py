@@ -6,6 +6,8 @@
     cut      the largest
     drawn    the largest, and one smaller rank that seed and step draw
     all      every rank
+    shrink   the largest; when it has had its steps, it stays as it is, and J is cut to the next smaller rank and trained on
+             for a share of the steps; and so on (progressive shrinking: Cai et al., Once-for-All, ICLR 2020)
 
 Expansion comes after a team has shared the micro-batch, and the draw is one for a whole optimizer step. So a step does not
 depend on how it is cut, and a resumed run draws what the undisturbed one draws. The head is one for all ranks.
@@ -13,7 +15,8 @@ depend on how it is cut, and a resumed run draws what the undisturbed one draws.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from craft.methods.nested import Triple, Way
+from craft.methods.nested import Triple, Way, stages
 from craft.spec import RunSpec
 from craft.tuners.craft.layer import RankGroup
 from craft.tuners.craft.model import CraftModel
@@ -32,6 +35,7 @@ class Nest:
 
     Attributes:
         slices: the runs of the smaller ranks, ascending.
+        stages: how many ranks are trained one after another.
     """
 
     def __init__(self, model: nn.Module, spec: RunSpec) -> None:
@@ -46,9 +50,12 @@ class Nest:
         self._way: Way = spec.parameters["nested_training"]
         *self.slices, _ = spec.slices
         self._ranks = [_triple(run) for run in spec.slices]
+        self.stages = stages(spec.parameters)
 
-    def ranks_at(self, step: int) -> list[Triple]:
+    def ranks_at(self, step: int, stage_ends: Sequence[int]) -> list[Triple]:
         """The ranks at which the optimizer step after `step` others trains its batch."""
+        if self.stages > 1:
+            return [self._ranks[-1 - bisect_right(stage_ends, step)]]
         *smaller, largest = self._ranks
         if self._way == "all":
             return self._ranks
@@ -56,10 +63,13 @@ class Nest:
             return [largest]
         return [smaller[drawn(self._seed, step, len(smaller))], largest]
 
+    def done(self, step: int, stage_ends: Sequence[int]) -> int:
+        """How many of the largest ranks are trained no more after `step` steps, and are evaluated no more."""
+        return bisect_left(stage_ends, step) if self.stages > 1 else 0
+
     @contextmanager
-    def expanded(self, inputs: dict[str, Any], step: int) -> Iterator[tuple[dict[str, Any], int]]:
+    def expanded(self, inputs: dict[str, Any], ranks: list[Triple]) -> Iterator[tuple[dict[str, Any], int]]:
         """A micro-batch as the model trains on it, and how many times its rows are in it. Backward belongs into the block."""
-        ranks = self.ranks_at(step)
         times, rows = len(ranks), len(next(iter(inputs.values())))
         if times > 1:
             inputs = {name: torch.cat([tensor] * times) for name, tensor in inputs.items()}

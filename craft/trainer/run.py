@@ -115,10 +115,12 @@ class Run:
 
     def _evaluate(self, trainer: RunTrainer) -> None:
         step = trainer.state.global_step
+        done = 0 if self.nest is None else self.nest.done(step, trainer.stage_ends)
+        slices = self.slices[: len(self.slices) + 1 - done] if done else self.slices
         try:
             with self._scoring():
-                metrics = self.scorer.search(self.model)
-                of_slices = [self._search(run) for run, _ in self.slices]
+                metrics = {} if done else self.scorer.search(self.model)
+                of_slices = [self._search(run) for run, _ in slices]
         except ValueError as error:
             raise RunFailed(f"training diverged by step {step}: {error}") from error
         except Leave:
@@ -126,9 +128,9 @@ class Run:
             raise
         self.evaluation_due = False
         select = self.spec.training.select
-        if self.best.wants(metrics, select):
+        if metrics and self.best.wants(metrics, select):
             self.best.take(step, metrics, self.model)
-        for (run, best), found in zip(self.slices, of_slices, strict=True):
+        for (run, best), found in zip(slices, of_slices, strict=True):
             if best.wants(found, select):
                 with self._cut_to(run):
                     best.take(step, found, self.model)
@@ -136,7 +138,7 @@ class Run:
             self.optimizer_bytes = optimizer_bytes(trainer.optimizer)
         points, trainer.points = trainer.points, []
         self._write_checkpoint()
-        self._report(metrics, points, {run.key: found for (run, _), found in zip(self.slices, of_slices, strict=True)})
+        self._report(metrics, points, {run.key: found for (run, _), found in zip(slices, of_slices, strict=True)})
 
     def _search(self, run: RunSpec) -> dict[str, float]:
         """A slice's scores on the search split."""

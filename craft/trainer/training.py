@@ -26,6 +26,7 @@ import transformers
 import craft
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
+from craft.methods.nested import stages
 from craft.models.compute import compute_device, narrow_frozen
 from craft.models.gguf_file import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES
@@ -43,13 +44,14 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import start_from
-from craft.trainer.hf_trainer import RunTrainer, total_steps
+from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
 from craft.trainer.nested import nest_of
 from craft.trainer.process import own_process_state
 from craft.trainer.run import Listener, Run, read_checkpoint
 from craft.trainer.sharding import shard_base
+from craft.trainer.steps import total_steps
 from craft.trainer.team import Team
 
 
@@ -174,7 +176,9 @@ def _prepare(
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes]
     transformers.set_seed(spec.seed)
     context = BuildContext(
-        TASK_TYPES[task.kind], seed=spec.seed, total_steps=total_steps(training, scorer.sizes["train_examples"])
+        TASK_TYPES[task.kind],
+        seed=spec.seed,
+        total_steps=total_steps(training, scorer.sizes["train_examples"], stages(spec.parameters)),
     )
     base_weights = list(base.parameters())
     model = method.build(base, parameters, context)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from craft.methods.nested import stages
 from craft.settings import TrainingSettings
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration
@@ -21,7 +25,7 @@ def planned_steps(plan: Plan) -> dict[str, int]:
         return {}
     seeds = len(plan.sweep.seeds)
     return {
-        one.id: seeds * sum(steps(_training(plan, one, task), size) for task, size in sizes.items())
+        one.id: seeds * sum(steps(_training(plan, one, task), size, one.parameters) for task, size in sizes.items())
         for one in plan.configurations
         if one.nested_in is None
     }
@@ -41,8 +45,8 @@ def train_sizes(sweep: Sweep) -> dict[str, int] | None:
     return {task.name: len(load_splits(task, sweep.data, protocol=sweep.protocol).train) for task in tasks}
 
 
-def steps(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of one run where its task has so many training examples."""
-    from craft.trainer.hf_trainer import total_steps
+def steps(training: TrainingSettings, examples: int, parameters: Mapping[str, Any]) -> int:
+    """Optimizer steps of one run of a method with these parameters where its task has so many training examples."""
+    from craft.trainer.steps import total_steps
 
-    return total_steps(training, min(examples, training.train_examples or examples))
+    return total_steps(training, min(examples, training.train_examples or examples), stages(parameters))

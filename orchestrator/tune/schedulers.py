@@ -67,6 +67,11 @@ class Stopping(FIFOScheduler):
         *slices, own = self._plan.trained_by(spec)
         told = json.loads(result["progress"]).get("slices", {}) if slices else {}
         scored = [(self._entrant(one), told.get(one.key, {}).get("search_score")) for one in slices]
+        if told and "search_score" not in result:
+            # The largest of ranks that shrink has had its steps: what it holds is worth the few that the others still need.
+            for entrant, score in scored:
+                self._judge.remember(entrant, result["epoch"], score, last)
+            return Decision.GO_ON
         return self._judge.decide_together([*scored, (self._entrant(own), result.get("search_score"))], result["epoch"], last)
 
     def _entrant(self, spec: TrialSpec) -> Entrant:

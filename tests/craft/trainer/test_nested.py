@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from craft.results import Progress, RunFailed, RunResult
 from craft.scoring.encoding import Collator, encode_split
 from craft.scoring.evaluation import predict
+from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.splits import load_splits
@@ -22,6 +23,7 @@ from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import estimated_memory, planned_counts
 from craft.trainer.memory import smaller_batches
 from craft.trainer.nested import drawn
+from craft.trainer.steps import evaluation_steps, make_schedule, stage_ends, total_steps
 from craft.trainer.training import train_run
 
 MakeSpec = Callable[..., RunSpec]
@@ -45,7 +47,7 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], atol: f
     return left.keys() == right.keys() and all(torch.allclose(left[name], right[name], atol=atol) for name in left)
 
 
-@pytest.mark.parametrize(("way", "scaling"), [("cut", "none"), ("drawn", "rank"), ("all", "none")])
+@pytest.mark.parametrize(("way", "scaling"), [("cut", "none"), ("drawn", "rank"), ("all", "none"), ("shrink", "none")])
 def test_one_rank_in_the_list_is_plain_craft_bit_for_bit(tiny_spec: MakeSpec, tmp_path: Path, way: str, scaling: str) -> None:
     shared = {"dropout": 0.1, "rate_scaling": scaling}
     plain = train_run(tiny_spec(parameters={"ranks": ["all", 8, 4]} | shared), tmp_path / "plain")
@@ -55,7 +57,7 @@ def test_one_rank_in_the_list_is_plain_craft_bit_for_bit(tiny_spec: MakeSpec, tm
     assert alone.slices == {}
 
 
-@pytest.mark.parametrize(("way", "task"), [("cut", "toy/similarity"), ("drawn", "toy/sentiment")])
+@pytest.mark.parametrize(("way", "task"), [("cut", "toy/similarity"), ("drawn", "toy/sentiment"), ("shrink", "toy/similarity")])
 def test_a_slice_loaded_alone_gives_the_outputs_that_were_scored(
     tiny_spec: MakeSpec, tmp_path: Path, way: str, task: str
 ) -> None:
@@ -67,7 +69,7 @@ def test_a_slice_loaded_alone_gives_the_outputs_that_were_scored(
     assert list(result.slices) == [run.key for run in spec.slices[:-1]] == list(reports[0].slices)
     for run in spec.slices[:-1]:
         found = result.slices[run.key]
-        curve = {one.step: one.slices[run.key]["search_score"] for one in reports}
+        curve = {one.step: one.slices[run.key]["search_score"] for one in reports if run.key in one.slices}
         assert found.metrics["search_score"] == max(curve.values()) == curve[found.best_step]
         assert found.adapter == tmp_path / "slices" / run.key / "adapter"
         assert found.counts.trainable_parameters == planned_counts(run).trainable_parameters
@@ -90,10 +92,13 @@ def outputs(model: Any, tokenizer: Any, texts: Any, kind: Any) -> torch.Tensor:
     return torch.from_numpy(predict(model, split, Collator(int(tokenizer.pad_token_id)), 64))
 
 
-def test_a_nested_run_resumed_from_any_checkpoint_ends_as_the_undisturbed_one(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "checkpoints"), [("drawn", 6), ("shrink", 8)])
+def test_a_nested_run_resumed_from_any_checkpoint_ends_as_the_undisturbed_one(
+    tiny_spec: MakeSpec, tmp_path: Path, way: str, checkpoints: int
+) -> None:
     spec = nested(
         tiny_spec,
-        "drawn",
+        way,
         parameters={"dropout": 0.1, "rate_scaling": "rank"},
         training={"gradient_accumulation": 2, "evaluate_every": 0.34, "learning_rate": 3e-2},
     )
@@ -104,8 +109,8 @@ def test_a_nested_run_resumed_from_any_checkpoint_ends_as_the_undisturbed_one(ti
         kept.append(shutil.copytree(progress.checkpoint, tmp_path / "kept" / progress.checkpoint.name))
 
     undisturbed = train_run(spec, tmp_path / "undisturbed", report=keep)
-    assert len(kept) == 6
-    for checkpoint in (kept[3], kept[-1]):
+    assert len(kept) == checkpoints
+    for checkpoint in (kept[3], kept[-2], kept[-1]):
         resumed = train_run(spec, tmp_path / f"from-{checkpoint.name}", resume_from=checkpoint)
         assert resumed.metrics == undisturbed.metrics
         assert equal(weights(resumed), weights(undisturbed))
@@ -151,7 +156,47 @@ def test_a_slice_is_not_trained_alone(tiny_spec: MakeSpec, tmp_path: Path) -> No
         train_run(spec.slices[0], tmp_path)
 
 
-@pytest.mark.parametrize(("way", "ranks"), [("cut", 1), ("drawn", 2), ("all", 3)])
+def test_ranks_that_shrink_are_trained_one_after_another_and_kept(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    settings = {"learning_rate": 3e-2, "select": "last", "train_examples": 96, "batch_size": 8, "epochs": 1.0}
+    spec = nested(tiny_spec, "shrink", training=settings, parameters={"rate_scaling": "rank"})
+    reports: list[Progress] = []
+    result = train_run(spec, tmp_path / "shrink", report=reports.append)
+    small, middle = spec.slices[:-1]
+    # 12 steps of the largest, then 2 of each smaller rank; what has had its steps is scored no more.
+    assert [(one.step, bool(one.metrics), set(one.slices)) for one in reports] == [
+        (12, True, {small.key, middle.key}),
+        (14, False, {small.key, middle.key}),
+        (16, False, {small.key}),
+    ]
+    assert (result.best_step, result.slices[middle.key].best_step, result.slices[small.key].best_step) == (12, 14, 16)
+    alone = train_run(nested(tiny_spec, "cut", training=settings, parameters={"rate_scaling": "rank"}), tmp_path / "cut")
+    assert equal(weights(result), weights(alone))
+    assert result.metrics == alone.metrics
+    for one, other in zip(alone.slices.values(), result.slices.values(), strict=True):
+        before, after = weights(one), weights(other)
+        assert not any(torch.equal(before[name], after[name]) for name in before if "craft_J" in name)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_each_stage_has_the_schedule_of_a_run_of_its_length(schedule: Any) -> None:
+    training = TrainingSettings(schedule=schedule, warmup_ratio=0.25, epochs=1, batch_size=1)
+
+    def rates(ends: list[int]) -> list[float]:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        made, found = make_schedule(training, optimizer, ends), []
+        for _ in range(ends[-1]):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            made.step()
+        return found
+
+    assert stage_ends(training, 24, 3) == [24, 28, 32]
+    assert evaluation_steps(training, 24, 3) == [24, 28, 32]
+    assert total_steps(training, 24, 3) == 32
+    assert rates([24, 28, 32]) == pytest.approx(rates([24]) + 2 * rates([4]))
+
+
+@pytest.mark.parametrize(("way", "ranks"), [("cut", 1), ("shrink", 1), ("drawn", 2), ("all", 3)])
 def test_estimated_activations_grow_with_the_ranks_of_a_step(tiny_spec: MakeSpec, way: str, ranks: int) -> None:
     batch = estimated_memory(nested(tiny_spec, "cut", training={"batch_size": 8 * ranks}))
     assert estimated_memory(nested(tiny_spec, way)) == batch

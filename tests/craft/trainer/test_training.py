@@ -20,8 +20,8 @@ from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify, write_folder
-from craft.trainer.hf_trainer import evaluation_steps, total_steps
 from craft.trainer.memory import OutOfMemory, smaller_batches
+from craft.trainer.steps import evaluation_steps, total_steps
 from craft.trainer.training import train_run
 from tests.craft.trainer.same import same_run, same_weights
 
