@@ -117,7 +117,10 @@ class RunTrainer(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         if self.lr_scheduler is None:
-            self.lr_scheduler = make_schedule(self.training, optimizer or self.optimizer, self.stage_ends)
+            scheduled = optimizer or self.optimizer
+            assert scheduled is not None
+            schedule: Any = make_schedule(self.training, scheduled, self.stage_ends)
+            self.lr_scheduler = schedule
         return self.lr_scheduler
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
