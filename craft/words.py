@@ -45,6 +45,19 @@ def format_bytes(amount: float) -> str:
     return f"{amount / 1024:,.1f} TiB"
 
 
+def format_duration(seconds: float) -> str:
+    """`45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
+    whole = int(seconds + 0.5)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60:02d} min"
+    if minutes:
+        return f"{minutes} min {whole % 60:02d} s"
+    return f"{whole} s"
+
+
 def redact(text: str) -> str:
     """`text` with `***` in place of the user and password of every URI in it, and of secrets in query strings."""
     return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))

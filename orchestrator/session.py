@@ -117,7 +117,8 @@ def _run(
         found = [*summarize(plan.trials, outcome.results, plan.counts), *recorded_cuts(sweep.folder)]
         summaries = mark_front(found, sweep.objectives, deciding)
         for one in summaries:
-            if one.screened:  # it was on record as complete until others had more seeds
+            # It was on record as complete until others had more seeds, or while those that it is tuned with were running.
+            if one.screened or one.tuning is not None:
                 tracker.configuration_ended(one.configuration, one.label, one.parameters, one.tracked())
         files = _front_files(plan, summaries, console)
     except BaseException:

@@ -17,7 +17,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.driver.tally import format_duration
+from craft.words import format_duration
 from orchestrator.results.summary import Summary
 from orchestrator.simulator.curves import MissingCurve, RecordedCurves, read_record, record_sweep, write_record
 from orchestrator.simulator.nearest import SURROGATES, Nearest

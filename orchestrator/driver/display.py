@@ -14,8 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
-from orchestrator.driver.tally import Tally, format_duration, trial_name
+from orchestrator.driver.tally import Tally, trial_name
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 PLAIN_EVERY = 30.0

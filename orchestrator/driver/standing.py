@@ -29,6 +29,7 @@ class Standing:
         self._specs: dict[str, TrialSpec] = {}
         self._trials_of: dict[str, list[TrialSpec]] = {}
         self._trained_by: dict[str, list[TrialSpec]] = {}
+        self._tuned_with: dict[str, dict[str, None]] = {}
         self._settled: set[str] = set()
 
     def take_in(self, trials: Iterable[TrialSpec]) -> list[TrialSpec]:
@@ -45,6 +46,8 @@ class Standing:
             self._specs[trial.key] = trial
             self._trials_of.setdefault(trial.configuration, []).append(trial)
             self._trained_by.setdefault(trial.training_key, []).append(trial)
+            if trial.tunes is not None:
+                self._tuned_with.setdefault(trial.tunes, {})[trial.configuration] = None
         for trial in new:
             result = self._recorded.get(trial.key)
             if result is not None:
@@ -95,5 +98,12 @@ class Standing:
     def summaries(self, configurations: Sequence[str] | None = None) -> list[Summary]:
         """The configurations as their trials stand now: all of them, or those of the given ids."""
         chosen = list(self._trials_of) if configurations is None else configurations
-        trials = [trial for name in chosen for trial in self._trials_of[name]]
-        return summarize(trials, self.results, {name: self._plan.configuration(name).known for name in chosen})
+        needed = dict.fromkeys(other for name in chosen for other in (name, *self._companions(name)))
+        trials = [trial for name in needed for trial in self._trials_of[name]]
+        found = summarize(trials, self.results, {name: self._plan.configuration(name).known for name in needed})
+        return [summary for summary in found if summary.configuration in set(chosen)]
+
+    def _companions(self, configuration: str) -> Iterable[str]:
+        """The configurations that it is tuned with: its summary says what all of them took."""
+        group = next((trial.tunes for trial in self._trials_of[configuration] if trial.tunes is not None), None)
+        return self._tuned_with.get(group, ()) if group is not None else ()

@@ -37,6 +37,11 @@ def begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
             "algorithm": sweep.search.algorithm,
             "scheduler": sweep.scheduler.name,
             "protocol": sweep.protocol,
+            **(
+                {"compare": sweep.compare, "tuned": ",".join(sweep.replication.tuned)}
+                if sweep.compare and sweep.replication
+                else {}
+            ),
             "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
             "trials": plan.expected_trials,
             "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.seeds, data=fingerprints),

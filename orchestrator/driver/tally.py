@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from craft.words import format_duration
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 
@@ -91,19 +92,6 @@ class Tally:
         if self.left is not None:
             parts.append(f"{format_duration(self.left)} left")
         return ", ".join(parts)
-
-
-def format_duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
-    whole = int(seconds + 0.5)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60:02d} min"
-    if minutes:
-        return f"{minutes} min {whole % 60:02d} s"
-    return f"{whole} s"
 
 
 def trial_name(spec: TrialSpec) -> str:

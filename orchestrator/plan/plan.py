@@ -20,6 +20,7 @@ from itertools import islice
 from orchestrator.plan.configuration import Configuration, Dropped, Earlier
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.tuning import check_equal_budgets
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space import Point, covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
@@ -206,6 +207,8 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if sweep.budget.trials is not None and needed > sweep.budget.trials:
         where = sweep.where(("budget", "trials"))
         raise SweepError([f"{where}: budget.trials: the plan needs {needed} trials; the budget is {sweep.budget.trials}"])
+    if sweep.compare:
+        check_equal_budgets(planner, plan.configurations, duplicates)
     return plan
 
 

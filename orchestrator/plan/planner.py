@@ -136,6 +136,8 @@ class Planner:
         """The configuration on every task with every seed, the sweep's unless others are given; seeds outside, so that whole
         suites finish early."""
         resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
+        rule = self.sweep.replication
+        group = self.group(configuration, rule.tuned) if rule is not None and rule.tuned else None
         return [
             TrialSpec(
                 self.run_spec(configuration, task, seed),
@@ -143,6 +145,7 @@ class Planner:
                 configuration.label,
                 resources,
                 configuration.nested_in,
+                group if seed in self.sweep.seeds else None,
             )
             for seed in (self.sweep.seeds if seeds is None else seeds)
             for task in self.sweep.task_names
@@ -212,10 +215,13 @@ class Planner:
 
     def group(self, configuration: Configuration, apart: Sequence[str]) -> str:
         """Equal for configurations that differ in nothing but the dimensions `apart`; what a block says for single tasks, or
-        of where its runs start, is a difference."""
+        of where its runs start, is a difference, and so is `tuned: false`. Nested ranks are in the group of their training."""
         names = {*apart, *([KEY] if RANKS in apart else [])}
         content = self._content(configuration.method, configuration.training, configuration.path)
-        content |= {"parameters": configuration.parameters, "chosen": sorted({*content["chosen"]} - names)}
+        parameters = configuration.parameters | ({RANKS: chain[-1]} if (chain := configuration.parameters.get(KEY)) else {})
+        content |= {"parameters": parameters, "chosen": sorted({*content["chosen"]} - names)}
+        block = self.sweep.block_at(configuration.path)
+        content |= {"tuned": False} if block is not None and not block.tuned else {}
         for part in ("training", "parameters"):
             content[part] = {name: value for name, value in content[part].items() if name not in names}
         if inside := content["parameters"].get(CONFIG):

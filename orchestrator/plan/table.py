@@ -11,6 +11,7 @@ from craft.models.gguf_file import gguf_note
 from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines, this_machine
 from orchestrator.plan.plan import Plan
+from orchestrator.plan.tuning import lines_of
 
 SHOWN = 200
 
@@ -67,7 +68,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
     )
     if slices:
         console.print(f"these trials train {slices} more configurations: the slices of nested ranks", highlight=False)
-    _print_replication(plan, console)
+    _print_replication(plan, console, steps)
     console.print(
         "trainable: the adapter's parameters; head: the task head's, trained beside them; adapter: bytes saved for both; "
         "memory: estimated for a training step",
@@ -87,11 +88,16 @@ def _print_gpus(plan: Plan, console: Console, gpus: Sequence[Gpu], cpus: int | N
         console.print(f"on this machine: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_replication(plan: Plan, console: Console) -> None:
+def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
     rule = plan.sweep.replication
-    if rule is not None:
-        whom = "those that may be on the front" if rule.choose == "front" else "the best of each group"
-        console.print(f"then with the seeds {', '.join(map(str, rule.seeds))}: {whom}, by their search scores", highlight=False)
+    if rule is None:
+        return
+    if rule.choose == "best" and not plan.adaptive:
+        for line in lines_of(plan.planner, plan.configurations, steps):
+            console.print(line, markup=False, highlight=False)
+        return
+    whom = "those that may be on the front" if rule.choose == "front" else "the best of each group"
+    console.print(f"then with the seeds {', '.join(map(str, rule.seeds))}: {whom}, by their search scores", highlight=False)
 
 
 def _print_bounds(plan: Plan, console: Console) -> None:
@@ -117,4 +123,4 @@ def _print_bounds(plan: Plan, console: Console) -> None:
             f"{plan.dropped[0].configuration.label}: {plan.dropped[0].reason}",
             highlight=False,
         )
-    _print_replication(plan, console)
+    _print_replication(plan, console, {})

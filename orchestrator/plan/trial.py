@@ -22,6 +22,9 @@ class TrialSpec:
 
     `nested_in` is the configuration whose trial trains this one too: then this is a slice of nested ranks, and Ray never sees
     it. Whatever becomes of the training becomes of its slices.
+
+    `tunes` names the configurations among which it helps to choose one (`Planner.group`); None where nothing is tuned, and for
+    the further seeds of those that were chosen.
     """
 
     run: RunSpec
@@ -29,6 +32,7 @@ class TrialSpec:
     label: str
     resources: Resources = field(default_factory=Resources)
     nested_in: str | None = None
+    tunes: str | None = None
 
     @cached_property
     def key(self) -> str:
@@ -42,6 +46,7 @@ class TrialSpec:
     def to_json(self) -> dict[str, Any]:
         names = {"configuration": self.configuration, "label": self.label}
         names |= {"nested_in": self.nested_in} if self.nested_in else {}
+        names |= {"tunes": self.tunes} if self.tunes else {}
         return {"run": self.run.model_dump(mode="json"), "resources": self.resources.model_dump(mode="json"), **names}
 
     @classmethod
@@ -53,6 +58,7 @@ class TrialSpec:
             content["label"],
             resources,
             content.get("nested_in"),
+            content.get("tunes"),
         )
 
 

@@ -133,6 +133,7 @@ class StoreReader:
             parameters=params,
             result=self._result(run),
             nested_in=tags.get("craft.nested_in"),
+            tunes=tags.get("craft.tunes"),
         )
 
     def _result(self, run: Run) -> TrialResult | None:

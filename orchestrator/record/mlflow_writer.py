@@ -75,6 +75,7 @@ class MlflowWriter:
         name = f"{label} · {event['task']} · seed {event['seed']}"
         tags = shared | {"craft.task": text(event["task"]), "craft.seed": text(event["seed"])}
         tags |= {"craft.training": event["training"]} if "training" in event else {}
+        tags |= {"craft.tunes": event["tunes"]} if "tunes" in event else {}
         run = self._table.ensure("trial", event["key"], name, event, parent=configuration.id, tags=tags)
         run.add_params(event["params"])
 

@@ -97,6 +97,7 @@ class Tracker:
                 "params": redacted({**flat_parameters(spec.run), **(params or {})}),
             }
             | ({"nested_in": spec.nested_in, "training": spec.training_key} if spec.nested_in else {})
+            | ({"tunes": spec.tunes} if spec.tunes else {})
         )
 
     def trial_progress(self, key: str, progress: Mapping[str, Any]) -> None:

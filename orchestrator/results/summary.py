@@ -18,6 +18,7 @@ import numpy as np
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import Interval, Scores, interval, suite_interval
+from orchestrator.results.tuning import Tuning
 
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
 """Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
@@ -27,7 +28,8 @@ AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
 class Entry:
     """A planned trial as summing up sees it; `result` is None while it has not ended.
 
-    `nested_in` is the configuration whose training made it, where it is a slice of nested ranks.
+    `nested_in` is the configuration whose training made it, where it is a slice of nested ranks; `tunes` names the
+    configurations among which it helps to choose one.
     """
 
     key: str
@@ -40,13 +42,14 @@ class Entry:
     parameters: dict[str, Any]
     result: TrialResult | None
     nested_in: str | None = None
+    tunes: str | None = None
 
     @classmethod
     def of(cls, trial: TrialSpec, result: TrialResult | None) -> Entry:
         run = trial.run
         flat = flat_parameters(run)
         names = (trial.key, trial.configuration, trial.label, flat["method"], run.task, run.seed, run.protocol)
-        return cls(*names, flat, result, trial.nested_in)
+        return cls(*names, flat, result, trial.nested_in, trial.tunes)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Summary:
     `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. A `screened`
     configuration ran with fewer seeds, only to choose another one: it is not compared with those that ran with all seeds, and
     it does not count as complete. `nested_in` is the configuration whose training made this one, if it is a slice of nested
-    ranks; its seconds are that training's.
+    ranks; its seconds are that training's. `tuning` is what the choice of its settings took, in a sweep that tunes.
     """
 
     configuration: str
@@ -79,6 +82,7 @@ class Summary:
     may_be_on_front: bool = False
     screened: bool = False
     nested_in: str | None = None
+    tuning: Tuning | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -122,6 +126,10 @@ class Summary:
         content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
         if self.nested_in:
             content["nested_in"] = self.nested_in
+        if self.tuning is not None:
+            content["tuned"] = self.tuning.tuned
+            # The store keeps a metric's first value of a step, so a sum must be whole.
+            content |= {"tuning_trials": self.tuning.trials, "tuning_seconds": self.tuning.seconds} if self.tuning.over else {}
         if self.reasons:
             content["error"] = "; ".join(self.reasons)
         return content
@@ -146,10 +154,23 @@ def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str
     for entry in entries:
         grouped.setdefault(entry.configuration, []).append(entry)
     planned = counts or {}
-    return [_summary(group, planned.get(name, {})) for name, group in grouped.items()]
+    tuning = _tuning(entry for group in grouped.values() for entry in group)
+    return [_summary(group, planned.get(name, {}), tuning) for name, group in grouped.items()]
 
 
-def _summary(entries: list[Entry], planned_counts: Mapping[str, float]) -> Summary:
+def _tuning(entries: Iterable[Entry]) -> dict[str, Tuning]:
+    """What tuning took, by the name in the `tunes` of the trials that it consisted of."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.tunes is not None and entry.nested_in is None:
+            groups.setdefault(entry.tunes, []).append(entry)
+    return {
+        name: Tuning.of(len({entry.configuration for entry in group}), [entry.result for entry in group])
+        for name, group in groups.items()
+    }
+
+
+def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: Mapping[str, Tuning]) -> Summary:
     ended = [(entry, entry.result) for entry in entries if entry.result is not None]
     finished = [(entry, result) for entry, result in ended if result.status == "finished"]
     tasks = list(dict.fromkeys(entry.task for entry in entries))
@@ -179,6 +200,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float]) -> Summa
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
         notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
         nested_in=first.nested_in,
+        tuning=next((tuning.get(entry.tunes) for entry in entries if entry.tunes is not None), None),
         keys=tuple(entry.key for entry in entries),
     )
 

@@ -21,6 +21,7 @@ from orchestrator.review.front_words import (
     caption,
     format_amount,
     full_label,
+    has_tuning,
     number,
     possible,
     ranked,
@@ -29,6 +30,7 @@ from orchestrator.review.front_words import (
     size,
     tasks_of,
     trials,
+    tuning,
 )
 from orchestrator.sweepfile.objectives import Direction, Objectives
 from orchestrator.tools.escaping import plain
@@ -51,10 +53,13 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
     for task in tasks:
         table.add_column(escape(short_task(task)), justify="right")
     table.add_column("trials", justify="right", no_wrap=True)
+    tuned = has_tuning(summaries)
+    if tuned:
+        table.add_column("tuning", justify="right")
     for summary in ranked(summaries, objectives):
         row = [_mark(summary), escape(full_label(summary)), *(shown(summary, name) for name in objectives)]
         row += [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
-        row.append(escape(trials(summary)))
+        row += [escape(trials(summary)), *([tuning(summary)] if tuned else [])]
         table.add_row(*row, style="bold" if summary.on_front else "red" if summary.failed else "" if _open(summary) else "dim")
     return table
 
@@ -63,11 +68,14 @@ def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 
     """The front as a Markdown table, for the description of the sweep's run: front rows first, at most `limit` rows."""
     tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
     heads = ["", "configuration", *(TITLES.get(name, name) for name in objectives), *map(short_task, tasks), "trials"]
+    tuned = has_tuning(summaries)
+    heads += ["tuning"] if tuned else []
     lines = ["| " + " | ".join(map(plain, heads)) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
     rows = sorted(ranked(summaries, objectives), key=lambda summary: not summary.on_front)
     for summary in rows[:limit]:
         values = [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
         row = [_mark(summary), full_label(summary), *(shown(summary, name) for name in objectives), *values, trials(summary)]
+        row += [tuning(summary)] if tuned else []
         lines.append("| " + " | ".join(map(plain, row)) + " |")
     if len(rows) > limit:
         lines.append(f"\n{len(rows) - limit} more configurations are in `{FRONT_CSV}`.")
@@ -97,10 +105,11 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
     columns.append(("score", "Avg." if len(tasks) > 1 else "Score", "maximize"))
     columns += [(name, TITLES.get(name, name), way) for name, way in objectives.items() if name not in _IN_LATEX]
     best = {name: _best([row.value(name) for row in rows if row.complete], way) for name, _, way in columns}
-    heads = ["Method", "\\# Params", *(_escape(title) for _, title, _ in columns)]
+    tuned = has_tuning(rows)
+    heads = ["Method", "\\# Params", *(_escape(title) for _, title, _ in columns), *(["Tuning"] if tuned else [])]
     lines = [
         "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}",
-        f"\\begin{{tabular}}{{@{{}}l r {' '.join('c' for _ in columns)}@{{}}}}",
+        f"\\begin{{tabular}}{{@{{}}l r {' '.join('c' for _ in columns)}{' r' if tuned else ''}@{{}}}}",
         "\\toprule",
         " & ".join(f"\\textbf{{{head}}}" for head in heads) + " \\\\",
         "\\midrule",
@@ -116,6 +125,7 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
             text = f"\\textbf{{{plain}}}" if row.complete and value.mean == best[name] else plain
             half = f"$_{{\\pm{value.half:.1f}}}$" if name == "score" and math.isfinite(value.half) and value.n > 1 else ""
             cells.append("--" if math.isnan(value.mean) else text + half)
+        cells += [_escape(tuning(row).replace("–", "--"))] if tuned else []
         lines.append(" & ".join(shade + cell for cell in cells) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
@@ -159,6 +169,13 @@ def _csv_row(summary: Summary) -> dict[str, Any]:
     row |= summary.counts
     row |= {name: value for name, value in summary.parameters.items() if name not in row}
     row |= {"planned": summary.planned, "finished": summary.finished, "failed": summary.failed, "stopped": summary.stopped}
+    if (spent := summary.tuning) is not None:
+        row |= {
+            "tuned": spent.tuned,
+            "tuning_trials": spent.trials,
+            "tuning_failed": spent.failed,
+            "tuning_seconds": spent.seconds,
+        }
     row |= {"seeds": summary.seeds, "reasons": "; ".join(summary.reasons), "notes": "; ".join(summary.notes)}
     return {name: _csv_value(value) for name, value in row.items()}
 

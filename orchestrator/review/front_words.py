@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from craft.words import format_bytes
+from craft.words import format_bytes, format_duration
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import Direction, Objectives
@@ -43,11 +43,40 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"{incomplete} incomplete, not ranked")
     if screened := sum(summary.screened for summary in summaries):
         parts.append(f"{screened} with fewer seeds, not ranked")
+    if budgets := _budgets(summaries):
+        parts.append(budgets)
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
     seeds = max((summary.score.n for summary in summaries), default=0)
     parts.append("± is the 95 % t interval over seeds" if seeds > 1 else "one seed: no interval")
     return "; ".join(parts)
+
+
+def _budgets(summaries: Sequence[Summary]) -> str:
+    """How many trials tuned each of the complete configurations, and which of these were not tuned; empty if none was."""
+    told = [summary for summary in summaries if summary.complete and summary.tuning is not None]
+    trials = sorted({one.tuning.trials for one in told if one.tuning is not None and one.tuning.tuned})
+    if not trials:
+        return ""
+    fixed = [full_label(one) for one in told if one.tuning is not None and not one.tuning.tuned]
+    spent = " to ".join(map(str, dict.fromkeys((trials[0], trials[-1]))))
+    return f"each tuned by {spent} trials" + (f", but not {', '.join(fixed)}" if fixed else "")
+
+
+def has_tuning(summaries: Sequence[Summary]) -> bool:
+    """Whether the sweep tuned anything, so that each configuration says what its tuning took."""
+    return any(summary.tuning is not None and summary.tuning.tuned for summary in summaries)
+
+
+def tuning(summary: Summary) -> str:
+    """What a configuration's tuning took: `9 trials, 12 min 03 s`, `not tuned`; a dash for one that was cut from another."""
+    spent = summary.tuning
+    if spent is None:
+        return "–"
+    if not spent.tuned:
+        return "not tuned"
+    failed = f" ({spent.failed} failed)" if spent.failed else ""
+    return f"{spent.trials} trials{failed}, {format_duration(spent.seconds)}"
 
 
 def possible(summary: Summary) -> bool:

@@ -153,6 +153,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
                 parameters=event["params"],
                 result=None,
                 nested_in=event.get("nested_in"),
+                tunes=event.get("tunes"),
             )
     entries = [replace(entry, result=results.get(key)) for key, entry in known.items()]
     uri = tracking_uri or (None if "***@" in sweep.uri else sweep.uri)

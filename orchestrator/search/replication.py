@@ -5,10 +5,11 @@
 - `choose: front` adds one seed after another, each time to the configurations that may be on the front. A configuration is left
   out if another one beats it by more than two margins; a margin is `margin` points, divided by the square root of the number of
   seeds.
-- `choose: best` decides once: among configurations that differ only in the dimensions `tuned`, the best gets all the seeds. The
-  others are listed, and are not on the front.
+- `choose: best` decides once: among configurations that differ only in the dimensions `tuned`, the best gets all the seeds; of
+  equal ones it is the first. The others are listed, and are not on the front. `compare: fair` sets this up.
 
-A training of nested ranks gets further seeds, for all its slices, if one of them does.
+A training of nested ranks gets further seeds for all its slices: under `front` if one of them does, and under `best` if the
+mean over its slices is the best.
 
 The search score decides, never the reported score. The choice is not stored: it follows from the results of the seeds before,
 so that a resumed sweep chooses the same configurations again.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from orchestrator.results import pareto
@@ -40,12 +42,16 @@ def chosen(plan: Plan, summaries: Mapping[str, Summary], rule: ReplicationSettin
     if rule.choose == "front":
         marked = _may_be_on_front(plan, [summaries[one.id] for one in whole], rule.margin)
         return [one for one, mark in zip(whole, marked, strict=True) if mark]
-    best: dict[str, Configuration] = {}
+    judged = {one.id for one in whole}
+    best: dict[str, tuple[float, list[Configuration]]] = {}
     for one in whole:
-        group = plan.planner.group(one, rule.tuned)
-        if group not in best or _score(summaries[one.id]) > _score(summaries[best[group].id]):
-            best[group] = one
-    return list(best.values())
+        together = plan.together(one)
+        if one is not together[-1] or not all(other.id in judged for other in together):
+            continue
+        group, score = plan.planner.group(one, rule.tuned), fmean(_score(summaries[other.id]) for other in together)
+        if group not in best or score > best[group][0]:
+            best[group] = score, together
+    return [one for _, together in best.values() for one in together]
 
 
 class Replicating:

@@ -31,6 +31,7 @@ OWN_KEYS = {
     "task_training": "Training settings of single tasks or suites for this block alone; they win over the file's.",
     "warm_start": "`false` makes the block's trials start afresh, whatever the file's `warm_start` says.",
     "resources": "Amounts that the block's trials get in place of the file's `resources`.",
+    "tuned": "`false` under `compare: fair`: the block's settings (a paper's) stay as they are, marked as not tuned.",
 }
 """Keys of a block that are no dimensions, and their meanings."""
 
@@ -98,6 +99,8 @@ def _parse_own(content: dict[str, Any], path: YamlPath) -> tuple[dict[str, Any],
     mistakes: list[Mistake] = []
     if not isinstance(own.get("warm_start", True), bool):
         mistakes.append(Mistake((*path, "warm_start"), f"got {shown(own['warm_start'])}; false where its runs start afresh"))
+    if not isinstance(own.get("tuned", True), bool):
+        mistakes.append(Mistake((*path, "tuned"), f"got {shown(own['tuned'])}; false where its settings stay as they are"))
     mistakes += _check_resources(own.get("resources", {}), (*path, "resources"))
     by_task = own.get("task_training", {})
     if not isinstance(by_task, dict) or not all(isinstance(one, dict) for one in by_task.values()):

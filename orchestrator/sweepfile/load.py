@@ -1,6 +1,7 @@
 """The one door to a sweep file: `load_sweep` reads it, checks all of it and makes its paths absolute.
 
-    yaml_source -> sweep (each section), blocks (each block) -> search_checks, task_checks (sections together) -> Sweep
+    yaml_source -> fair (writes `compare: fair` out) -> sweep (each section), blocks (each block)
+                -> search_checks, fair_checks, task_checks (sections together) -> Sweep
 
 Other packages get a `Sweep` only from here. A wrong file raises a `SweepError` with every mistake at once: file and line, path,
 what was given, what is allowed, the nearest valid name.
@@ -9,16 +10,18 @@ what was given, what is allowed, the nearest valid name.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from craft.models.gguf_file import is_gguf
-from craft.plain_yaml import YamlProblem
+from craft.plain_yaml import YamlPath, YamlProblem
 from craft.settings import ForgettingSettings
 from orchestrator.sweepfile.blocks import parse_block
+from orchestrator.sweepfile.fair import written_out
+from orchestrator.sweepfile.fair_checks import check_fair
 from orchestrator.sweepfile.measure_checks import check_measures
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, shown
 from orchestrator.sweepfile.search_checks import check_search
@@ -59,6 +62,7 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
     """The sweep that a file's plain data describe, None if a section is wrong; and every mistake."""
     mistakes: list[Mistake] = []
     sweep = None
+    content, added = written_out(content)
     try:
         sweep = Sweep.model_validate(content)
     except ValidationError as error:
@@ -72,9 +76,18 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
     wrong_tasks = check_tasks(content)
     # The rules for stopping depend on the list of tasks, which only known tasks have.
     mistakes += check_search(content, blocks, None if wrong_tasks else sweep)
+    mistakes += check_fair(content, blocks, sweep if isinstance(space, list) and len(blocks) == len(space) else None)
     mistakes += [*check_names(content), *wrong_tasks]
     mistakes += [*check_prerequisites(sweep), *check_measures(sweep)] if sweep and not mistakes else []
-    return sweep, mistakes
+    return sweep, list(dict.fromkeys(_as_written(one, added) for one in mistakes))
+
+
+def _as_written(mistake: Mistake, added: Mapping[YamlPath, YamlPath]) -> Mistake:
+    """The mistake at the place in the file from which its own place comes, if `added` names one."""
+    for length in range(len(mistake.path), 0, -1):
+        if (origin := added.get(mistake.path[:length])) is not None:
+            return Mistake((*origin, *mistake.path[length:]), mistake.message)
+    return mistake
 
 
 def _absolute(sweep: Sweep) -> Sweep:

@@ -110,6 +110,7 @@ def _block_keys() -> dict[str, Schema]:
         "task_training": settings,
         "warm_start": {"type": "boolean", "default": True},
         "resources": _ref("Resources"),
+        "tuned": {"type": "boolean", "default": True},
     }
     return {key: forms[key] | {"description": meaning} for key, meaning in OWN_KEYS.items()}
 

@@ -60,7 +60,8 @@ Dimension = Choice | Range
 class Block:
     """One method block: `dimensions` by the canonical names of the method's parameters and of training settings.
 
-    `task_training`, `warm_start` and `resources` are the block's further keys (`orchestrator.sweepfile.blocks.OWN_KEYS`).
+    `task_training`, `warm_start`, `resources` and `tuned` are the block's further keys
+    (`orchestrator.sweepfile.blocks.OWN_KEYS`).
     """
 
     index: int
@@ -69,10 +70,11 @@ class Block:
     task_training: dict[str, dict[str, Any]] = field(default_factory=dict)
     warm_start: bool = True
     resources: dict[str, Any] = field(default_factory=dict)
+    tuned: bool = True
 
     @property
     def own(self) -> dict[str, Any]:
-        """`task_training` and `warm_start`, if given: they are part of a configuration, and `resources` are not."""
+        """`task_training` and `warm_start`, if given: they are part of a configuration, and the others are not."""
         own: dict[str, Any] = {"task_training": self.task_training} if self.task_training else {}
         return own if self.warm_start else own | {"warm_start": False}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, PrivateAttr, field_validator
@@ -18,6 +18,7 @@ from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings, MeasureSettings, Protocol, Settings, TrainingSettings, by_field
 from craft.tasks import expand_tasks
 from orchestrator.sweepfile.blocks import parse_block
+from orchestrator.sweepfile.fair import tuned_settings
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
 from orchestrator.sweepfile.resources import Resources
@@ -35,6 +36,13 @@ from orchestrator.sweepfile.yaml_source import Source
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "estimated_memory_bytes")
 """Metrics that are known before a configuration trains; `constraints` may bound these."""
+VALUES = {"type": "object", "properties": {"values": {"type": "array"}}, "additionalProperties": False}
+TUNED_FORMS: Any = [
+    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    {"type": "object", "additionalProperties": VALUES, "minProperties": 1},
+    {"type": "null"},
+]
+"""How `tuned` may be written, for the JSON Schema."""
 
 
 class Sweep(Settings):
@@ -69,6 +77,17 @@ class Sweep(Settings):
         {}, description="Training settings of single tasks or suites; they win over `training`."
     )
     space: tuple[Any, ...] = Field(min_length=1, description="Method blocks, each a search space of its own.")
+    compare: Literal["fair"] | None = Field(
+        None,
+        description="`fair`: every configuration is tuned with an equal budget, by the first seed on the search split, and the "
+        "best of each runs with all seeds. See [search.md](search.md).",
+    )
+    tuned: dict[str, dict[str, Any]] | None = Field(
+        None,
+        description="With `compare: fair`: what is tuned, by names or with values for the blocks that give none. "
+        "`[learning_rate]` if absent, over five values that fit the method.",
+        json_schema_extra={"anyOf": TUNED_FORMS},
+    )
     search: SearchSettings = Field(default_factory=SearchSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     constraints: dict[str, Bounds] = Field(
@@ -118,6 +137,11 @@ class Sweep(Settings):
             if len(set(seeds)) != len(seeds):
                 raise ValueError(f"got {shown(seeds)}; each seed once")
         return seeds
+
+    @field_validator("tuned", mode="before")
+    @classmethod
+    def _by_name(cls, tuned: Any) -> Any:
+        return None if tuned is None else tuned_settings(tuned)
 
     @field_validator("task_training")
     @classmethod

@@ -8,8 +8,9 @@ import re
 import pytest
 
 from craft.spec import RunSpec
+from craft.words import format_duration
 from orchestrator.driver.display import Display
-from orchestrator.driver.tally import Tally, format_duration
+from orchestrator.driver.tally import Tally
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 

@@ -1,0 +1,94 @@
+"""`compare: fair` of a sweep file: every configuration is tuned with an equal budget before it is compared.
+
+    compare: fair        seeds: [0, 1, 2]        tuned: [learning_rate]
+
+stands for what could be written by hand, and `written_out` writes it so before the file is checked:
+
+    seeds: [0]    replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}    values of what is tuned in each block
+
+Each block searches its own values of a tuned setting, those under `tuned`, or the learning rates of RATES. A block with
+`tuned: false` keeps its settings as they are, and is marked as not tuned. `fair_checks` holds what makes the comparison fair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from craft.methods import METHODS
+from craft.plain_yaml import YamlPath
+from orchestrator.sweepfile.blocks import parameter_names
+from orchestrator.sweepfile.mistakes import shown
+
+FAIR = "fair"
+RATE = "learning_rate"
+
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+"""Learning rates for a method that is not named below: matrices that start at zero, or cores between frozen factors."""
+LOW_RATES, HIGH_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+RATES_OF = dict.fromkeys(("full", "galore"), LOW_RATES) | dict.fromkeys(
+    ("adalora", "fourierft", "ia3", "vblora", "vera"), HIGH_RATES
+)
+"""Learning rates for methods that change whole weights, and for those that train few numbers: scales, coefficients."""
+
+
+def tuned_settings(given: Any) -> dict[str, dict[str, Any]]:
+    """`tuned` of a sweep file as a mapping: a list of names is a mapping without values.
+
+    Raises:
+        ValueError: it is neither, or the values of a setting are no list.
+    """
+    if isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given):
+        return {name: {} for name in given}
+    if not isinstance(given, dict) or not given or not all(isinstance(name, str) for name in given):
+        raise ValueError(
+            f"got {shown(given)}; the settings to tune, as in [learning_rate] or {{learning_rate: {{values: [1e-3, 1e-2]}}}}"
+        )
+    for name, how in given.items():
+        values = how.get("values", []) if isinstance(how, dict) else None
+        if not isinstance(values, list) or set(how) - {"values"}:
+            raise ValueError(f"got {shown(how)} for {name}; its values, as in {{values: [1e-3, 1e-2]}}")
+    return given
+
+
+def written_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:
+    """A file's content with what `compare: fair` stands for in its place; what is written by hand stays.
+
+    Returns:
+        The content, and by each path that is new the path that it comes from.
+    """
+    if content.get("compare") != FAIR:
+        return content, {}
+    try:
+        tuned = tuned_settings(content["tuned"]) if content.get("tuned") is not None else {RATE: {}}
+    except ValueError:
+        return content, {}  # pydantic says so
+    new: dict[YamlPath, YamlPath] = {}
+    seeds, space = content.get("seeds"), content.get("space")
+    if content.get("replication") is None and isinstance(seeds, list) and 1 < len(seeds) == len(set(map(str, seeds))):
+        replication = {"seeds": seeds[1:], "choose": "best", "tuned": [*tuned]}
+        content = content | {"seeds": seeds[:1], "replication": replication}
+        new |= {("replication",): ("seeds",)}
+        new |= {("replication", "tuned", index): ("tuned",) for index in range(len(tuned))}
+    if isinstance(space, list):
+        blocks = [_with_values(block, tuned) for block in space]
+        content = content | {"space": blocks}
+        for index, (block, before) in enumerate(zip(blocks, space, strict=True)):
+            if block is not before:
+                added = [name for name in block if name not in before]
+                new |= {("space", index, name): ("tuned", name) for name in added if tuned[name].get("values")}
+    return content, new
+
+
+def _with_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The block with values of each tuned setting that its method has and that it does not give itself."""
+    if not isinstance(block, dict) or block.get("tuned") is False or str(block.get("method")) not in METHODS:
+        return block
+    names = parameter_names(METHODS[block["method"]])
+    given = {names.get(key) for key in block}
+    added = {}
+    for name, how in tuned.items():
+        values = how.get("values") or ([*RATES_OF.get(block["method"], RATES)] if name == RATE else None)
+        if name in names.values() and name not in given and values:
+            added[name] = {"values": values}
+    return block | added if added else block
