@@ -10,7 +10,7 @@ from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
 from orchestrator.sweepfile.blocks import parameter_names
 from orchestrator.sweepfile.fair import FAIR, RATE
-from orchestrator.sweepfile.mistakes import Mistake
+from orchestrator.sweepfile.mistakes import Mistake, unknown
 from orchestrator.sweepfile.nested import RANKS, has_nested
 from orchestrator.sweepfile.space import Block, Choice
 
@@ -65,7 +65,9 @@ def _check_sections(sweep: Sweep) -> list[Mistake]:
 
 
 def _check_blocks(blocks: Sequence[Block], sweep: Sweep) -> list[Mistake]:
-    names, mistakes = [*(sweep.tuned or {RATE: {}})], list[Mistake]()
+    names = [*(sweep.tuned or {RATE: {}})]
+    known = sorted({name for block in blocks for name in parameter_names(METHODS[block.method]).values()})
+    mistakes = [Mistake(("tuned", name), unknown("setting", name, known)) for name in names if name not in known]
     mistakes += [
         Mistake(("tuned", name), f"has no values: give them here, or in each block that has {name}")
         for name in names
@@ -90,11 +92,8 @@ def _check_blocks(blocks: Sequence[Block], sweep: Sweep) -> list[Mistake]:
         candidates[block.path] = math.prod(_values(block, name) for name in names)
     most = max(candidates.values(), default=0)
     if candidates and not mistakes:
-        mistakes += [
-            Mistake(path, f"tries {count} of its settings and another block {most}: give each as many values, or tuned: false")
-            for path, count in candidates.items()
-            if count < max(most, 2)
-        ]
+        message = f"candidates to tune and another block {most}: give as many values, or add tuned: false"
+        mistakes += [Mistake(path, f"has {count} {message}") for path, count in candidates.items() if count < most]
     if blocks and not candidates:
         mistakes.append(Mistake(("compare",), "every block says tuned: false, so nothing is tuned; drop compare"))
     return mistakes

@@ -126,8 +126,12 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
             f"give search.algorithm: {' or '.join(row.serves)}{what}, or another scheduler"
         )
         return [Mistake(("scheduler", "name"), message)]
+    by_hand = sweep.replication is not None and not sweep.compare
     if row.pauses:
-        for name, given in (("replication", sweep.replication is not None), ("warm_start", bool(sweep.warm_start))):
+        for name, given in (
+            ("replication", by_hand),
+            ("warm_start", bool(sweep.warm_start)),
+        ):
             if given:
                 message = (
                     f"waits for trials to end, and with scheduler.name: {scheduler.name} some never do; drop it, or take asha"
@@ -159,7 +163,8 @@ def _check_population(sweep: Sweep) -> list[Mistake]:
     settings = [sweep.training.max_steps is not None, any("epochs" in one.dimensions for one in sweep.blocks)]
     if any(settings) or any("epochs" in one for one in sweep.task_training.values()):
         mistakes.append(Mistake(("scheduler",), f"{name} counts in training.epochs: no max_steps, and no epochs elsewhere"))
-    for key, given in (("replication", sweep.replication is not None), ("warm_start", bool(sweep.warm_start))):
+    by_hand = sweep.replication is not None and not sweep.compare
+    for key, given in (("replication", by_hand), ("warm_start", bool(sweep.warm_start))):
         if given:
             mistakes.append(Mistake((key,), f"goes with configurations that stay as they are; scheduler.name is {name}"))
     return mistakes
@@ -178,7 +183,7 @@ def _check_replication(sweep: Sweep) -> list[Mistake]:
     names = sorted({name for block in sweep.blocks for name in block.dimensions})
     mistakes += [
         Mistake(("replication", "tuned", index), unknown("dimension", name, names))
-        for index, name in enumerate(rule.tuned)
+        for index, name in enumerate(() if sweep.compare else rule.tuned)
         if name not in names
     ]
     return mistakes

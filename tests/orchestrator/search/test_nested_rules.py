@@ -20,6 +20,7 @@ from orchestrator.driver.slices import EndedSlice
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
+from orchestrator.results.summary import summarize
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
 from orchestrator.search.rivals import Entrant
@@ -125,18 +126,39 @@ def run(plan: Plan, folder: Path, score: Callable[[TrialSpec], float]) -> list[T
     return ran
 
 
-def test_a_training_gets_further_seeds_with_all_its_slices_if_one_deserves_them(tmp_path: Path) -> None:
-    more = "replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}\n"
-    plan = nested_plan(tmp_path, block="learning_rate: {values: [0.001, 0.01, 0.1]}", more=more)
-    best = {2: 0.001, 4: 0.001, 8: 0.01}  # the rate under which each rank is best
-    ran = run(plan, tmp_path, lambda one: 90.0 if one.run.training.learning_rate == best[size_of(one.run)] else 80.0)
-    assert {size_of(one.run) for one in ran} == {8}
+def seeds_by_rate(ran: list[TrialSpec]) -> dict[float, list[int]]:
     seeds: dict[float, list[int]] = {}
     for one in ran:
         seeds.setdefault(one.run.training.learning_rate, []).append(one.run.seed)
-    assert seeds == {0.001: [0, 1, 2], 0.01: [0, 1, 2], 0.1: [0]}
-    assert len(plan.trials) == 3 * 7
+    return seeds
+
+
+def test_a_training_gets_further_seeds_with_all_its_slices_if_one_may_be_on_the_front(tmp_path: Path) -> None:
+    plan = nested_plan(
+        tmp_path, block="learning_rate: {values: [0.001, 0.01, 0.1]}", more="replication: {seeds: [1], margin: 1.0}\n"
+    )
+    best = {2: 0.001, 4: 0.001, 8: 0.01}  # the rate under which each rank is best
+    ran = run(
+        plan,
+        tmp_path,
+        lambda one: size_of(one.run) + (90.0 if one.run.training.learning_rate == best[size_of(one.run)] else 60.0),
+    )
+    assert {size_of(one.run) for one in ran} == {8}
+    assert seeds_by_rate(ran) == {0.001: [0, 1], 0.01: [0, 1], 0.1: [0]}
+    assert len(plan.trials) == 3 * 5
     assert set(Ledger(tmp_path).finished()) == {one.key for one in plan.trials}
+
+
+def test_one_rate_is_chosen_for_a_training_by_the_mean_over_its_slices(tmp_path: Path) -> None:
+    more = "replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}\n"
+    plan = nested_plan(tmp_path, block="learning_rate: {values: [0.001, 0.01, 0.1]}", more=more)
+    scores = {0.001: {2: 90.0, 4: 50.0, 8: 50.0}, 0.01: {2: 70.0, 4: 70.0, 8: 70.0}, 0.1: {2: 10.0, 4: 80.0, 8: 90.0}}
+    ran = run(plan, tmp_path, lambda one: scores[one.run.training.learning_rate][size_of(one.run)])
+    # The best of a single slice is elsewhere, for each of the three slices.
+    assert seeds_by_rate(ran) == {0.001: [0], 0.01: [0, 1, 2], 0.1: [0]}
+    assert len(plan.trials) == 3 * 5
+    tuning = {one.tuning for one in summarize(plan.trials, Ledger(tmp_path).results())}
+    assert [(one.candidates, one.trials) for one in tuning if one is not None] == [(3, 3)]
 
 
 def test_a_budget_of_trials_for_further_seeds_counts_trainings(tmp_path: Path) -> None:

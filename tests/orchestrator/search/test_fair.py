@@ -1,0 +1,245 @@
+"""`compare: fair` runs the trials of a sweep of two stages written by hand, and says what each configuration's tuning took."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ray.tune.search import Searcher
+from rich.console import Console
+
+from craft.results import Counts
+from craft.spec import RunSpec
+from orchestrator.driver.display import Display
+from orchestrator.driver.recorder import Recorder
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.table import print_plan
+from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.record.ledger import Ledger
+from orchestrator.record.tracker import Tracker
+from orchestrator.results.front import mark_front
+from orchestrator.results.summary import Summary, summarize
+from orchestrator.results.tuning import Tuning
+from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
+from orchestrator.review.front_words import caption
+from orchestrator.review.past_sweep import find_sweep
+from orchestrator.search.proposers import propose
+from orchestrator.search.replication import Replicating
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.tune.trial_source import TrialSource
+from tests.orchestrator.tracked import runs
+
+RATES = "[0.001, 0.01, 0.1]"
+FAIR = f"""
+seeds: [0, 1, 2]
+compare: fair
+tuned: {{learning_rate: {{values: {RATES}}}}}
+space:
+  - {{method: lora, rank: {{values: [1, 2]}}}}
+  - {{method: lora, rank: 4, learning_rate: 0.005, tuned: false}}
+"""
+HAND = f"""
+seeds: [0]
+replication: {{seeds: [1, 2], choose: best, tuned: [learning_rate]}}
+space:
+  - {{method: lora, rank: {{values: [1, 2]}}, learning_rate: {{values: {RATES}}}}}
+  - {{method: lora, rank: 4, learning_rate: 0.005}}
+"""
+BY_RANK = FAIR.replace(f"learning_rate: {{values: {RATES}}}", "rank: {values: [1, 2, 4, 8]}").replace(
+    "rank: {values: [1, 2]}", "learning_rate: {values: [0.001, 0.01]}"
+)
+FIRST_STAGE = 2 * (2 * 3 + 1)
+"""Trials with the first seed: two tasks; two ranks with three rates, and one that is not tuned."""
+
+
+def by_rate(trial: TrialSpec) -> float | None:
+    """The best rate of rank 1 is 0.01, that of rank 2 is 0.001; rank 2 diverges at 0.1."""
+    rate, rank = trial.run.training.learning_rate, trial.run.parameters["rank"]
+    if (rank, rate) == (2, 0.1):
+        return None
+    return 80.0 - 10 * abs(math.log10(rate / {1: 0.01, 2: 0.001, 4: 0.005}[rank])) + trial.run.seed
+
+
+def plan_of(folder: Path, text: str, more: str = "") -> Plan:
+    folder.mkdir(exist_ok=True)
+    file = folder / "file.yaml"
+    file.write_text(f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nstorage: {folder}\n{text}{more}")
+    sweep = load_sweep(file)
+    return make_plan(sweep, Planner(sweep, lambda run: Counts(_size(run), 2, 10_000, 4 * _size(run))))
+
+
+def _size(run: RunSpec) -> int:
+    return 100 * int(run.parameters["rank"])
+
+
+def run(
+    plan: Plan,
+    score: Callable[[TrialSpec], float | None] = by_rate,
+    tracker: Tracker | None = None,
+    at_most: int = 1000,
+) -> list[TrialSpec]:
+    """Runs what the plan still asks for, without Ray; a score of None is a training that diverged. Each trial takes 10 s."""
+    folder = plan.sweep.folder
+    folder.mkdir(exist_ok=True)
+    (folder / "sweep.yaml").write_text(plan.sweep.to_yaml())
+    ledger, ran = Ledger(folder), list[TrialSpec]()
+    with Display(0, io.StringIO(), "quiet") as display:
+        recorder = Recorder(plan, ledger, display, tracker)
+        proposer = Replicating(propose(plan, folder), plan, recorder)
+        source = TrialSource(proposer, lambda one: plan.trials_of(one.id), recorder.standing.is_settled)
+        while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
+            trial = TrialSpec.from_json(json.loads(config["trial"]))
+            key, value = trial.key, score(trial)
+            recorder.started(key)
+            if value is None:
+                recorder.ended(TrialResult(key, "failed", seconds=10.0, error="training diverged"))
+            else:
+                # The reported score says the opposite: nothing may be chosen by it.
+                recorder.ended(TrialResult(key, "finished", {"search_score": value, "score": 100 - value}, seconds=10.0))
+            ran.append(trial)
+    ledger.close()
+    return ran
+
+
+def judged(plan: Plan) -> list[Summary]:
+    rule = plan.sweep.replication
+    assert rule is not None
+    found = summarize(plan.trials, Ledger(plan.sweep.folder).results(), plan.counts)
+    return mark_front(found, plan.sweep.objectives, rule.deciding)
+
+
+def chosen(plan: Plan) -> dict[int, float]:
+    """The rate of each rank's complete configuration."""
+    return {one.parameters["rank"]: one.parameters["learning_rate"] for one in judged(plan) if one.complete}
+
+
+def test_it_runs_the_trials_of_two_stages_written_by_hand(tmp_path: Path) -> None:
+    fair, hand = plan_of(tmp_path / "fair", FAIR), plan_of(tmp_path / "hand", HAND)
+    assert [trial.key for trial in run(fair)] == [trial.key for trial in run(hand)]
+    rows = [[(one.configuration, one.scores, one.on_front, one.screened) for one in judged(plan)] for plan in (fair, hand)]
+    assert rows[0] == rows[1]
+    assert chosen(fair) == {1: 0.01, 2: 0.001, 4: 0.005}
+    assert len(fair.trials) == FIRST_STAGE + 3 * 2 * 2
+
+
+def test_every_point_says_its_budget(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    run(plan)
+    summaries = judged(plan)
+    spent = {one.parameters["rank"]: one.tuning for one in summaries if one.complete}
+    assert spent == {1: Tuning(3, 6, 0, 60.0), 2: Tuning(3, 6, 2, 60.0), 4: Tuning(1)}
+    assert "each tuned by 6 trials, but not LoRA r4 qv lr 0.005" in caption(summaries, plan.sweep.objectives)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(terminal_table(summaries, plan.sweep.objectives))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for text in (shown, markdown(summaries, plan.sweep.objectives), latex(summaries, plan.sweep.objectives)):
+        assert all(words in text for words in ("6 trials, 1 min 00 s", "6 trials (2 failed), 1 min 00 s", "not tuned"))
+    write_csv(summaries, plan.sweep.objectives, tmp_path / "front.csv")
+    rows = list(csv.DictReader((tmp_path / "front.csv").open()))
+    told = {row["rank"]: [row[f"tuning_{name}"] for name in ("trials", "failed", "seconds")] for row in rows}
+    assert told == {"1": ["6", "0", "60"], "2": ["6", "2", "60"], "4": ["0", "0", "0"]}
+    assert {row["rank"]: row["tuned"] for row in rows} == {"1": "True", "2": "True", "4": "False"}
+
+
+def test_the_store_and_the_folder_say_it_too(tmp_path: Path, uri: str) -> None:
+    plan = plan_of(tmp_path / "here", FAIR)
+    tracker = Tracker(uri, "t", plan.sweep.folder)
+    run(plan, tracker=tracker)
+    summaries = judged(plan)
+    tracker.close(60)
+    stored = runs(uri, "t")
+    for one in summaries:
+        if one.complete:
+            data = stored["configuration", one.configuration].data
+            assert one.tuning is not None
+            assert (data.metrics["tuning_trials"], data.metrics["tuning_seconds"]) == (one.tuning.trials, one.tuning.seconds)
+            assert data.tags["craft.tuned"] == ("true" if one.tuning.tuned else "false")
+    past = find_sweep(str(plan.sweep.folder))
+    assert {one.configuration: one.tuning for one in past.summaries} == {one.configuration: one.tuning for one in summaries}
+    assert {one.configuration for one in past.summaries if one.complete} == {
+        one.configuration for one in summaries if one.complete
+    }
+
+
+def test_of_equal_candidates_the_first_is_chosen_and_a_failed_one_never(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    run(plan, lambda trial: None if trial.run.training.learning_rate == 0.001 else 70.0)
+    assert chosen(plan) == {1: 0.01, 2: 0.01, 4: 0.005}
+
+
+def test_a_rate_that_fails_on_one_task_is_not_chosen_for_its_score_on_the_other(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, FAIR)
+
+    def score(trial: TrialSpec) -> float | None:
+        best = trial.run.training.learning_rate == 0.1
+        return (None if trial.run.task == "toy/sentiment" else 99.0) if best else 50.0
+
+    run(plan, score)
+    assert chosen(plan) == {1: 0.001, 2: 0.001, 4: 0.005}
+
+
+def test_a_configuration_that_fails_with_every_rate_stands_without_a_score(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    ran = run(plan, lambda trial: None if trial.run.parameters["rank"] == 2 else 70.0)
+    assert set(chosen(plan)) == {1, 4}
+    assert len(ran) == FIRST_STAGE + 2 * 2 * 2
+    failed = [one for one in judged(plan) if one.parameters["rank"] == 2]
+    assert all(one.failed == 2 and not one.on_front and one.tuning == Tuning(3, 6, 6, 60.0) for one in failed)
+
+
+@pytest.mark.parametrize("cut", [3, FIRST_STAGE, FIRST_STAGE + 1, FIRST_STAGE + 5])
+def test_a_sweep_that_was_killed_goes_on_to_the_same_choice(tmp_path: Path, cut: int) -> None:
+    whole = {trial.key for trial in run(plan_of(tmp_path / "whole", FAIR))}
+    first = run(plan_of(tmp_path / "cut", FAIR), at_most=cut)
+    plan = plan_of(tmp_path / "cut", FAIR)
+    second = run(plan)
+    assert len(first) == cut
+    assert {trial.key for trial in [*first, *second]} == whole
+    assert len(first) + len(second) == len(whole)
+    assert {one.tuning.seconds for one in judged(plan) if one.tuning} == {0.0, 60.0}
+
+
+def printed(plan: Plan) -> str:
+    console = Console(file=io.StringIO(), width=250)
+    print_plan(plan, console, {one.id: 10 for one in plan.configurations})
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_plan_says_the_worst_case_and_each_budget(tmp_path: Path) -> None:
+    text = printed(plan_of(tmp_path, FAIR))
+    assert f"= {FIRST_STAGE} trials, 70 optimizer steps" in text
+    assert "the best of each of 3 groups, by its search score: at most 12 trials more, 26 in all, 130 steps" in text
+    assert "tuned: learning_rate; 3 candidates and 6 trials for each configuration, with seed 0" in text
+    assert "not tuned: LoRA r4 qv lr 0.005" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        (FAIR, "budget: {trials: 25}\n", r"file.yaml:\d+: budget.trials: to tune and measure all takes 26 trials"),
+        (FAIR.replace("0.005", "0.01").replace("rank: 4", "rank: 2"), "", "stands once; twice: LoRA r2 qv lr 0.01"),
+        (
+            BY_RANK + "  - {method: lora, rank: {values: [16, 32, 64, 128]}, projections: [q]}\n",
+            "constraints: {trainable_parameters: {max: 6400}}\n",
+            r"space.2: 3 candidates are left of a configuration and 4 of others, because constraints drop some",
+        ),
+    ],
+)
+def test_budgets_that_could_not_be_equal_are_refused_by_the_plan(tmp_path: Path, text: str, more: str, message: str) -> None:
+    with pytest.raises(SweepError, match=message):
+        plan_of(tmp_path, text, more)
+
+
+def test_trials_say_what_they_tune_only_where_something_is_tuned(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, HAND.replace("replication:", "# "))
+    assert {trial.tunes for trial in plan.trials} == {None}
+    assert not any("tunes" in trial.to_json() for trial in plan.trials)
+    fair = plan_of(tmp_path, FAIR)
+    assert all(TrialSpec.from_json(trial.to_json()) == trial and trial.tunes for trial in fair.trials)

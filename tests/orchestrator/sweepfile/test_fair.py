@@ -1,0 +1,117 @@
+"""`compare: fair` is what one would write by hand, and what would make it unfair is refused with its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from craft.methods import METHODS
+from orchestrator.sweepfile.fair import RATES, RATES_OF
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
+
+HEAD = "name: t\nmodel: m\ntasks: [toy/sentiment]\n"
+LORA = "  - {method: lora, rank: {values: [1, 2]}}\n"
+
+
+def load(folder: Path, text: str, *overrides: str) -> Sweep:
+    file = folder / "sweep.yaml"
+    file.write_text(HEAD + text)
+    return load_sweep(file, overrides)
+
+
+def test_it_is_what_one_would_write_by_hand(tmp_path: Path) -> None:
+    fair = load(
+        tmp_path,
+        "seeds: [3, 4, 5]\ncompare: fair\n"
+        "tuned: {learning_rate: {values: [1e-3, 1e-2]}, dropout: {values: [0.0, 0.1]}}\nspace:\n"
+        + LORA
+        + "  - {method: lora, rank: 4, learning_rate: {values: [5e-4, 5e-3]}}\n  - {method: bitfit, tuned: false}\n",
+    )
+    hand = load(
+        tmp_path,
+        "seeds: [3]\nreplication: {seeds: [4, 5], choose: best, tuned: [learning_rate, dropout]}\nspace:\n"
+        "  - {method: lora, rank: {values: [1, 2]}, learning_rate: {values: [1e-3, 1e-2]}, dropout: {values: [0.0, 0.1]}}\n"
+        "  - {method: lora, rank: 4, learning_rate: {values: [5e-4, 5e-3]}, dropout: {values: [0.0, 0.1]}}\n"
+        "  - {method: bitfit}\n",
+    )
+    assert (fair.seeds, fair.replication) == (hand.seeds, hand.replication)
+    assert [block.dimensions for block in fair.blocks] == [block.dimensions for block in hand.blocks]
+    assert [block.tuned for block in fair.blocks] == [True, True, False]
+
+
+def test_rates_that_no_block_gives_fit_the_method(tmp_path: Path) -> None:
+    sweep = load(tmp_path, f"seeds: [0, 1]\ncompare: fair\nspace:\n{LORA}  - {{method: full}}\n")
+    assert [block.dimensions["learning_rate"].values for block in sweep.blocks] == [RATES, RATES_OF["full"]]
+    assert set(RATES_OF) <= set(METHODS)
+    assert {len(rates) for rates in RATES_OF.values()} == {len(RATES)}
+
+
+def test_the_effective_file_loads_to_the_same_sweep(tmp_path: Path) -> None:
+    sweep = load(tmp_path, f"seeds: [0, 1]\ncompare: fair\ntuned: [learning_rate]\nspace:\n{LORA}")
+    stored = tmp_path / "effective.yaml"
+    stored.write_text(sweep.to_yaml())
+    again = load_sweep(stored)
+    assert again.to_yaml() == sweep.to_yaml()
+    assert again.blocks == sweep.blocks
+
+
+def test_a_file_without_it_says_nothing_of_it(tmp_path: Path) -> None:
+    assert not {"compare", "tuned"} & set(load(tmp_path, f"space:\n{LORA}").to_yaml().replace(":", " ").split())
+
+
+FAIR = "seeds: [0, 1]\ncompare: fair\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        (f"compare: fair\nseeds: [0]\nspace:\n{LORA}", 5, "seeds: compare: fair: the first seed tunes"),
+        (f"{FAIR}search: {{algorithm: random, trials: 4}}\nspace:\n{LORA}", 6, "random gives some configurations more trials"),
+        (f"{FAIR}scheduler: {{name: asha}}\nspace:\n{LORA}", 6, "asha ends trials because of other configurations"),
+        (f"{FAIR}scheduler: {{name: promotion}}\nspace:\n{LORA}", 6, "promotion ends trials"),
+        (f"{FAIR}protocol: customary\nspace:\n{LORA}", 6, "customary tunes on the reported split"),
+        (f"{FAIR}budget: {{target: {{score: 80}}}}\nspace:\n{LORA}", 6, "before every configuration has had its budget"),
+        (f"{FAIR}replication: {{seeds: [2]}}\nspace:\n{LORA}", 6, r"sets it to \{choose: best, tuned: \[learning_rate\]\}"),
+        (f"{FAIR}objectives: {{trainable_parameters: minimize}}\nspace:\n{LORA}", 4, "score: maximize"),
+        (f"{FAIR}space:\n  - {{method: lora, learning_rate: 1e-3}}\n", 7, "is tuned, and has one value here"),
+        (f"{FAIR}space:\n{LORA}  - {{method: full, learning_rate: {{values: [1e-5, 1e-4]}}}}\n", 8, "has 2 candidates .* 5"),
+        (f"{FAIR}tuned: {{learning_rate: {{values: [1e-3]}}}}\nspace:\n{LORA}", 6, "is tuned, and has one value here"),
+        (f"{FAIR}space:\n  - {{method: lora, learning_rate: {{min: 1e-4, max: 1e-2}}}}\n", 7, "a range has no end of values"),
+        (f"{FAIR}tuned: [learning_rate, dropout]\nspace:\n{LORA}", 6, "tuned.dropout: has no values"),
+        (f"{FAIR}tuned: [learning_rat]\nspace:\n{LORA}", 6, "unknown setting 'learning_rat'. Did you mean 'learning_rate'"),
+        (f"{FAIR}tuned: {{learning_rate: 3}}\nspace:\n{LORA}", 6, "got 3 for learning_rate"),
+        (f"{FAIR}tuned: 7\nspace:\n{LORA}", 6, "got 7; the settings to tune"),
+        (f"{FAIR}tuned: {{learning_rate: {{values: [1e-3, -1]}}}}\nspace:\n{LORA}", 6, "tuned.learning_rate.values.1: got -1"),
+        (f"{FAIR}space:\n  - {{method: lora, tuned: false}}\n", 5, "nothing is tuned"),
+        (f"{FAIR}space:\n{LORA}  - {{method: lora, tuned: false, learning_rate: {{values: [1e-3, 1e-2]}}}}\n", 8, "several"),
+        (f"{FAIR}space:\n{LORA}  - {{method: lora, rank: 4, tuned: 3}}\n", 8, "false where its settings stay"),
+        (f"compare: far\nspace:\n{LORA}", 4, "allowed: fair"),
+        (f"tuned: [learning_rate]\nspace:\n{LORA}", 4, "goes with compare: fair"),
+        ("space:\n  - {method: lora, tuned: false}\n", 5, "goes with compare: fair"),
+        (
+            f"{FAIR}tuned: {{ranks: {{values: [[all, 8, 8]]}}}}\nspace:\n"
+            "  - {method: craft, ranks: {nested: [[all, 2, 2], [all, 4, 4]]}}\n",
+            6,
+            "nested ranks are trained together",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_fair_is_refused_with_its_line(tmp_path: Path, text: str, where: int, message: str) -> None:
+    with pytest.raises(SweepError, match=message) as raised:
+        load(tmp_path, text)
+    assert f"sweep.yaml:{where}: " in next(line for line in raised.value.lines if re.search(message, line))
+
+
+def test_seeds_and_values_may_come_by_set(tmp_path: Path) -> None:
+    sweep = load(
+        tmp_path, f"space:\n{LORA}", "compare=fair", "seeds=[0, 1, 2]", "tuned={learning_rate: {values: [1e-3, 1e-2]}}"
+    )
+    assert sweep.seeds == (0,)
+    assert sweep.replication is not None
+    assert (sweep.replication.seeds, sweep.replication.tuned) == ((1, 2), ("learning_rate",))
+    with pytest.raises(SweepError, match=r"--set compare=fair: seeds|seeds: compare: fair"):
+        load(tmp_path, f"space:\n{LORA}", "compare=fair")
