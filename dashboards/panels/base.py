@@ -60,6 +60,8 @@ METRICS = (
     Metric("optimizer_bytes", "optimizer state (bytes)", "minimize", log=True),
     Metric("tokens_per_second", "tokens per second", "maximize"),
     Metric("energy_joules", "energy used, by GPU share (J)", "minimize"),
+    Metric("tuning_trials", "trials of its tuning", "minimize"),
+    Metric("tuning_seconds", "time of its tuning (s)", "minimize"),
     Metric("energy_kept", "energy kept by the decomposition", "maximize"),
     Metric("forgetting", "forgetting (nats a token)", "minimize"),
     Metric("serving_speed", "serving speed (base = 1)", "maximize"),

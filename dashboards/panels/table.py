@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from craft.words import format_duration
 from dashboards.panels.base import (
     Metric,
     Panel,
@@ -30,6 +31,8 @@ TASK_LABELS = {
     "arc_challenge": "ARC-c", "openbookqa": "OBQA",
 }  # fmt: skip
 LABELS = {"trainable_parameters": "# Params", "score": "Score"}
+TUNING = ("tuning_trials", "tuning_seconds")
+TUNING_TRIALS, TUNING_SECONDS = (f"m.{name}" for name in TUNING)
 
 
 def data(view: View) -> Plain:
@@ -49,8 +52,10 @@ def data(view: View) -> Plain:
     columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name != "method"]
     metrics = metrics_of(view)
     always = {"score", "trainable_parameters", *(name for sweep in view.sweeps for name in sweep.objectives)}
-    shown = [metric for metric in _ordered(metrics) if metric.name in always or _worth_showing(metric, frame)]
-    columns += [_metric(metric, frame) for metric in shown]
+    told = [metric for metric in _ordered(metrics) if metric.name not in TUNING]
+    columns += [_metric(metric, frame) for metric in told if metric.name in always or _worth_showing(metric, frame)]
+    if column(frame, TUNING_TRIALS).gt(0).any():
+        columns.append({"key": "tuning", "label": "Tuning", "kind": "text", "values": _tuning(frame)})
     if frame["state"].nunique() > 1:
         columns.append(_text("state", "State", frame["state"]))
     trials = [f"{finished}/{total}" for finished, total in zip(frame["finished"], frame["trials"], strict=True)]
@@ -71,6 +76,15 @@ def data(view: View) -> Plain:
         "link": [view.link(*pair) for pair in zip(frame["experiment_id"], frame["run_id"], strict=True)],
         "shared": _shared(frame, differ),
     }
+
+
+def _tuning(frame: pd.DataFrame) -> list[str]:
+    """What each configuration's tuning took, in words; empty while it is not known."""
+    spent = zip(column(frame, TUNING_TRIALS), column(frame, TUNING_SECONDS), strict=True)
+    return [
+        "" if pd.isna(trials) else f"{trials:.0f} trials, {format_duration(seconds)}" if trials else "not tuned"
+        for trials, seconds in spent
+    ]
 
 
 def _text(key: str, label: str, values: pd.Series[Any]) -> Plain:

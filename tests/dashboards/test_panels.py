@@ -285,6 +285,17 @@ def test_table_has_only_the_columns_that_differ() -> None:
     assert scores[: len(present)] == present == sorted(present, reverse=True)
 
 
+def test_the_table_says_what_each_tuning_took() -> None:
+    tuned = configuration("tuned00000", extra={"tuning_trials": 6.0, "tuning_seconds": 75.0})
+    tuned += configuration("fixed00000", extra={"tuning_trials": 0.0, "tuning_seconds": 0.0}) + configuration("running000")
+    plain = table_data(view_of(("ranks", tuned)))
+    (column,) = (one for one in plain["columns"] if "uning" in one["label"])
+    told = dict(zip(plain["id"], column["values"], strict=True))
+    assert told == {"tuned00000": "6 trials, 1 min 15 s", "fixed00000": "not tuned", "running000": ""}
+    assert "tuning" not in [one["key"] for one in table_data(full_view())["columns"]]
+    assert "tuning_seconds" in [one["name"] for one in front_data(view_of(("ranks", tuned)))["metrics"]]
+
+
 def test_lanes_never_overlap_and_are_as_few_as_possible() -> None:
     rng = np.random.default_rng(2)
     began = np.sort(rng.uniform(0, 100, 80))

@@ -1,0 +1,114 @@
+"""`compare: fair` on real Ray gives the numbers of two sweeps by hand: all rates with one seed, the chosen with all."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.run import main
+from tests.orchestrator.tracked import runs
+
+pytestmark = pytest.mark.slow
+
+RATES = [1e-3, 1e-2, 1e-1]
+SHARED = {
+    "tasks": ["toy/sentiment", "toy/paraphrase"],
+    "training": {"max_steps": 8, "batch_size": 8, "max_length": 16, "train_examples": 64, "eval_examples": 40},
+}
+NESTED = {"nested": [["all", 2, 2], ["all", 8, 8]]}
+BLOCKS = [{"method": "lora", "rank": 1}, {"method": "lora", "rank": 4}, {"method": "craft", "ranks": NESTED}]
+
+Row = dict[str, str]
+
+
+def run(folder: Path, name: str, **content: object) -> list[Row]:
+    """Runs a sweep by the command line; returns the rows of its front.csv."""
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump({"name": name, "model": str(folder / "model"), **SHARED, **content}))
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    assert main([str(file), "--storage", str(folder / "runs"), "--tracking-uri", uri, "--cpus", "2", "--quiet"]) == 0
+    return list(csv.DictReader((folder / "runs" / name / "front.csv").open()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from craft.models.loading import MINILM, load_tokenizer
+
+    root = tmp_path_factory.mktemp("fair")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(**sizes, initializer_range=0.2)).save_pretrained(root / "model")
+    load_tokenizer(MINILM).save_pretrained(root / "model")
+    return root
+
+
+def by_hand(folder: Path) -> dict[tuple[str, str], Row]:
+    """Two sweeps: the rates are chosen here, from the table of the first."""
+    space = [{**block, "learning_rate": {"values": RATES}} for block in BLOCKS]
+    searched: dict[str, dict[float, list[float]]] = {}
+    for row in run(folder, "first", seeds=[0], space=space):
+        # Nested ranks count together; a LoRA counts by its rank.
+        scores = searched.setdefault(row["rank"], {}).setdefault(float(row["learning_rate"]), [])
+        scores.append(float(row["search_score"]))
+    best = {rank: max(rates, key=lambda rate: (sum(rates[rate]), -rate)) for rank, rates in searched.items()}
+    space = [{**block, "learning_rate": best[str(block.get("rank", ""))]} for block in BLOCKS]
+    rows = run(folder, "second", seeds=[0, 1], space=space)
+    return {(row["method"], row["trainable_parameters"]): row for row in rows}
+
+
+def test_it_gives_the_numbers_of_two_sweeps_by_hand(folder: Path) -> None:
+    hand = by_hand(folder)
+    rows = run(
+        folder, "fair", seeds=[0, 1], compare="fair", tuned={"learning_rate": {"values": RATES}},
+        space=[*BLOCKS, {"method": "bitfit", "learning_rate": 5e-3, "tuned": False}],
+    )  # fmt: skip
+    fair = {(row["method"], row["trainable_parameters"]): row for row in rows if row["complete"] == "True"}
+    assert set(fair) - set(hand) == {key for key in fair if key[0] == "bitfit"}
+    assert len(hand) == 4
+    for key, row in hand.items():
+        same = (
+            "configuration",
+            "learning_rate",
+            "score",
+            "search_score",
+            "score/toy/sentiment",
+            "score/toy/paraphrase",
+            "seeds",
+        )
+        assert {name: fair[key][name] for name in same} == {name: row[name] for name in same}
+    assert {key[0]: (row["tuned"], row["tuning_trials"]) for key, row in fair.items()} == {
+        "lora": ("True", "6"),
+        "craft": ("True", "6"),
+        "bitfit": ("False", "0"),
+    }
+    assert len(rows) == 4 * len(RATES) + 1
+
+    stored = runs(f"sqlite:///{folder / 'mlflow.db'}", "fair")
+    for row in rows:
+        data = stored["configuration", row["configuration"]].data
+        assert data.metrics["tuning_trials"] == float(row["tuning_trials"])
+        assert data.metrics["tuning_seconds"] == pytest.approx(float(row["tuning_seconds"]))
+        assert data.tags["craft.tuned"] == row["tuned"].lower()
+    text = (folder / "runs" / "fair" / "front.tex").read_text()
+    assert text.count("not tuned") == 1
+    assert text.count("6 trials") == 4 * len(RATES)
+    page = (folder / "runs" / "fair" / "front.html").read_text()
+    assert "not tuned" in page
+    assert "6 trials, " in page
+
+
+def test_the_same_file_resumed_with_one_more_seed_runs_that_seed_alone(folder: Path) -> None:
+    file = folder / "fair.yaml"
+    ledger = folder / "runs" / "fair" / "ledger.jsonl"
+    before = len(ledger.read_text().splitlines())
+    flags = ["--storage", str(folder / "runs"), "--tracking-uri", f"sqlite:///{folder / 'mlflow.db'}", "--cpus", "2", "--quiet"]
+    assert main([str(file), *flags, "--resume", "--set", "seeds=[0, 1, 2]"]) == 0
+    rows = list(csv.DictReader((folder / "runs" / "fair" / "front.csv").open()))
+    assert {row["seeds"] for row in rows if row["complete"] == "True"} == {"3"}
+    assert len(ledger.read_text().splitlines()) - before == 2 * 5
