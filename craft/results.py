@@ -30,6 +30,9 @@ PREDICTIONS_FOLDER = "predictions"
 SLICES_FOLDER = "slices"
 """Folder beside a run's adapter with a folder for each smaller rank that the run trained, named by the key of its own run."""
 
+LOSS_PASS = "loss"
+"""What the progress of scoring calls a language model's loss on the search split."""
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -54,13 +57,25 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Outlook:
+    """How far a run is: what it does (`step 120/300`, `scoring 300/872 (search)`), the share of its whole work, evaluations and
+    the final scoring included, that is done, what of that share earlier processes did, and the seconds left where a pace is
+    known."""
+
+    phase: str
+    share: float
+    before: float
+    left: float | None
+
+
+@dataclass(frozen=True)
 class Progress:
     """One evaluation of a running run; without `metrics`, only the checkpoint of a run that leaves its machine (`Leave`).
 
     `metrics` belong to `step`; `points` are the training points since the last report, each with its own `step`;
     `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base). Where the run
     trains nested ranks, `metrics` are the largest's and `slices` those of each smaller one, by the key of its own `RunSpec`
-    and in the order of `RunSpec.slices`.
+    and in the order of `RunSpec.slices`. `outlook` says how far the run is.
     """
 
     step: int
@@ -70,6 +85,7 @@ class Progress:
     points: list[dict[str, float]] = field(default_factory=list)
     checkpoint: Path | None = None
     slices: dict[str, dict[str, float]] = field(default_factory=dict)
+    outlook: Outlook | None = None
 
 
 @dataclass(frozen=True)

@@ -68,4 +68,4 @@ def make_scorer(
 
         return AnswerScorer(spec, task, splits, tokenizer, config, length, key, tick, team)
     data = encode(splits, task, tokenizer, length, key=key)
-    return HeadScorer(task, data, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size)
+    return HeadScorer(task, data, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size, tick)

@@ -17,15 +17,22 @@ from torch import nn
 
 from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, EncodedSplit
-from craft.scoring.texts import token_loss
+from craft.scoring.texts import Tick, token_loss
 from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
 from craft.tasks.task import Kind, Task
 
 
-def predict(model: nn.Module, split: EncodedSplit, collator: Collator, batch_size: int) -> np.ndarray:
+def predict(
+    model: nn.Module,
+    split: EncodedSplit,
+    collator: Collator,
+    batch_size: int,
+    tick: Tick = lambda what, done, total: None,
+    what: str = "",
+) -> np.ndarray:
     """Outputs of the task head for every example, float32 (n, outputs), in the split's order.
 
-    The model is left in the mode, training or not, that it was in.
+    The model is left in the mode, training or not, that it was in. `tick` hears of every batch.
     """
     order = np.argsort(split.lengths, kind="stable")[::-1]  # longest first: a batch too large for memory fails at once
     device = next(model.parameters()).device
@@ -40,6 +47,7 @@ def predict(model: nn.Module, split: EncodedSplit, collator: Collator, batch_siz
                 del batch["labels"]
                 logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
                 outputs.append(logits.float().cpu().numpy())
+                tick(what, min(begin + batch_size, len(order)), len(order))
     finally:
         model.train(training)
     restored = np.empty((len(order), outputs[0].shape[1]), dtype=np.float32)

@@ -71,7 +71,9 @@ class Forgetting:
         """
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, config)))
-        self._collator, self._tick, self._team = Collator(int(tokenizer.pad_token_id)), tick, team
+        self._collator, self._team = Collator(int(tokenizer.pad_token_id)), team
+        self._tick: Tick = lambda _what, done, total: tick("forgetting", done, total)
+        self.passes = [("forgetting", len(self._windows))]
         self._before, self._head = before, head
         self.facts = {
             "forgetting_text": settings.text or "shipped",

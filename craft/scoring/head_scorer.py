@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import Dataset
 
-from craft.scoring.encoding import Collator, EncodedSplits
+from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits
 from craft.scoring.evaluation import collapse_note, predict, reported_metrics, search_metrics
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported
+from craft.scoring.texts import Tick
 
 if TYPE_CHECKING:
     from craft.tasks.task import Task
@@ -21,28 +23,42 @@ if TYPE_CHECKING:
 class HeadScorer:
     """`craft.scoring.scorer.Scorer` for tasks that a head answers. Outputs go to `predictions.safetensors`."""
 
-    def __init__(self, task: Task, data: EncodedSplits, collator: Collator, batch_size: int) -> None:
-        self._task, self._data, self._collator, self._batch_size = task, data, collator, batch_size
+    def __init__(self, task: Task, data: EncodedSplits, collator: Collator, batch_size: int, tick: Tick) -> None:
+        """
+        Args:
+            tick: called after every batch.
+        """
+        self._tick, self._task, self._data, self._collator, self._batch_size = tick, task, data, collator, batch_size
         self.train: Dataset[Any] = data.train
         self.sizes = {
             "train_examples": len(data.train),
             "search_examples": len(data.search),
             "reported_examples": sum(len(split) for split in data.reported.values()),
         }
+        self.search_passes = [("search", len(data.search))]
+        self.reported_passes = [(_name(suffix), len(split)) for suffix, split in data.reported.items()]
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
         self.shared = False
 
     def search(self, model: nn.Module) -> dict[str, float]:
-        outputs = predict(model, self._data.search, self._collator, self._batch_size)
+        outputs = self._predict(model, self._data.search, "search")
         return search_metrics(self._task, outputs, self._data.search.labels)
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
         splits = self._data.reported
-        outputs = {suffix: predict(model, split, self._collator, self._batch_size) for suffix, split in splits.items()}
+        outputs = {suffix: self._predict(model, split, _name(suffix)) for suffix, split in splits.items()}
         metrics = reported_metrics(self._task, outputs, splits)
         tensors = {f"outputs{suffix}": torch.from_numpy(values) for suffix, values in outputs.items()}
         labels = {f"labels{suffix}": torch.from_numpy(split.labels) for suffix, split in splits.items()}
         save_file(tensors | labels, directory / PREDICTIONS_FILE)
         note = collapse_note(self._task, outputs)
         return Reported(metrics, [note] if note else [])
+
+    def _predict(self, model: nn.Module, split: EncodedSplit, what: str) -> np.ndarray:
+        return predict(model, split, self._collator, self._batch_size, self._tick, what)
+
+
+def _name(suffix: str) -> str:
+    """How progress names a reported split."""
+    return suffix.removeprefix("_") or "reported"

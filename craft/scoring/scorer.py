@@ -27,11 +27,14 @@ class Reported:
 class Scorer(Protocol):
     """One run's data, ready for its model. `sizes` and `facts` go into the run's facts, `notes` into its notes.
 
-    Where `shared`, all members of the run's team score together.
+    `search_passes` and `reported_passes` list what a call of `search` and of `reported` goes over, in order: the name that its
+    ticks give, and its number of examples. Where `shared`, all members of the run's team score together.
     """
 
     train: Dataset[Any]
     sizes: dict[str, int]
+    search_passes: list[tuple[str, int]]
+    reported_passes: list[tuple[str, int]]
     notes: list[str]
     facts: dict[str, Any]
     shared: bool

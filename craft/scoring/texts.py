@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from craft.results import LOSS_PASS
 from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
@@ -134,7 +135,7 @@ def mean_token_loss(
                     loss = token_loss(model(**inputs).logits, labels.to(device))
                 if turn.counts:
                     sums[turn.number, 0], sums[turn.number, 1] = float(loss), int((labels != IGNORED).sum())
-                tick("loss", turn.done, len(order))
+                tick(LOSS_PASS, turn.done, len(order))
     finally:
         model.train(training)
     losses, tokens = together(sums, team).T.tolist()

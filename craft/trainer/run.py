@@ -41,6 +41,7 @@ from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
 from craft.trainer.nested import Nest
+from craft.trainer.pace import Pace
 from craft.trainer.team import Team
 
 BEST_FILE = "best.safetensors"
@@ -58,16 +59,27 @@ class Listener:
     on_step: Callable[[int, int], None] = lambda _step, _total: None
     on_score: Tick = lambda _what, _done, _total: None
     step: tuple[int, int] | None = None
+    pace: Pace | None = None
 
     def stepped(self, step: int, total: int) -> None:
         self.step = step, total
+        if self.pace is not None:
+            self.pace.stepped(step)
+            self.pace.tell()
         self.on_step(step, total)
 
     def scored(self, what: str, done: int, total: int) -> None:
-        """Reports more scored answers of a test, and the step again as a sign of life."""
+        """Reports more scored examples of a split."""
+        if self.pace is not None:
+            self.pace.scored(what, done, total)
+            self.pace.tell()
+        self.on_score(what, done, total)
+
+    def answered(self, what: str, done: int, total: int) -> None:
+        """The same of what takes long, such as answers in words; and the step again as a sign of life."""
         if self.step is not None:
             self.on_step(*self.step)
-        self.on_score(what, done, total)
+        self.scored(what, done, total)
 
 
 @dataclass
@@ -93,6 +105,7 @@ class Run:
     optimizer_bytes: int | None = None
     evaluation_due: bool = False
     trainer: RunTrainer = field(init=False)
+    pace: Pace = field(init=False)
     slices: list[tuple[RunSpec, Best]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +140,7 @@ class Run:
             self.leave()
             raise
         self.evaluation_due = False
+        self.pace.evaluated()
         select = self.spec.training.select
         if metrics and self.best.wants(metrics, select):
             self.best.take(step, metrics, self.model)
@@ -139,6 +153,21 @@ class Run:
         points, trainer.points = trainer.points, []
         self._write_checkpoint()
         self._report(metrics, points, {run.key: found for (run, _), found in zip(slices, of_slices, strict=True)})
+        self.pace.evaluated()  # from here on: what was written and reported meanwhile belongs to no step
+
+    def begins(self) -> None:
+        """From here on the run measures its pace; what it was resumed from counts as done before."""
+        trainer, ranks = self.trainer, 1 + len(self.slices)
+        reported = [*self.scorer.reported_passes, *(self.forgetting.passes if self.forgetting else ())]
+        self.pace = self.listener.pace = Pace(
+            trainer.args.max_steps,
+            self.spec.training.batch_size * self.spec.training.gradient_accumulation,
+            sorted(trainer.evaluated_at),
+            self.scorer.search_passes * ranks,
+            reported * ranks,
+            step=trainer.state.global_step,
+            due=self.evaluation_due,
+        )
 
     def _search(self, run: RunSpec) -> dict[str, float]:
         """A slice's scores on the search split."""
@@ -179,7 +208,8 @@ class Run:
     ) -> None:
         state = self.trainer.state
         epoch, steps = float(state.epoch or 0.0), self.trainer.args.max_steps
-        self.listener.report(Progress(state.global_step, steps, epoch, metrics, points, self.checkpoint, slices or {}))
+        told = metrics, points, self.checkpoint, slices or {}, self.pace.outlook()
+        self.listener.report(Progress(state.global_step, steps, epoch, *told))
 
     def _fill(self, aside: Path) -> None:
         trainer, best = self.trainer, self.best
@@ -242,6 +272,7 @@ class Run:
         """Scores the reported splits with the selected weights, once, and saves them as the adapter."""
         assert self.best.weights is not None, "a run ends with an evaluation"
         steps = self.trainer.state.global_step
+        self.pace.ends()
         if self.best.step != steps:
             restore_trainable(self.model, self.best.weights)
         facts = self.facts | ({"resumed_at": self.resumed_at} if self.resumed_at else {})
@@ -292,7 +323,7 @@ class Run:
     def _served(self) -> Served:
         if not self.spec.measure.serving or (self.team is not None and self.team.rank != 0):
             return Served()
-        return measure_serving(self.model, self.listener.scored)
+        return measure_serving(self.model, self.listener.answered)
 
 
 def _slice_file(at: int) -> str:

@@ -82,7 +82,7 @@ def train_run(
         on_step: called after every optimizer step with its number and the number of steps; called with the same numbers
             while answers in words are scored, so that silence means that the run hangs. Where it raises `Leave`, the run
             reports a checkpoint of that step, without metrics, before it ends.
-        on_score: called while answers in words are scored: which test, how many are done, how many there are.
+        on_score: called while examples are scored: which split or test, how many are done, how many there are.
         team: the processes that train this run together; this one is rank 0, the others call `join_run`.
 
     Raises:
@@ -145,6 +145,7 @@ def _trained(
         run.restore(resume_from, resumed)
     if team is not None:
         team.align(list(run.model.parameters()))
+    run.begins()
     if run.evaluation_due:
         run.evaluate(run.trainer)
     if resumed is None or resumed["step"] < run.trainer.args.max_steps:
@@ -169,8 +170,9 @@ def _prepare(
     # A base that the team splits never lies on one device whole.
     device = torch.device("cpu") if team is not None and team.sharded else compute_device()
     base = _base_model(spec, task, device, tokenizer.pad_token_id, parameters)
-    scorer = make_scorer(spec, task, splits, tokenizer, base.config, listener.scored, team)
-    forgetting = _forgetting(spec, task, base, tokenizer, listener.scored, team)
+    tick = listener.answered if task.kind == "generation" else listener.scored
+    scorer = make_scorer(spec, task, splits, tokenizer, base.config, tick, team)
+    forgetting = _forgetting(spec, task, base, tokenizer, listener.answered, team)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes]

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
-from orchestrator.driver.tally import Tally, trial_name
+from orchestrator.driver.tally import Outlook, Tally, trial_name
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 PLAIN_EVERY = 30.0
@@ -64,10 +64,14 @@ class Display:
 
     def progressed(self, spec: TrialSpec, progress: dict) -> None:
         score = progress.get("metrics", {}).get("search_score")
-        self.tally.progress(spec, progress.get("step", 0), progress.get("total_steps", 0), score)
+        step, total, again = progress.get("step", 0), progress.get("total_steps", 0), progress.get("again", False)
+        self.tally.progress(spec, step, total, score, progress.get("outlook"), again)
         if self._verbosity == "verbose":
             shown = "" if score is None else f", search score {score:.1f}"
             self.say(f"{trial_name(spec)}: step {progress.get('step')}/{progress.get('total_steps')}{shown}")
+
+    def looked(self, spec: TrialSpec, outlook: Outlook) -> None:
+        self.tally.look(spec, outlook)
 
     def ended(self, spec: TrialSpec, result: TrialResult, earlier: bool = False) -> None:
         self.tally.end(spec, result, earlier)
@@ -128,11 +132,16 @@ class Display:
         return Group(*lines)
 
     def _running_table(self) -> Table:
-        table = Table.grid(padding=(0, 2))
+        table, now = Table.grid(padding=(0, 2)), self.tally.clock()
         for trial in list(self.tally.running.values())[:SHOWN_RUNNING]:
             score = "" if trial.score is None else f"{trial.score:.1f}"
+            left = trial.left_at(now)
             table.add_row(
-                Text(trial_name(trial.spec), style="dim", overflow="ellipsis", no_wrap=True), f"{trial.share:4.0%}", score
+                Text(trial_name(trial.spec), style="dim", overflow="ellipsis", no_wrap=True),
+                f"{trial.share:4.0%}",
+                trial.phase,
+                "" if left is None else f"{format_duration(left)} left",
+                score,
             )
         hidden = len(self.tally.running) - SHOWN_RUNNING
         if hidden > 0:

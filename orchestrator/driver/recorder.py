@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TELL_EVERY = 15.0
+"""Seconds between two words to the tracking store on how far the sweep is."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -40,6 +44,7 @@ class Tracker(Protocol):
     @property
     def open_configurations(self) -> frozenset[str]: ...
     def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None: ...
+    def sweep_underway(self, told: Mapping[str, Any]) -> None: ...
     def trial_started(self, trial: TrialSpec) -> None: ...
     def trial_progress(self, key: str, progress: dict[str, Any]) -> None: ...
     def trial_paused(self, key: str) -> None: ...
@@ -85,6 +90,7 @@ class Recorder:
         self.listeners: list[Callable[[Summary], None]] = []
         self._plan, self._ledger, self._display, self._tracker = plan, ledger, display, tracker
         self._unwritten: list[TrialResult] = []
+        self._next_telling = 0.0
         self.add(plan.trials)
         self._catch_up()
 
@@ -130,6 +136,22 @@ class Recorder:
             own = progress if one.key == key else progress_of(one.key, progress)
             if own is not None:
                 self._track("trial_progress", one.key, own)
+
+    @_alone
+    def looked(self, key: str, outlook: dict[str, Any]) -> None:
+        """A running trial says how far it is. That is shown and not put on record."""
+        if not self.standing.is_settled(key):
+            self._display.looked(self.standing.spec(key), outlook)
+
+    @_alone
+    def tell(self) -> None:
+        """Now and then, for whoever follows the sweep in the tracking store: what the trials do, and the time left."""
+        if time.monotonic() < self._next_telling:
+            return
+        self._next_telling = time.monotonic() + TELL_EVERY
+        told = self._display.tally.told()
+        if told["trials"]:
+            self._track("sweep_underway", told)
 
     @_alone
     def retried(self, key: str, why: str) -> None:

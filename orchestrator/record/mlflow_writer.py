@@ -9,6 +9,7 @@ store has is not sent again; an artifact that the store has, byte for byte, is n
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -66,6 +67,11 @@ class MlflowWriter:
             if info.get(name):
                 store_json(self._table.client, run.id, info.pop(name), artifact)
         run.add_params(flatten(info))
+
+    def _on_sweep_underway(self, event: Event) -> None:
+        run = self._table.runs.get(("sweep", self._sweep))
+        if run is not None:
+            run.add_tags({"craft.underway": json.dumps(event["told"] | {"time": event["time"]}, ensure_ascii=False)})
 
     def _on_trial_started(self, event: Event) -> None:
         shared = {f"craft.{name}": text(event[name]) for name in ("configuration", "method", "protocol", "label")}

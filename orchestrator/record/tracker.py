@@ -80,6 +80,10 @@ class Tracker:
         """
         self._write({"kind": "sweep_started", "info": redacted(dict(info))})
 
+    def sweep_underway(self, told: Mapping[str, Any]) -> None:
+        """Tags the sweep's run with what its trials do at the moment and the seconds left; the next call writes over it."""
+        self._write({"kind": "sweep_underway", "told": redacted(dict(told))})
+
     def trial_started(self, spec: TrialSpec, params: Mapping[str, Any] | None = None) -> None:
         """Opens or reopens the trial's run. `params` adds to, or overrides, the parameters of the spec."""
         self._open_trials[spec.key] = None

@@ -50,6 +50,9 @@ class Recording(tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         key = trial.config["key"]
+        if "outlook" in result:
+            self._recorder.looked(key, json.loads(result["outlook"]))
+            return
         self._parts.common_cause.works()
         if "result" in result:
             slices = [TrialResult.from_json(one) for one in json.loads(result.get("slices", "[]"))]
@@ -87,6 +90,7 @@ class Recording(tune.Callback):
             self._next_tick = now + 0.25
             self._recorder.flush()
             self._parts.check_budget()
+            self._recorder.tell()
             self._parts.display.tick()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -179,7 +183,8 @@ def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
     Of every number in a report, nested ones too, Tune keeps statistics for each trial, and writes them into snapshots of the
     experiment. `total_steps` stands at the top, where schedulers look.
     """
-    told = {name: json.dumps(value) if name in ("progress", "result", "slices") else value for name, value in metrics.items()}
+    inside = ("progress", "result", "slices", "outlook")
+    told = {name: json.dumps(value) if name in inside else value for name, value in metrics.items()}
     return told | ({"total_steps": metrics["progress"]["total_steps"]} if "progress" in metrics else {})
 
 

@@ -15,13 +15,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from craft.factors.ticking import ticking
-from craft.results import PREDICTIONS_FOLDER, Leave, Progress
+from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.trainer.checkpoint import add_file, write_folder
+from craft.trainer.pace import hearing
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
@@ -97,7 +98,7 @@ def _run(
     # A driver that died between a checkpoint and its word of it heard nothing of these; who knows them passes over them.
     told = stored_evaluations(checkpoint) if checkpoint else []
     for evaluation in told:
-        report(evaluation, None)
+        report(evaluation | {"progress": evaluation["progress"] | {"again": True}}, None)
     if checkpoint is not None and ended is not None:
         # It had finished and stored all of it; only the driver died before writing the result down.
         report(_last_report(ended, stored_slices(checkpoint)), checkpoint)
@@ -125,6 +126,11 @@ def _run(
         report(told[-1], progress.checkpoint)
         heartbeat.beat()
 
+    def on_outlook(outlook: Outlook) -> None:
+        heartbeat.stop()
+        report({"outlook": asdict(outlook)}, None)
+        heartbeat.beat()
+
     def on_step(step: int, total_steps: int) -> None:
         heartbeat.beat()
         settle()
@@ -135,7 +141,7 @@ def _run(
     if settings.gpu and settings.train is None:  # several workers look for themselves
         require_gpu()
     # Preparing the machine and building the method take long for a large model, and have no steps.
-    with ticking(heartbeat.beat), settings.surrounded():
+    with ticking(heartbeat.beat), hearing(on_outlook), settings.surrounded():
         end = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()
     if broken:
@@ -183,6 +189,7 @@ def _payload(progress: Progress, machine: list[dict[str, float]], gpus: str | No
     }
     content |= {"gpus": gpus} if gpus else {}
     content |= {"slices": progress.slices} if progress.slices else {}
+    content |= {"outlook": asdict(progress.outlook)} if progress.outlook else {}
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
 
 

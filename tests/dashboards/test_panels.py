@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from dashboards.panels.curves import data as curves_data
 from dashboards.panels.energy import rank_correlation
 from dashboards.panels.front import data as front_data
 from dashboards.panels.front_figure import draw as front_draw
-from dashboards.panels.progress import failures_data, pack, progress_data, timeline_data
+from dashboards.panels.progress import failures_data, pack, progress_data, progress_draw, timeline_data
 from dashboards.panels.slices import heat_data, slices_data
 from dashboards.panels.spending import volume_data
 from dashboards.panels.table import data as table_data
@@ -219,6 +220,20 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     assert state_of([], [], view)["status"] == "9 of 9 trials done · 1 failed"
     more = [sweep_run("more", planned=2), *configuration("d", sweep="more", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
     assert state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "13 of 13 trials done · 1 failed"
+
+
+def test_the_page_says_what_trials_do_as_the_driver_last_said_it() -> None:
+    told = {"left": 300.0, "more": 2, "time": time.time() * 1000 - 60_000}
+    told["trials"] = [{"name": "LoRA r8 · rte · seed 0", "phase": "scoring 300/872 (reported)", "left": 250.0}]
+    runs = [sweep_run("ranks", planned=9), *configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})]
+    runs[0].tags["underway"] = json.dumps(told)
+    (group,) = progress_data(view_of(("ranks", runs)))["groups"]
+    assert group["left_s"] == pytest.approx(240.0, abs=30.0), "a minute has passed since"
+    note = progress_draw({"groups": [group]})["note"]
+    assert "LoRA r8 · rte · seed 0: scoring 300/872 (reported), about 3 min left. And 2 more." in note
+    runs[0].tags["underway"] = json.dumps(told | {"time": time.time() * 1000 - 3_600_000})
+    (group,) = progress_data(view_of(("ranks", runs)))["groups"]
+    assert group["underway"] is None, "a driver that has been silent for an hour is gone"
 
 
 def test_the_run_that_an_adapter_started_from_is_no_hyperparameter() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,54 @@ def test_time_left_follows_this_run_s_pace_counting_parts_of_running_trials() ->
     assert tally.left == pytest.approx(100 / 1.5 * 4.5)
 
 
+def look(phase: str, share: float, left: float | None, before: float = 0.0) -> dict[str, Any]:
+    return {"phase": phase, "share": share, "before": before, "left": left}
+
+
+def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
+    now = [0.0]
+    tally = Tally(1, clock=lambda: now[0])
+    tally.start(spec(0))
+    now[0] = 100.0
+    tally.progress(spec(0), 10, 10, 55.0, look("step 10/10", 0.25, 300.0))
+    assert tally.left == pytest.approx(300.0)
+    now[0] = 180.0
+    assert tally.left == pytest.approx(220.0), "time goes on between two words of a trial"
+    tally.look(spec(0), look("scoring 300/872 (reported)", 0.5, 200.0))
+    assert tally.left == pytest.approx(200.0)
+    assert "1 running (scoring 300/872 (reported))" in tally.sentence()
+    assert tally.running[spec(0).key].score == 55.0
+    tally.progress(spec(0), 10, 10, 56.0)
+    assert tally.running[spec(0).key].share == 0.5, "an evaluation that says nothing of it is no end of the trial"
+
+
+def test_a_trial_that_scores_counts_in_the_time_left_of_the_sweep() -> None:
+    now = [0.0]
+    tally = Tally(4, clock=lambda: now[0])
+    tally.start(spec(0))
+    tally.start(spec(1))
+    now[0] = 100.0
+    tally.end(spec(0), finished(0, 60.0), earlier=False)
+    tally.look(spec(1), look("scoring 10/100 (search)", 0.6, 70.0))
+    assert tally.left == pytest.approx(100 / 1.6 * 2.4)
+    tally.look(spec(1), look("scoring 11/100 (search)", 0.6, 900.0))
+    assert tally.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
+
+
+def test_what_earlier_sessions_did_of_a_trial_says_nothing_of_this_run_s_pace() -> None:
+    now = [0.0]
+    tally = Tally(3, clock=lambda: now[0])
+    tally.start(spec(0))
+    now[0] = 1.0
+    tally.progress(spec(0), 9, 10, 55.0, look("step 9/10", 0.8, 50.0, before=0.0), again=True)
+    assert tally.left is None, "nothing was done in this session"
+    now[0] = 100.0
+    tally.look(spec(0), look("step 10/10", 0.9, 20.0, before=0.7))
+    assert tally.left == pytest.approx(100 / 0.2 * 2.1)
+    tally.end(spec(0), finished(0, 60.0), earlier=False)
+    assert tally.left == pytest.approx(100 / 0.3 * 2)
+
+
 def test_failed_and_interrupted_trials_are_not_counted_as_done() -> None:
     tally = Tally(3)
     for seed, status in enumerate(("finished", "failed", "interrupted")):
@@ -93,6 +142,16 @@ def test_a_terminal_gets_a_block_with_everything() -> None:
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     for part in ("1/4 done", "1 running", "0 failed", "best so far 70.0: LoRA 1 on glue/rte, seed 1", "75%", "66.6"):
         assert part in shown
+
+
+def test_a_terminal_says_what_a_trial_does_and_how_long_it_takes() -> None:
+    stream = io.StringIO()
+    with Display(2, stream, live=True) as display:
+        display.started(spec(0))
+        display.looked(spec(0), look("scoring 300/872 (reported)", 0.41, 130.0))
+        display.tick()
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert re.search(r"seed 0 +41% +scoring 300/872 \(reported\) +2 min (10|09) s left", shown)
 
 
 def test_quiet_is_quiet() -> None:

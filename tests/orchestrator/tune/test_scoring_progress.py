@@ -1,0 +1,93 @@
+"""A trial that scores says so through Ray: driver, display and tracking store hear how far it is. Ray and training are real."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.driver import recorder
+from orchestrator.driver.options import RunOptions
+from orchestrator.driver.recorder import Recorder
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.trial import Train
+from orchestrator.sweepfile.load import load_sweep
+
+pytestmark = pytest.mark.slow
+
+REPORTED, SEARCH, BATCH = 48, 16, 8
+
+
+class Told:
+    """A tracking store that keeps what it is told of the sweep as a whole."""
+
+    open_configurations: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.underway: list[dict[str, Any]] = []
+        self.events: list[str] = []
+
+    def sweep_underway(self, told: Mapping[str, Any]) -> None:
+        self.underway.append(dict(told))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.events.append(name)
+
+
+def telling_all() -> Train:
+    """`train_run` that tells of every batch and not every few seconds; workers get it by value."""
+
+    def train(spec, directory, *, report, resume_from, on_step):
+        from craft.trainer import pace
+        from craft.trainer.training import train_run
+
+        pace.SOONEST = pace.SHARE = 0.0
+        return train_run(spec, directory, report=report, resume_from=resume_from, on_step=on_step)
+
+    return train
+
+
+def test_what_a_trial_scores_reaches_the_driver_while_it_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import BertConfig, BertModel
+
+    from craft.models.loading import MINILM, load_tokenizer
+    from orchestrator.tune.runner import run_sweep
+
+    heard: list[dict[str, Any]] = []
+    looked = Recorder.looked
+
+    def listened(self: Recorder, key: str, outlook: dict[str, Any]) -> None:
+        heard.append(outlook)
+        looked(self, key, outlook)
+
+    monkeypatch.setattr(Recorder, "looked", listened)
+    monkeypatch.setattr(recorder, "TELL_EVERY", 0.0)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(**sizes)).save_pretrained(tmp_path / "bert")
+    load_tokenizer(MINILM).save_pretrained(tmp_path / "bert")
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        f"name: test\nmodel: {tmp_path / 'bert'}\ntasks: [toy/sentiment]\nseeds: [0]\nresources: {{cpu: 1}}\n"
+        f"training: {{max_steps: 4, batch_size: 8, train_examples: 32, eval_examples: {REPORTED}, search_examples: {SEARCH}, "
+        f"eval_batch_size: {BATCH}, max_length: 32}}\nspace: [{{method: lora, rank: 2}}]\n"
+    )
+    told = Told()
+    options = RunOptions(tmp_path / "test", cpus=1, verbosity="quiet")
+    outcome = run_sweep(make_plan(load_sweep(file)), options, tracker=told, train=telling_all())
+    assert len(outcome.finished) == 1
+    assert told.events.count("trial_progress") == 1, "words on progress are no evaluations"
+    scored = [one for one in heard if one["phase"].startswith("scoring")]
+    wanted = [f"scoring {done}/{SEARCH} (search)" for done in range(BATCH, SEARCH + 1, BATCH)]
+    wanted += [f"scoring {done}/{REPORTED} (reported)" for done in range(BATCH, REPORTED + 1, BATCH)]
+    assert [one["phase"] for one in scored] == wanted
+    shares, lefts = [one["share"] for one in scored[2:]], [one["left"] for one in scored[2:]]
+    assert shares[0] < shares[-1]
+    assert shares[-1] == pytest.approx(1.0)
+    assert lefts[0] > 0
+    assert lefts[-1] == pytest.approx(0.0, abs=1e-6)
+    assert told.underway, "the tracking store hears of it too"
+    assert "toy/sentiment" in told.underway[0]["trials"][0]["name"]
