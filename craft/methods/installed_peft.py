@@ -6,6 +6,7 @@ PEFT is imported on the first question, because it loads torch: a sweep file tha
 from __future__ import annotations
 
 import typing
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
@@ -116,7 +117,9 @@ def whole_config(peft_type: str, config: Mapping[str, Any], **more: Any) -> Any:
     """
     theirs = config_class(peft_type)
     try:
-        return theirs(**config, **more)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the same advice at every check of a file, and at every point of a plan
+            return theirs(**config, **more)
     except (ValueError, TypeError, KeyError, AttributeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"PEFT's {theirs.__name__} refuses it: {error}") from error
 

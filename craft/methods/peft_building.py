@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.methods.installed_peft import whole_config
+from craft.methods.installed_peft import config_model, whole_config
 from craft.methods.projected import is_meta
 from craft.tuners.stored_svd import svd_from_store
 
@@ -32,8 +32,10 @@ def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type
         ValueError: PEFT refuses the settings, alone or on this model.
     """
 
+    quiet = {"progressbar": False} if "progressbar" in config_model(peft_type).model_fields else {}
+
     def config() -> Any:
-        return whole_config(peft_type, settings, task_type=task_type)
+        return whole_config(peft_type, quiet | settings, task_type=task_type)
 
     if not is_meta(model):
         return _put(model, config(), peft_type)

@@ -40,6 +40,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     from craft import load_adapter
+    from craft.methods import shown_method
     from craft.models.compute import compute_as_stored
     from craft.models.quiet import quiet_libraries
     from craft.trainer.adapter_folder import RUN_FILE
@@ -52,7 +53,8 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     with torch.no_grad():
         before = model(**probe).logits
     with quiet_libraries():
-        whole = _merged(model, record["spec"]["method"])
+        method = shown_method(record["spec"]["method"], record["spec"]["parameters"])
+        whole = _merged(model, method)
         whole.save_pretrained(str(folder))
         tokenizer.save_pretrained(str(folder))
         auto = AutoModelForCausalLM if record["kind"] == "generation" else AutoModelForSequenceClassification
@@ -62,7 +64,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     difference = _difference(before, after)
     if not difference <= TOLERANCE:
         raise CannotMerge(
-            f"merging {record['spec']['method']} gave another model: outputs differ by {difference:.1e} of the largest. Take "
+            f"merging {method} gave another model: outputs differ by {difference:.1e} of the largest. Take "
             "the adapter without --merge"
         )
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False))

@@ -26,7 +26,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "PVERA": {"r": 16},
     "PEANUT": {"r": 4},
     "WAVEFT": {"n_frequency": 40},
-    "FROD": {"progressbar": False},
+    "FROD": {"sparse_rate": 0.02},
     "SHIRA": {"r": 2},
 }
 TEXTS = ["a fine film", "not a film at all"]

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,7 @@ TYPES: dict[str, Case] = {
     "DELORA": Case({"r": 4, "delora_lambda": 2}, MODULES * (4 * (D + D) + 1)),
     "FOURIERFT": Case({"n_frequency": 40, "scaling": 10.0}, MODULES * 40, exact_start=False),
     # A diagonal, and one entry in a hundred off it.
-    "FROD": Case({"sparse_rate": 0.01, "progressbar": False}, MODULES * (D + int(0.01 * D * D)), exact_start=False),
+    "FROD": Case({"sparse_rate": 0.01}, MODULES * (D + int(0.01 * D * D)), exact_start=False),
     # A and B of rank 4, C of rank 4 between d_in and one bias, D and E one number each.
     "GLORA": Case({"r": 4}, MODULES * (2 * 4 * (D + D) + 4 * (D + 1) + 2)),
     "GRALORA": Case({"r": 4, "alpha": 8}, MODULES * 4 * (D + D)),
@@ -191,6 +193,14 @@ def test_every_type_of_the_installed_peft_trains_or_says_why_not() -> None:
         assert reason
 
 
+def test_the_page_of_methods_names_every_type_on_its_side() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "methods.md").read_text()
+    able, _, rest = page.partition("\n- Train BERT and LLaMA: ")[2].partition("\n- Cannot train here: ")
+    cannot = rest.partition(" LoRA's starts from data")[0]
+    assert set(re.findall(r"`([A-Z0-9_]+)`", able)) == TYPES.keys()
+    assert set(re.findall(r"`([A-Z0-9_]+)`", cannot)) == CANNOT.keys()
+
+
 def test_a_type_trains_as_many_numbers_as_its_paper_says(made: Made) -> None:
     counts, planned = count(made.model), planned_counts(made.spec)
     assert counts.trainable_parameters == made.case.count
@@ -218,6 +228,16 @@ def test_a_type_saves_and_loads_to_equal_outputs(made: Made, tmp_path: Path) -> 
     torch.manual_seed(99)
     loaded, _ = load_adapter(folder)
     assert torch.equal(scored(loaded, made.case), made.end)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_llama_takes_every_type(kind: str, tiny_model: Callable[..., Any]) -> None:
+    """Grouped queries make v narrower than q, and there are no biases."""
+    config = {} if kind == "LN_TUNING" else TYPES[kind].config
+    parameters = METHODS["peft"].parameters.model_validate({"peft_type": kind, "config": config})
+    model = METHODS["peft"].build(tiny_model("llama", head="causal"), parameters, BuildContext("CAUSAL_LM"))
+    model(input_ids=torch.ones(2, 5, dtype=torch.long)).logits.sum().backward()
+    assert any(weight.grad is not None for weight in model.parameters())
 
 
 @pytest.mark.parametrize("kind", [name for name, case in TYPES.items() if case.words and name != "SHADOW"])
