@@ -89,15 +89,28 @@ def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
     """The stacks of the linear modules whose path `matches`, grouped by path without digits and by shape.
 
     Raises:
-        ValueError: nothing matches; says what linear modules the model holds.
+        ValueError: nothing matches (PEFT's class for it), or a module that is not linear does; says what linear modules the
+            model holds.
     """
     linear = linear_modules(model)
     groups: dict[str, list[Located]] = {}
-    for key, shape in linear.items():
-        if matches(key):
-            groups.setdefault(_without_digits(key), []).append(_located(key, shape, 0, 1))
+    for key, module in model.named_modules():
+        if not key or "base_layer" in key.split(".") or not matches(key):
+            continue
+        if key not in linear:
+            raise ValueError(
+                f"target_modules fit {key}, a {type(module).__name__}, and only linear modules are adapted. Name those, or "
+                f"leave this one out with exclude_modules. {_found(linear)}"
+            )
+        groups.setdefault(_without_digits(key), []).append(_located(key, linear[key], 0, 1))
     if not groups:
-        raise ValueError(f"target_modules fit no linear module of {_called(model)}. {_found(linear)}")
+        # PEFT registers our tuners, which need this module, as soon as it is imported.
+        from peft import NoMatchingPeftModuleError
+
+        raise NoMatchingPeftModuleError(
+            f"target_modules fit no linear module of {_called(model)}, or exclude_modules and modules_to_save leave out all "
+            f"that they fit. {_found(linear)}"
+        )
     stacks: Stacks = {}
     for path, layers in groups.items():
         stacks.update(_grouped(_short(path, groups), layers))

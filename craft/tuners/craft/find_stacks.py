@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from peft import NoMatchingPeftModuleError
 from peft.tuners.tuners_utils import _maybe_include_all_linear_layers, check_target_module_exists
 from peft.utils.quantization_utils import resolve_quantization_backend
 from torch import Tensor, nn
@@ -53,11 +54,15 @@ def locate(model: nn.Module, config: CraftConfig) -> Stacks:
         _maybe_include_all_linear_layers(config, model)
         if config.target_modules is not None and not isinstance(config.target_modules, str):
             config.target_modules = sorted(config.target_modules)
-        chosen = SimpleNamespace(target_modules=config.target_modules, modules_to_save=config.modules_to_save)
-        stacks = find_targets(model, lambda key: check_target_module_exists(chosen, key))
+        rules = SimpleNamespace(
+            target_modules=config.target_modules or (),
+            exclude_modules=config.exclude_modules,
+            modules_to_save=config.modules_to_save,
+        )
+        stacks = find_targets(model, lambda key: check_target_module_exists(rules, key))
     kept = {name: [layer for layer in layers if not _excluded(config, layer)] for name, layers in stacks.items()}
     if not any(kept.values()):
-        raise ValueError(
+        raise NoMatchingPeftModuleError(
             f"exclude_modules {config.exclude_modules!r} and modules_to_save {config.modules_to_save!r} leave out every module "
             f"that was chosen: {', '.join(layer.module_name for layers in stacks.values() for layer in layers[:1])} ..."
         )

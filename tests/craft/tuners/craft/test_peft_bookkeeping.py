@@ -13,6 +13,7 @@ import pytest
 import torch
 from peft import (
     LoraConfig,
+    NoMatchingPeftModuleError,
     PeftModel,
     convert_to_lora,
     get_peft_model,
@@ -156,6 +157,35 @@ def test_modules_left_out_raise_no_warning(kind: str, tiny_model: TinyModel) -> 
     assert not any("layer.2" in name for name in layers_of(made))
     with pytest.warns(UserWarning, match="no modules were excluded"):
         (adapted if kind == "craft" else lora_on)(tiny_model("bert"), exclude_modules=["nothing"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"target_modules": ["nothing"]}, "fit no linear module"),
+        ({"target_modules": ["query"], "exclude_modules": ["query"]}, "leave out all"),
+        ({"target_modules": ["query"], "modules_to_save": ["encoder"]}, "leave out all"),
+        ({"projections": ("q",), "exclude_modules": ["query"]}, "leave out every module"),
+    ],
+)
+def test_no_module_to_adapt_is_pefts_own_error(settings: dict[str, Any], said: str, tiny_model: TinyModel) -> None:
+    with pytest.raises(NoMatchingPeftModuleError, match=said):
+        adapted(tiny_model("bert"), **settings)
+    if "target_modules" in settings:
+        with pytest.raises(NoMatchingPeftModuleError):
+            lora_on(tiny_model("bert"), **settings)
+
+
+@pytest.mark.parametrize("kind", ["craft", "lora", "lotr"])
+def test_a_chosen_module_that_cannot_be_adapted_is_no_silent_loss(kind: str, tiny_model: TinyModel) -> None:
+    chosen: dict[str, Any] = {"target_modules": ["query", "LayerNorm"]}
+    made = {"craft": config, "lora": LoraConfig, "lotr": LotrConfig}[kind]
+    small = {} if kind == "craft" else {"r": 2}
+    with pytest.raises(ValueError, match="LayerNorm") as caught:
+        get_peft_model(tiny_model("bert"), made(**chosen, **small))
+    assert kind == "lora" or "exclude_modules" in str(caught.value)
+    left = get_peft_model(tiny_model("bert"), made(**chosen, **small, exclude_modules=["LayerNorm"]))
+    assert all(name.endswith("query") for name in layers_of(left))
 
 
 def test_a_broken_adapter_is_named_as_lora_names_it(tiny_model: TinyModel) -> None:
