@@ -42,12 +42,13 @@ def check_equal_budgets(planner: Planner, configurations: Sequence[Configuration
     if duplicates:
         named = "; ".join(duplicates[:SHOWN])
         lines.append(f"{sweep.where(('space',))}: space: under compare: fair each configuration stands once; twice: {named}")
-    tried = {one.path: len(group) for group in groups for one in group if _is_tuned(sweep, one)}
-    most = max(tried.values(), default=0)
+    tuned = [group for group in groups if _is_tuned(sweep, group[0])]
+    most = max(map(len, tuned), default=0)
+    fewest = {group[0].path: len(group) for group in sorted(tuned, key=len, reverse=True)}
     lines += [
         f"{sweep.where(path)}: {dotted(path)}: {count} candidates are left of a configuration and {most} of others, because "
         "constraints drop some or another block has the same; under compare: fair all are tuned by equally many"
-        for path, count in tried.items()
+        for path, count in fewest.items()
         if count < most and not duplicates
     ]
     first, further = _trials(sweep, groups)

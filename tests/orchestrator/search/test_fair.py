@@ -237,6 +237,23 @@ def test_budgets_that_could_not_be_equal_are_refused_by_the_plan(tmp_path: Path,
         plan_of(tmp_path, text, more)
 
 
+def test_a_block_in_which_one_configuration_lost_a_candidate_is_refused(tmp_path: Path) -> None:
+    space = (
+        "space:\n  - {method: lora, rank: {values: [2, 4]}, alpha: {values: [1, 2]}, learning_rate: {values: [0.001, 0.01]}}\n"
+    )
+    text = f"\nseeds: [0, 1]\ncompare: fair\ntuned: [rank]\n{space}"
+    sweep = plan_of(tmp_path, text).sweep
+
+    def size(run: RunSpec) -> Counts:
+        # With alpha 1 the larger rank is too large; with alpha 2, which comes later, it is not.
+        return Counts(1000 if (run.parameters["rank"], run.parameters["alpha"]) == (4, 1) else 10, 2, 100, 40)
+
+    bounded = load_sweep(tmp_path / "file.yaml", ["constraints.trainable_parameters.max=100"])
+    assert len(make_plan(sweep, Planner(sweep, size)).trials) == 2 * 2 * 2 * 2
+    with pytest.raises(SweepError, match=r"space.0: 1 candidates are left of a configuration and 2 of others"):
+        make_plan(bounded, Planner(bounded, size))
+
+
 def test_trials_say_what_they_tune_only_where_something_is_tuned(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HAND.replace("replication:", "# "))
     assert {trial.tunes for trial in plan.trials} == {None}
