@@ -12,7 +12,7 @@ from orchestrator.sweepfile.blocks import parameter_names
 from orchestrator.sweepfile.fair import FAIR, RATE
 from orchestrator.sweepfile.mistakes import Mistake, unknown
 from orchestrator.sweepfile.nested import RANKS, has_nested
-from orchestrator.sweepfile.space import Block, Choice
+from orchestrator.sweepfile.space import CONFIG, Block, Choice
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep
@@ -66,12 +66,17 @@ def _check_sections(sweep: Sweep) -> list[Mistake]:
 
 def _check_blocks(blocks: Sequence[Block], sweep: Sweep) -> list[Mistake]:
     names = [*(sweep.tuned or {RATE: {}})]
-    known = sorted({name for block in blocks for name in parameter_names(METHODS[block.method]).values()})
+    known = sorted({name for block in blocks for name in (*parameter_names(METHODS[block.method]).values(), *block.dimensions)})
     mistakes = [Mistake(("tuned", name), unknown("setting", name, known)) for name in names if name not in known]
     mistakes += [
         Mistake(("tuned", name), f"has no values: give them here, or in each block that has {name}")
         for name in names
         if any(_lacks(block, name) for block in blocks)
+    ]
+    mistakes += [
+        Mistake(("tuned", name), "which types of PEFT have it depends on the block: give its values in the blocks' config")
+        for name, how in (sweep.tuned or {}).items()
+        if name.startswith(f"{CONFIG}.") and how
     ]
     if RANKS in names and any(map(has_nested, blocks)):
         mistakes.append(Mistake(("tuned", RANKS), "nested ranks are trained together, so none of them can be chosen"))

@@ -196,3 +196,28 @@ def test_what_only_the_model_shows_has_the_line_of_its_block(file: Path) -> None
     file.write_text(file.read_text().replace("r: 4", "r: -1"))
     with pytest.raises(SweepError, match=r"sweep\.yaml:9: space\.1: PEFT HIRA r -1 qv .* cannot be built on .*positive"):
         make_plan(load_sweep(file))
+
+
+FAIR = """\
+name: small
+model: MODEL
+tasks: [toy/sentiment]
+compare: fair
+seeds: [0, 1]
+tuned: [learning_rate, config.scaling]
+space:
+  - {method: peft, peft_type: LILY, config: {r: {values: [2, 4]}, scaling: {values: [1.0, 2.0, 4.0]}}}
+  - {method: peft, peft_type: PEANUT, config: {r: 4, scaling: {values: [1.0, 2.0, 4.0]}}}
+"""
+
+
+def test_a_key_of_config_is_tuned_in_a_fair_comparison(file: Path) -> None:
+    file.write_text(FAIR.replace("MODEL", str(file.parent / "tiny")))
+    sweep = load_sweep(file)
+    plan, planner = make_plan(sweep), Planner(sweep)
+    groups = {planner.group(one, ["learning_rate", "config.scaling"]) for one in plan.configurations}
+    assert len(groups) == 3, "two sizes of LILY and PEANUT"
+    assert len(plan.configurations) % (3 * len(groups)) == 0
+    file.write_text(file.read_text().replace("[learning_rate, config.scaling]", "{config.scaling: {values: [1.0, 2.0]}}"))
+    with pytest.raises(SweepError, match=r"sweep\.yaml:6: tuned\.config\.scaling: .* give its values in the blocks' config"):
+        load_sweep(file)
