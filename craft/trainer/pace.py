@@ -27,6 +27,9 @@ Pass = tuple[str, int]
 FORWARD = 1 / 3
 """What a forward pass costs of a step of training: of one pass forward and one back, which takes about two."""
 
+ENOUGH = 0.2
+"""The share of a pass after which its own pace counts alone: the longest examples come first, so it seems slow at its start."""
+
 SOONEST, SHARE, LATEST = 5.0, 0.02, 15.0
 """Seconds between two tellings: not sooner; then when the share that is done has moved by so much; or after so long anyhow."""
 
@@ -138,7 +141,7 @@ class Pace:
         left += self._seconds(self._ahead[self._at :])
         if self._part:
             name, size = self._ahead[self._at]
-            left -= self._part * size * self._example(name)
+            left -= self._part * size * self._example(name, size)
         left += 0.0 if self._ended else the_end
         before = step * (a_step or 0.0) + evaluations * a_search
         return Outlook(self._phase, 1 - left / whole, before / whole, left)
@@ -156,17 +159,16 @@ class Pace:
             self._told_at, self._told_share, self._since = self.clock(), outlook.share, self._since + waited
 
     def _seconds(self, passes: Sequence[Pass]) -> float:
-        return sum(size * self._example(name) for name, size in passes)
+        return sum(size * self._example(name, size) for name, size in passes)
 
-    def _example(self, name: str) -> float:
-        """Seconds of an example in the pass `name`: as measured there, or else in other passes, or else guessed from a step."""
-        own = self._scoring.get(name, Rate()).each
-        if own is not None:
-            return own
-        others = Rate()
+    def _example(self, name: str, size: int) -> float:
+        """Seconds of an example in a pass: as measured there, or else in all passes, or else guessed from a step."""
+        own, together = self._scoring.get(name, Rate()), Rate()
+        if own.each is not None and own.amount >= ENOUGH * size:
+            return own.each
         for other, rate in self._scoring.items():
-            if LOSS_PASS not in (name, other):  # a loss costs much less than answers in words
-                others.add(rate.seconds, rate.amount)
-        if others.each is not None:
-            return others.each
+            if name == other or LOSS_PASS not in (name, other):  # a loss costs much less than answers in words
+                together.add(rate.seconds, rate.amount)
+        if together.each is not None:
+            return together.each
         return FORWARD * (self._stepping.each or 0.0) / self.batch

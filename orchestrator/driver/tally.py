@@ -66,14 +66,20 @@ class Tally:
     def left(self) -> float | None:
         """Seconds until the end: of the last trial where none waits, else if the rest goes at this run's pace.
 
-        None as long as neither is known: before a tenth of a trial is done.
+        Until a trial has ended in this run, the pace is what the running ones foretell: until then much of the time that has
+        passed went into starting them. None as long as none of that is known, and before a tenth of a trial is done.
         """
-        now = self.clock()
-        known = [left for trial in self.running.values() if (left := trial.left_at(now)) is not None]
-        if known and len(known) == len(self.running) and not self.waiting:
+        now, trials = self.clock(), self.running.values()
+        known = [left for trial in trials if (left := trial.left_at(now)) is not None]
+        foretold = bool(known) and len(known) == len(trials)
+        if foretold and not self.waiting:
             return max(known)
-        work = self.done + self.failed - self.earlier + sum(trial.share - trial.before for trial in self.running.values())
-        rest = self.waiting + sum(1 - trial.share for trial in self.running.values())
+        rest = self.waiting + sum(1 - trial.share for trial in trials)
+        if foretold and self.done + self.failed <= self.earlier:
+            # Each trial that runs does its own rest in its own time; those that wait come in like them, side by side.
+            own = sum(1 - trial.share for trial in trials)
+            return max([sum(known) / own * rest / len(known), *known]) if own > 0 else None
+        work = self.done + self.failed - self.earlier + sum(trial.share - trial.before for trial in trials)
         return max([self.elapsed / work * rest, *known]) if work >= 0.1 else None
 
     def start(self, spec: TrialSpec) -> None:

@@ -86,6 +86,17 @@ def test_a_trial_that_scores_counts_in_the_time_left_of_the_sweep() -> None:
     assert tally.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
 
 
+def test_before_a_trial_has_ended_the_running_ones_foretell_the_pace() -> None:
+    now = [0.0]
+    tally = Tally(6, clock=lambda: now[0])
+    tally.start(spec(0))
+    tally.start(spec(1))
+    now[0] = 1000.0  # the libraries were slow to load
+    tally.look(spec(0), look("step 2/10", 0.2, 80.0))
+    tally.look(spec(1), look("step 6/10", 0.6, 40.0))
+    assert tally.left == pytest.approx((0.8 + 0.4 + 4) * 100 / 2)
+
+
 def test_what_earlier_sessions_did_of_a_trial_says_nothing_of_this_run_s_pace() -> None:
     now = [0.0]
     tally = Tally(3, clock=lambda: now[0])
@@ -95,7 +106,7 @@ def test_what_earlier_sessions_did_of_a_trial_says_nothing_of_this_run_s_pace() 
     assert tally.left is None, "nothing was done in this session"
     now[0] = 100.0
     tally.look(spec(0), look("step 10/10", 0.9, 20.0, before=0.7))
-    assert tally.left == pytest.approx(100 / 0.2 * 2.1)
+    assert tally.left == pytest.approx(200 * 2.1), "20 s for a tenth of a trial, one at a time"
     tally.end(spec(0), finished(0, 60.0), earlier=False)
     assert tally.left == pytest.approx(100 / 0.3 * 2)
 
