@@ -64,17 +64,31 @@ class Shared:
         if self.on_cluster:
             try:
                 with shared_token():
-                    found = _once(self.needs, self.prepare)
+                    self.prepare_here()
             except (OSError, ValueError, ImportError) as error:
                 raise Unavailable(f"{socket.gethostname()} cannot be prepared for this trial: {error}") from error
-            for task, print_ in found.items():
-                if self.fingerprints.get(task, print_) != print_:
-                    raise Unavailable(
-                        f"{socket.gethostname()} has other data of {task} than the machines that were prepared first: copy the "
-                        "same files to all of them"
-                    )
         with _without_hub(self.needs):
             yield
+
+    def prepare_here(self, again: bool = False) -> None:
+        """Prepares this machine unless that has been done.
+
+        Args:
+            again: prepare it in any case. What is in the caches is found there.
+
+        Raises:
+            ValueError, OSError, ImportError: it cannot be prepared, or has other data.
+        """
+        _once(self.needs, self._prepare_alike, again)
+
+    def _prepare_alike(self, needs: Needs) -> dict[str, str]:
+        found = self.prepare(needs)
+        for task, print_ in found.items():
+            if self.fingerprints.get(task, print_) != print_:
+                raise Unavailable(
+                    f"it has other data of {task} than the machines that were prepared first: copy the same files to all"
+                )
+        return found
 
 
 def prepare_machines(
