@@ -37,6 +37,8 @@ FACTS = {
     "device": "trained on",
     "versions": "versions",
 }
+NOT_OF_PEFT = ("full", "bitfit", "galore")
+"""Methods whose weights `PeftModel` cannot load."""
 COSTS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "peak_memory_bytes", "step_seconds")
 
 
@@ -122,22 +124,31 @@ def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
 
 
 def _base(record: Mapping[str, Any]) -> str:
-    """How the base model is found: by its name, or for a GGUF file by what PEFT alone would need."""
+    """How the base model is found: by its name, and a GGUF file also without this project."""
     spec = record["spec"]
     name = str(spec["model"])
     found = f"The base model {_code(name)} is looked up by that name; `load_adapter(folder, base=...)` takes it from elsewhere."
     if not is_gguf(name):
         return found
-    auto, labels = _auto(record["kind"]), max(1, len(record["labels"]))
-    width = "" if record["kind"] == "generation" else f", num_labels={labels if record['kind'] == 'classification' else 1}"
-    folder, file = str(Path(name).parent), Path(name).name
-    return (
-        f"{found} It is a GGUF file with SHA-256 {_code(record['facts'][MODEL_DIGEST])}, whose weights are dequantized; "
-        "`load_adapter` refuses another file. With transformers and PEFT alone, and the tokenizer of the model:\n\n"
-        "```python\nimport craft  # PEFT learns the method's name\nfrom peft import PeftModel\n"
-        f"from transformers import {auto}, GgufConfig\n"
-        f"base = {auto}.from_pretrained(\n    {folder!r}, gguf_file={file!r}, quantization_config=GgufConfig(dequantize=True)"
-        f'{width}\n)\nmodel = PeftModel.from_pretrained(base, ".")\n```'
+    found += (
+        f" It is a GGUF file, SHA-256 {_code(record['facts'].get(MODEL_DIGEST))}, and its weights are dequantized; another file "
+        "is refused."
+    )
+    if spec["method"] in NOT_OF_PEFT:
+        return found
+    width = {"classification": f", num_labels={len(record['labels'])}", "regression": ", num_labels=1"}.get(record["kind"], "")
+    auto = _auto(record["kind"])
+    lines = [
+        "import craft  # so that PEFT knows the methods of this project",
+        "from peft import PeftModel",
+        f"from transformers import {auto}, GgufConfig",
+        "plain = GgufConfig(dequantize=True)",
+        f"folder, file = {str(Path(name).parent)!r}, {Path(name).name!r}",
+        f"base = {auto}.from_pretrained(folder, gguf_file=file, quantization_config=plain{width})",
+        'model = PeftModel.from_pretrained(base, ".")',
+    ]
+    return "\n".join(
+        [f"{found} `load_adapter` does what these lines do, and makes the tokenizer:\n", "```python", *lines, "```"]
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from craft.models.gguf_file import MODEL_DIGEST
 from craft.spec import RunSpec
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.resume import check_data
@@ -29,6 +30,15 @@ def test_what_decides_a_number_decides_the_name() -> None:
     changed = spec("custom/tickets", custom={"tickets": {**one, "label": "team"}})
     assert changed.key != spec("custom/tickets", custom={"tickets": one}).key
     assert spec("commonsense", generation={"beams": 1}).key != spec("commonsense").key
+
+
+def test_another_gguf_file_under_finished_trials_is_refused() -> None:
+    trial = TrialSpec(spec().model_copy(update={"model": "/m/one.gguf"}), "c", "label")
+    result = TrialResult(trial.key, "finished", facts={"data_fingerprint": "aaaa", MODEL_DIGEST: "1" * 64})
+    check_data([result], [trial], {"glue/cola": "aaaa", "/m/one.gguf": "1" * 64})
+    check_data([result], [trial], {"glue/cola": "aaaa"})
+    with pytest.raises(SweepError, match=r"/m/one.gguf is not the file .* SHA-256 is 222222222222, then 111111111111"):
+        check_data([result], [trial], {"glue/cola": "aaaa", "/m/one.gguf": "2" * 64})
 
 
 def test_other_rows_under_finished_trials_are_refused() -> None:
