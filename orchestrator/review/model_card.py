@@ -131,8 +131,8 @@ def _base(record: Mapping[str, Any]) -> str:
     if not is_gguf(name):
         return found
     found += (
-        f" It is a GGUF file, SHA-256 {_code(record['facts'].get(MODEL_DIGEST))}, and its weights are dequantized; another file "
-        "is refused."
+        f" It is a GGUF file, SHA-256 {_code(record['facts'].get(MODEL_DIGEST))}, and its weights are dequantized; another "
+        "file is refused."
     )
     if spec["method"] in NOT_OF_PEFT:
         return found
@@ -147,9 +147,8 @@ def _base(record: Mapping[str, Any]) -> str:
         f"base = {auto}.from_pretrained(folder, gguf_file=file, quantization_config=plain{width})",
         'model = PeftModel.from_pretrained(base, ".")',
     ]
-    return "\n".join(
-        [f"{found} `load_adapter` does what these lines do, and makes the tokenizer:\n", "```python", *lines, "```"]
-    )
+    told = f"{found} `load_adapter` does what these lines do, and makes the tokenizer:"
+    return "\n".join([told, "", "```python", *lines, "```"])
 
 
 def _auto(kind: str) -> str:
