@@ -56,8 +56,8 @@ class CraftParameters(Settings):
     nested_training: Way | None = Field(
         None,
         description="How nested ranks are trained. `cut`: the largest alone. `drawn`: each batch at the largest and at one "
-        "smaller rank drawn a step. `all`: each batch at every rank. `shrink`: the largest, and then each smaller one for a "
-        "sixth of its steps, cut from the one before. "
+        "smaller rank drawn a step. `all`: each batch at every rank. `shrink`: the largest, and then one smaller one "
+        "after another, each cut from the one before, in half as many steps for all of them. "
         f"`{DEFAULT_WAY}` if absent.",
     )
 

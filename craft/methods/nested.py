@@ -21,10 +21,10 @@ Triple = tuple[Rank, Rank, Rank]
 RateScaling = Literal["none", "rank"]
 Way = Literal["cut", "drawn", "all", "shrink"]
 
-DEFAULT_WAY: Way = "drawn"
+DEFAULT_WAY: Way = "shrink"
 DEFAULT_RATE_SCALING: RateScaling = "none"
-SHRINKING_SHARE = 1 / 6
-"""How long `shrink` trains each smaller rank, as a share of the largest's steps."""
+SHRINKING_SHARE = 1 / 2
+"""How long `shrink` trains all smaller ranks, as a share of the largest's steps."""
 REFERENCE_RANK = 64
 """The rank at which `rate_scaling: rank` changes nothing."""
 

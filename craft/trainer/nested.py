@@ -6,8 +6,9 @@
     cut      the largest
     drawn    the largest, and one smaller rank that seed and step draw
     all      every rank
-    shrink   the largest; when it has had its steps, it stays as it is, and J is cut to the next smaller rank and trained on
-             for a share of the steps; and so on (progressive shrinking: Cai et al., Once-for-All, ICLR 2020)
+    shrink   the largest; when it has had its steps, it stays as it is, and J is cut to the next smaller rank and trained on;
+             and so on, in half as many steps for all smaller ranks together (progressive shrinking: Cai et al.,
+             Once-for-All, ICLR 2020)
 
 Expansion comes after a team has shared the micro-batch, and the draw is one for a whole optimizer step. So a step does not
 depend on how it is cut, and a resumed run draws what the undisturbed one draws. The head is one for all ranks.

@@ -25,9 +25,11 @@ def total_steps(training: TrainingSettings, examples: int, stages: int = 1) -> i
 
 
 def stage_ends(training: TrainingSettings, examples: int, stages: int = 1) -> list[int]:
-    """The step that ends each stage: the first is as long as the settings say, each other one has a share of that."""
+    """The step that ends each stage: the first is as long as the settings say, all others together are half as long. The k-th
+    of these is k times as long as the first of them, because the smaller a rank, the less a cut leaves of what was learnt."""
     first = training.max_steps or math.ceil(training.epochs * steps_per_epoch(training, examples))
-    return list(accumulate([first] + [max(1, round(SHRINKING_SHARE * first))] * (stages - 1)))
+    parts = stages * (stages - 1) / 2
+    return list(accumulate([first, *(max(1, round(SHRINKING_SHARE * first * k / parts)) for k in range(1, stages))]))
 
 
 def steps_per_epoch(training: TrainingSettings, examples: int) -> int:

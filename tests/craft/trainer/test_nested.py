@@ -162,13 +162,13 @@ def test_ranks_that_shrink_are_trained_one_after_another_and_kept(tiny_spec: Mak
     reports: list[Progress] = []
     result = train_run(spec, tmp_path / "shrink", report=reports.append)
     small, middle = spec.slices[:-1]
-    # 12 steps of the largest, then 2 of each smaller rank; what has had its steps is scored no more.
+    # 12 steps of the largest, then 2 and 4 of the smaller ranks; what has had its steps is scored no more.
     assert [(one.step, bool(one.metrics), set(one.slices)) for one in reports] == [
         (12, True, {small.key, middle.key}),
         (14, False, {small.key, middle.key}),
-        (16, False, {small.key}),
+        (18, False, {small.key}),
     ]
-    assert (result.best_step, result.slices[middle.key].best_step, result.slices[small.key].best_step) == (12, 14, 16)
+    assert (result.best_step, result.slices[middle.key].best_step, result.slices[small.key].best_step) == (12, 14, 18)
     alone = train_run(nested(tiny_spec, "cut", training=settings, parameters={"rate_scaling": "rank"}), tmp_path / "cut")
     assert equal(weights(result), weights(alone))
     assert result.metrics == alone.metrics
@@ -190,10 +190,9 @@ def test_each_stage_has_the_schedule_of_a_run_of_its_length(schedule: Any) -> No
             made.step()
         return found
 
-    assert stage_ends(training, 24, 3) == [24, 28, 32]
-    assert evaluation_steps(training, 24, 3) == [24, 28, 32]
-    assert total_steps(training, 24, 3) == 32
-    assert rates([24, 28, 32]) == pytest.approx(rates([24]) + 2 * rates([4]))
+    assert stage_ends(training, 24, 3) == evaluation_steps(training, 24, 3) == [24, 28, 36]
+    assert total_steps(training, 24, 3) == 36
+    assert rates([24, 28, 36]) == pytest.approx(rates([24]) + rates([4]) + rates([8]))
 
 
 @pytest.mark.parametrize(("way", "ranks"), [("cut", 1), ("shrink", 1), ("drawn", 2), ("all", 3)])

@@ -1,0 +1,127 @@
+"""Ways to train nested ranks beside one training a rank, from recorded sweeps: one Markdown table a sweep.
+
+    python -m tests.benchmarks.nested_ranks runs/nested-toy [runs/nested-sst2 ...]
+
+Each side's learning rate is the one that the search split chooses with the first seed: of separate trainings one for
+each rank, of a nested training one for all its ranks, by the mean over them. A cell holds the mean reported score over seeds with
+the half width of its 95 % interval and, for a nested training, the paired difference from the separate one with its half width.
+`steps` counts batches that go through the model for the whole front, as a multiple of the largest rank's own training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from orchestrator.results.aurac import area
+from orchestrator.results.intervals import Interval, compare, interval
+from orchestrator.results.summary import Entry
+from orchestrator.review.past_sweep import read_folder
+
+SEPARATE = "separate"
+
+
+@dataclass(frozen=True)
+class Front:
+    """The chosen trials of one way: by rank and seed."""
+
+    way: str
+    rates: str
+    trials: Mapping[int, Mapping[int, Entry]]
+
+    def scores(self, rank: int) -> dict[tuple[str, int], float]:
+        return {(one.task, seed): _value(one, "score") for seed, one in self.trials[rank].items()}
+
+    def area(self) -> float:
+        means = [interval(self.scores(rank).values()).mean for rank in sorted(self.trials)]
+        counts = (
+            one.result.counts for rank in sorted(self.trials) for one in list(self.trials[rank].values())[:1] if one.result
+        )
+        sizes = [count["trainable_parameters"] for count in counts]
+        return area(sizes, means)
+
+
+def fronts(entries: Sequence[Entry]) -> list[Front]:
+    """The front of each way, the separate one first."""
+    found: dict[str, dict[int, dict[float, dict[int, Entry]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    for one in entries:
+        if one.result is not None and one.result.status == "finished":
+            way = one.parameters.get("nested_training") or SEPARATE
+            found[way][int(one.parameters["r2"])][float(one.parameters["learning_rate"])][one.seed] = one
+    made = [_chosen(way, by_rank) for way, by_rank in found.items()]
+    return sorted(made, key=lambda front: front.way != SEPARATE)
+
+
+def _chosen(way: str, by_rank: Mapping[int, Mapping[float, Mapping[int, Entry]]]) -> Front:
+    searched = {
+        rank: {rate: _value(seeds[min(seeds)], "search_score") for rate, seeds in rates.items()}
+        for rank, rates in by_rank.items()
+    }
+    if way == SEPARATE:
+        rates = {rank: max(scores, key=scores.__getitem__) for rank, scores in searched.items()}
+    else:
+        every = set.intersection(*(set(scores) for scores in searched.values()))
+        best = max(every, key=lambda rate: fmean(scores[rate] for scores in searched.values()))
+        rates = dict.fromkeys(by_rank, best)
+    said = ", ".join(f"{rates[rank]:g}" for rank in sorted(rates)) if way == SEPARATE else f"{max(rates.values()):g}"
+    return Front(way, said, {rank: by_rank[rank][rates[rank]] for rank in by_rank})
+
+
+def _value(one: Entry, metric: str) -> float:
+    assert one.result is not None
+    return one.result.metrics.get(metric, math.nan)
+
+
+def table(made: Sequence[Front]) -> str:
+    separate = made[0]
+    ranks = sorted(separate.trials)
+    lines = [f"| trained | rate | steps | {' | '.join(map(str, ranks))} | AURAC |", "| --- " * (len(ranks) + 4) + "|"]
+    for front in made:
+        cells = [_cell(front, separate, rank) for rank in ranks]
+        lines.append(
+            f"| {front.way} | {front.rates} | {_steps(front, separate):.1f} | {' | '.join(cells)} | {front.area():.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def _cell(front: Front, separate: Front, rank: int) -> str:
+    cell = _shown(interval(front.scores(rank).values()))
+    if front is separate:
+        return cell
+    return f"{cell}; {_shown(compare(front.scores(rank), separate.scores(rank)).difference, sign='+')}"
+
+
+def _shown(value: Interval, sign: str = "") -> str:
+    half = "" if math.isnan(value.half) else f" ± {value.half:.1f}"
+    return f"{value.mean:{sign}.1f}{half}"
+
+
+def _steps(front: Front, separate: Front) -> float:
+    largest = max(separate.trials)
+    one = fmean(_result_steps(entry) for entry in separate.trials[largest].values())
+    if front is separate:
+        return sum(fmean(_result_steps(entry) for entry in seeds.values()) for seeds in front.trials.values()) / one
+    own = fmean(_result_steps(entry) for entry in front.trials[largest].values())
+    return own * {"drawn": 2, "all": len(front.trials)}.get(front.way, 1) / one
+
+
+def _result_steps(entry: Entry) -> int:
+    assert entry.result is not None
+    return entry.result.steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    for folder in parser.parse_args().folders:
+        sweep = read_folder(folder)
+        print(f"\n{sweep.name}: {', '.join(sweep.sweep.task_names)}\n\n{table(fronts(sweep.entries))}")
+
+
+if __name__ == "__main__":
+    main()
