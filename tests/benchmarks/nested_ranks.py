@@ -1,10 +1,10 @@
-"""Ways to train nested ranks beside one training a rank, from recorded sweeps: one Markdown table a sweep.
+"""Ways to train nested ranks beside one training a rank, from recorded sweeps: one Markdown table a task.
 
     python -m tests.benchmarks.nested_ranks runs/nested-toy [runs/nested-sst2 ...]
 
 Each side's learning rate is the one that the search split chooses with the first seed: of separate trainings one for
-each rank, of a nested training one for all its ranks, by the mean over them. A cell holds the mean reported score over seeds with
-the half width of its 95 % interval and, for a nested training, the paired difference from the separate one with its half width.
+each rank, of a nested training one for all its ranks, by the mean over them. A cell holds the mean reported score over seeds,
+the half width of its 95 % interval and, for a nested training, the paired difference from the separate one with its own.
 `steps` counts batches that go through the model for the whole front, as a multiple of the largest rank's own training.
 """
 
@@ -118,9 +118,12 @@ def _result_steps(entry: Entry) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
+    by_task: dict[str, list[Entry]] = defaultdict(list)
     for folder in parser.parse_args().folders:
-        sweep = read_folder(folder)
-        print(f"\n{sweep.name}: {', '.join(sweep.sweep.task_names)}\n\n{table(fronts(sweep.entries))}")
+        for one in read_folder(folder).entries:
+            by_task[one.task].append(one)
+    for task, entries in by_task.items():
+        print(f"\n{task}\n\n{table(fronts(entries))}")
 
 
 if __name__ == "__main__":
