@@ -24,6 +24,7 @@ import torch
 import transformers
 
 import craft
+from craft.factors.ticking import tick
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.methods.nested import stages
@@ -170,9 +171,9 @@ def _prepare(
     # A base that the team splits never lies on one device whole.
     device = torch.device("cpu") if team is not None and team.sharded else compute_device()
     base = _base_model(spec, task, device, tokenizer.pad_token_id, parameters)
-    tick = listener.answered if task.kind == "generation" else listener.scored
-    scorer = make_scorer(spec, task, splits, tokenizer, base.config, tick, team)
-    forgetting = _forgetting(spec, task, base, tokenizer, listener.answered, team)
+    scored = listener.answered if task.kind == "generation" else listener.scored
+    scorer = make_scorer(spec, task, splits, tokenizer, base.config, scored, team)
+    forgetting = _forgetting(spec, task, base, tokenizer, _alive(listener.answered), team)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes]
@@ -261,6 +262,16 @@ def _forgetting(spec: RunSpec, task: Task, base: Any, tokenizer: Any, tick: Tick
         return None
     made.measure_before(base)
     return made
+
+
+def _alive(scored: Tick) -> Tick:
+    """`scored`, and a sign of life to who waits for the first step."""
+
+    def both(what: str, done: int, total: int) -> None:
+        tick()
+        scored(what, done, total)
+
+    return both
 
 
 def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:
