@@ -1,9 +1,11 @@
 """How fast a trained model reads, beside its base: tokens a second through the forward pass, with the adapter merged and not.
 
     a round     base | adapter beside the weights | adapter merged into them       each reads the same batch; rounds repeat
-    speed       median over the rounds of (the base's time / the variant's time)   1: as fast as the base
+    speed       median over the rounds of (the base's work / the variant's work)   1: as fast as the base
+    work        seconds of a GPU; on a CPU the process's seconds of processor, in which others do not count
 
-The three are the same modules in the same process, read in turns, so that what else the machine does falls on all of them.
+The three are the same modules in the same process, read in turns, so that what else the machine does falls on all of them. With
+fifteen other processes a core, ratios of plain seconds are off by up to 40 %, those of processor seconds by 5 %.
 The batch holds `ROWS` texts of `LENGTH` random tokens without padding. A language model reads it as a prompt: it computes
 logits at the last position if it can choose positions, and writes nothing. Values of weights and tokens do not matter to speed.
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 import inspect
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +45,14 @@ class Served:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What it took to read the batch once: `seconds` by the wall clock, and `work` as the module's description has it."""
+
+    seconds: float
+    work: float
+
+
 Variants = dict[str, Callable[[], AbstractContextManager[None]]]
 
 
@@ -57,7 +67,7 @@ def measure_serving(model: nn.Module, tick: Tick = lambda _what, _done, _total: 
     """
     batch = _batch(model)
     if not isinstance(model, PeftModel):
-        speed = _tokens(batch) / statistics.median(_times(model, batch, {"": nullcontext}, tick)[""])
+        speed = _tokens_a_second(batch, _readings(model, batch, {"": nullcontext}, tick)[""])
         names = ("serving_tokens_per_second", "serving_tokens_per_second_merged", "serving_tokens_per_second_base")
         return Served(dict.fromkeys(names, speed) | {"serving_speed": 1.0, "serving_speed_merged": 1.0})
     if not _wrapped(model):
@@ -66,12 +76,12 @@ def measure_serving(model: nn.Module, tick: Tick = lambda _what, _done, _total: 
     why = cannot_merge(model)
     if why is None:
         variants["_merged"] = partial(merged_bare, model)
-    times = _times(model, batch, variants, tick)
+    readings = _readings(model, batch, variants, tick)
     metrics = {}
-    for name, of_rounds in times.items():
-        metrics[f"serving_tokens_per_second{name}"] = _tokens(batch) / statistics.median(of_rounds)
+    for name, of_rounds in readings.items():
+        metrics[f"serving_tokens_per_second{name}"] = _tokens_a_second(batch, of_rounds)
         if name != "_base":
-            ratios = [base / own for base, own in zip(times["_base"], of_rounds, strict=True)]
+            ratios = [base.work / own.work for base, own in zip(readings["_base"], of_rounds, strict=True)]
             metrics[f"serving_speed{name}"] = statistics.median(ratios)
     return Served(metrics, [] if why is None else [f"serving_speed_merged is not measured: {why}"])
 
@@ -139,13 +149,13 @@ def _batch(model: nn.Module) -> dict[str, Any]:
     return batch
 
 
-def _tokens(batch: dict[str, Any]) -> int:
-    return int(batch["input_ids"].numel())
+def _tokens_a_second(batch: dict[str, Any], readings: Sequence[Reading]) -> float:
+    return int(batch["input_ids"].numel()) / statistics.median(one.seconds for one in readings)
 
 
-def _times(model: nn.Module, batch: dict[str, Any], variants: Variants, tick: Tick) -> dict[str, list[float]]:
-    """Seconds that each variant takes to read the batch once, one value a round."""
-    times: dict[str, list[float]] = {name: [] for name in variants}
+def _readings(model: nn.Module, batch: dict[str, Any], variants: Variants, tick: Tick) -> dict[str, list[Reading]]:
+    """What it takes each variant to read the batch once, one value a round."""
+    readings: dict[str, list[Reading]] = {name: [] for name in variants}
     training = model.training
     model.eval()
     try:
@@ -156,12 +166,12 @@ def _times(model: nn.Module, batch: dict[str, Any], variants: Variants, tick: Ti
                 # Every other round backwards, so that none comes always behind the same other one.
                 for name in list(variants)[:: 1 if done % 2 else -1]:
                     with variants[name]():
-                        times[name].append(_reading(model, batch, repeats))
+                        readings[name].append(_reading(model, batch, repeats))
                 done += 1
                 tick("serving speed", done, MOST_ROUNDS)
     finally:
         model.train(training)
-    return times
+    return readings
 
 
 def _warm(model: nn.Module, batch: dict[str, Any], variants: Variants) -> float:
@@ -170,17 +180,19 @@ def _warm(model: nn.Module, batch: dict[str, Any], variants: Variants) -> float:
     for variant in variants.values():
         with variant():
             _reading(model, batch, 1)
-            shortest.append(_reading(model, batch, 1))
+            shortest.append(_reading(model, batch, 1).work)
     return max(min(shortest), 1e-6)
 
 
-def _reading(model: nn.Module, batch: dict[str, Any], repeats: int) -> float:
+def _reading(model: nn.Module, batch: dict[str, Any], repeats: int) -> Reading:
     _wait(batch)
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     for _ in range(repeats):
         model(**batch)
     _wait(batch)
-    return (time.perf_counter() - began) / repeats
+    seconds, work = time.perf_counter() - began, time.process_time() - worked
+    # A clock that stands still would make a ratio of nothing.
+    return Reading(seconds / repeats, (seconds if batch["input_ids"].is_cuda or work <= 0 else work) / repeats)
 
 
 def _wait(batch: dict[str, Any]) -> None:
