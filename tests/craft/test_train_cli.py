@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from craft.train import main
-from craft.train_flags import parser, run_spec
+from craft.train_flags import CallError, parser, run_spec
 
 TINY = [
     "--set",
@@ -46,6 +46,15 @@ def test_a_custom_task_is_given_under_data(tmp_path: Path) -> None:
 def test_other_spellings_of_a_parameter_are_known() -> None:
     spec = run_spec(parser().parse_args(["--task", "glue/rte", "--method", "lora", "--set", "r=3", "--set", "lora_alpha=6"]))
     assert (spec.parameters["rank"], spec.parameters["alpha"]) == (3, 6.0)
+
+
+def test_a_type_of_peft_takes_its_config_whole_or_key_by_key() -> None:
+    call = ["--task", "glue/rte", "--method", "peft", "--set", "peft_type=LILY", "--projections", "q", "k"]
+    whole = run_spec(parser().parse_args([*call, "--set", "config={r: 4, num_B: 3}"]))
+    assert whole.parameters == {"peft_type": "LILY", "config": {"r": 4, "num_B": 3}, "projections": ["q", "k"]}
+    assert run_spec(parser().parse_args([*call, "--set", "config.r=4", "--set", "config.num_B=3"])) == whole
+    with pytest.raises(CallError, match=r"unknown key 'rr' of PEFT's LilyConfig\. Did you mean 'r'"):
+        run_spec(parser().parse_args([*call, "--set", "config.rr=4"]))
 
 
 @pytest.mark.parametrize(
