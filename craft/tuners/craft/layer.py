@@ -36,6 +36,26 @@ class RankGroup(NamedTuple):
     ranks: tuple[int | str, int | str, int | str]
 
 
+class Rows(NamedTuple):
+    """The rows of a batch that have an adapter of their own; the others have none.
+
+    Attributes:
+        total: how many rows there are.
+        indices: adapter -> its rows.
+    """
+
+    total: int
+    indices: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, names: list[str]) -> Rows:
+        """Rows by the names of their adapters; "__base__" for none."""
+        chosen = [name for name in dict.fromkeys(names) if name != "__base__"]
+        return cls(
+            len(names), {name: torch.tensor([row for row, other in enumerate(names) if other == name]) for name in chosen}
+        )
+
+
 @dataclass(eq=False)
 class Slice:
     """One stack's share of a layer: the layer's place in the stack and in the module's outputs.
@@ -105,7 +125,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         # submodule, so that they are not saved again with every layer.
         object.__setattr__(self, "craft_J", nn.ModuleDict())
         self.craft_slices: dict[str, list[Slice]] = {}
-        self.craft_rows: list[tuple[str, Tensor]] | None = None
+        self.craft_rows: Rows | None = None
         self.craft_groups: list[RankGroup] | None = None
         self.merged_adapters: list[str] = []
         self._disable_adapters = False
@@ -193,7 +213,12 @@ class CraftLinear(nn.Module, BaseTunerLayer):
     def _forward_by_row(self, x: Tensor, y: Tensor) -> Tensor:
         """Each row of the batch with its own adapter."""
         assert self.craft_rows is not None
-        for name, rows in self.craft_rows:
+        if len(x) != self.craft_rows.total:
+            raise ValueError(
+                "Length of `adapter_names` should be the same as the number of inputs, but got "
+                f"{self.craft_rows.total} and {len(x)} respectively. A model may also join rows and tokens before a layer."
+            )
+        for name, rows in self.craft_rows.indices.items():
             rows = rows.to(x.device)
             for piece in self.craft_slices.get(name, ()):
                 y = y.index_copy(0, rows, self._beside(x[rows], y[rows], piece))

@@ -37,6 +37,7 @@ from craft.tuners.craft.config import CraftConfig, FoundModules
 from craft.tuners.craft.export import to_lora
 from craft.tuners.craft.find_stacks import build_stacks
 from craft.tuners.craft.layer import CraftLinear, RankGroup, Slice
+from craft.tuners.craft.rows import adapters_by_row
 from craft.tuners.craft.stack import Stack
 from craft.tuners.joint import JointTuner
 
@@ -128,7 +129,7 @@ class CraftModel(JointTuner):
         if first is None or first.disable_adapters or first.merged:
             return
         rows = first.craft_rows
-        names = self.active_adapters if rows is None else [name for name, _ in rows]
+        names = self.active_adapters if rows is None else list(rows.indices)
         for name in names:
             if name not in self.parts:
                 continue
@@ -220,28 +221,11 @@ class CraftModel(JointTuner):
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
         """PEFT's `adapter_names=[...]` of a forward or generate call: an adapter for each row, "__base__" for none."""
         names = kwargs.get("adapter_names")
-        if names is None:
+        context = (
+            nullcontext() if names is None else adapters_by_row(self, list(self.parts), names, kwargs.get("num_beams") or 1)
+        )
+        with context:
             yield
-            return
-        if self.training:
-            raise ValueError("adapter_names chooses adapters row by row for inference; call eval() first")
-        unknown = sorted(set(names) - set(self.parts) - {"__base__"})
-        if unknown:
-            raise ValueError(f"adapter_names has unknown adapters {unknown}; there are {sorted(self.parts)} and '__base__'")
-        layers = list(self._layers())
-        if any(layer.merged for layer in layers):
-            raise ValueError("adapter_names cannot be used while an adapter is merged; call unmerge_adapter() first")
-        beams = kwargs.get("num_beams") or 1
-        names = [name for name in names for _ in range(beams)]
-        chosen = [name for name in dict.fromkeys(names) if name != "__base__"]
-        rows = [(name, torch.tensor([i for i, other in enumerate(names) if other == name])) for name in chosen]
-        try:
-            for layer in layers:
-                layer.craft_rows = rows
-            yield
-        finally:
-            for layer in layers:
-                layer.craft_rows = None
 
     @classmethod
     def _get_adapter_state_dict(

@@ -177,10 +177,27 @@ def test_rows_of_a_batch_with_their_own_adapters(family: str, tiny_model: TinyMo
         base = hidden(model)
     close(hidden(model, adapter_names=["default", "other"]), torch.stack([alone[0][0], alone[1][1]]))
     close(hidden(model, adapter_names=["__base__", "default"]), torch.stack([base[0], alone[0][1]]))
-    with pytest.raises(ValueError, match="unknown adapters"):
+    with pytest.raises(ValueError, match=r"non-existing adapter\(s\): nobody; there are default, other"):
         hidden(model, adapter_names=["nobody", "default"])
+    for names in (["default"], ["default", "other", "default"]):
+        with pytest.raises(ValueError, match=f"Length of `adapter_names` .* got {len(names)} and 2"):
+            hidden(model, adapter_names=names)
     with pytest.raises(ValueError, match=r"eval\(\)"):
         hidden(model.train(), adapter_names=["default", "default"])
+
+
+def test_rows_have_their_adapters_own_heads(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert", head="classifier"), task_type="SEQ_CLS")
+    model.add_adapter("other", config(init_seed=4, task_type="SEQ_CLS"))
+    with torch.no_grad():
+        for number, name in enumerate(("default", "other"), start=1):
+            model.base_model.model.classifier.modules_to_save[name].weight.add_(number)
+    alone = []
+    for name in ("default", "other"):
+        model.set_adapter(name)
+        alone.append(model.eval()(input_ids=IDS).logits)
+    close(model(input_ids=IDS, adapter_names=["other", "default"]).logits, torch.stack([alone[1][0], alone[0][1]]))
+    assert torch.equal(model(input_ids=IDS).logits, alone[1])
 
 
 def test_state_dict_round_trip_under_another_name(tiny_model: TinyModel) -> None:
@@ -296,6 +313,31 @@ def test_generation_is_that_of_the_merged_model(tiny_model: TinyModel) -> None:
         model.merge_adapter()
         assert torch.equal(model.generate(input_ids=ids, attention_mask=mask, **settings), bypass)
         assert torch.equal(named, bypass)
+
+
+def test_beams_of_an_encoder_decoder_keep_their_rows_adapter() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 64,
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 48,
+        "num_layers": 2,
+        "num_heads": 4,
+        "decoder_start_token_id": 0,
+    }
+    model = get_peft_model(T5ForConditionalGeneration(T5Config(**sizes)), config(ranks=("all", 6, 6))).eval()
+    model.add_adapter("other", config(ranks=("all", 6, 6), init_epsilon=0.5))
+    settings = {"num_beams": 3, "max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+    alone = []
+    for name in ("default", "other"):
+        model.set_adapter(name)
+        alone.append(model.eval().generate(input_ids=IDS, **settings))
+    assert not torch.equal(alone[0], alone[1])
+    mixed = model.generate(input_ids=IDS, adapter_names=["default", "other"], **settings)
+    assert torch.equal(mixed, torch.stack([alone[0][0], alone[1][1]]))
 
 
 @pytest.mark.parametrize(
