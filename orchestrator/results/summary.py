@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import Interval, Scores, interval, suite_interval
-from orchestrator.results.tuning import Tuning
+from orchestrator.results.tuning import Tuning, ends
 
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
 """Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
@@ -159,15 +159,17 @@ def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str
 
 
 def _tuning(entries: Iterable[Entry]) -> dict[str, Tuning]:
-    """What tuning took, by the name in the `tunes` of the trials that it consisted of."""
+    """What the tuning of each trained configuration took, by its id: the trials of all that have the same `tunes`."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.tunes is not None and entry.nested_in is None:
             groups.setdefault(entry.tunes, []).append(entry)
-    return {
-        name: Tuning.of(len({entry.configuration for entry in group}), [entry.result for entry in group])
-        for name, group in groups.items()
-    }
+    found = {}
+    for group in groups.values():
+        candidates = {entry.configuration: entry.parameters for entry in group if entry.task == group[0].task}
+        whole = Tuning.of(len(candidates), [entry.result for entry in group])
+        found |= {name: replace(whole, at_end=at_end) for name, at_end in ends(candidates).items()}
+    return found
 
 
 def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: Mapping[str, Tuning]) -> Summary:
@@ -200,7 +202,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
         notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
         nested_in=first.nested_in,
-        tuning=next((tuning.get(entry.tunes) for entry in entries if entry.tunes is not None), None),
+        tuning=tuning.get(first.nested_in or first.configuration),
         keys=tuple(entry.key for entry in entries),
     )
 

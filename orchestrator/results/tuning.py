@@ -6,8 +6,9 @@ configuration without such companions kept the settings that the sweep file give
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.plan.trial import TrialResult
 
@@ -22,6 +23,8 @@ class Tuning:
         failed: those of `trials` without a score.
         seconds: the time of `trials`.
         over: whether all of its trials have ended.
+        at_end: numbers of this configuration that are the lowest or highest of those tried, such as `highest learning_rate`: a
+            better value may lie beyond.
     """
 
     candidates: int
@@ -29,6 +32,7 @@ class Tuning:
     failed: int = 0
     seconds: float = 0.0
     over: bool = True
+    at_end: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
@@ -47,3 +51,29 @@ class Tuning:
     def tuned(self) -> bool:
         """Whether there was anything to choose."""
         return self.candidates > 1
+
+
+def ends(candidates: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Which numbers of each candidate are the lowest or the highest of all; numbers with fewer than three values are left out,
+    because every one of those is at an end.
+
+    Args:
+        candidates: by configuration, its parameters, which may be numbers as text.
+    """
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(candidates, ())
+    for name in next(iter(candidates.values()), {}):
+        values = {one: _number(parameters.get(name)) for one, parameters in candidates.items()}
+        known = [value for value in values.values() if value is not None]
+        if len(known) < len(values) or len(set(known)) < 3:
+            continue
+        for one, value in values.items():
+            word = {min(known): "lowest", max(known): "highest"}.get(value)
+            found[one] += (f"{word} {name}",) if word else ()
+    return found
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None

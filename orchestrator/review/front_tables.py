@@ -175,6 +175,7 @@ def _csv_row(summary: Summary) -> dict[str, Any]:
             "tuning_trials": spent.trials,
             "tuning_failed": spent.failed,
             "tuning_seconds": spent.seconds,
+            "tuning_at_end": "; ".join(spent.at_end),
         }
     row |= {"seeds": summary.seeds, "reasons": "; ".join(summary.reasons), "notes": "; ".join(summary.notes)}
     return {name: _csv_value(value) for name, value in row.items()}

@@ -45,6 +45,8 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"{screened} with fewer seeds, not ranked")
     if budgets := _budgets(summaries):
         parts.append(budgets)
+    if at_end := sum(summary.complete and summary.tuning is not None and bool(summary.tuning.at_end) for summary in summaries):
+        parts.append(f"for {at_end} the best value is the lowest or highest tried, so a better one may lie beyond")
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
     seeds = max((summary.score.n for summary in summaries), default=0)
@@ -69,14 +71,15 @@ def has_tuning(summaries: Sequence[Summary]) -> bool:
 
 
 def tuning(summary: Summary) -> str:
-    """What a configuration's tuning took: `9 trials, 12 min 03 s`, `not tuned`; a dash for one that was cut from another."""
+    """What a configuration's tuning took, and which of its numbers are the ends of those tried: `9 trials, 12 min 03 s, highest
+    learning_rate`; `not tuned`; a dash for one that was cut from another."""
     spent = summary.tuning
     if spent is None:
         return "–"
     if not spent.tuned:
         return "not tuned"
     failed = f" ({spent.failed} failed)" if spent.failed else ""
-    return f"{spent.trials} trials{failed}, {format_duration(spent.seconds)}"
+    return ", ".join([f"{spent.trials} trials{failed}", format_duration(spent.seconds), *spent.at_end])
 
 
 def possible(summary: Summary) -> bool:

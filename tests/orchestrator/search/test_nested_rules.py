@@ -157,8 +157,9 @@ def test_one_rate_is_chosen_for_a_training_by_the_mean_over_its_slices(tmp_path:
     # The best of a single slice is elsewhere, for each of the three slices.
     assert seeds_by_rate(ran) == {0.001: [0], 0.01: [0, 1, 2], 0.1: [0]}
     assert len(plan.trials) == 3 * 5
-    tuning = {one.tuning for one in summarize(plan.trials, Ledger(tmp_path).results())}
-    assert [(one.candidates, one.trials) for one in tuning if one is not None] == [(3, 3)]
+    tuning = {one.parameters["learning_rate"]: one.tuning for one in summarize(plan.trials, Ledger(tmp_path).results())}
+    told = {rate: (one.candidates, one.trials, one.at_end) for rate, one in tuning.items() if one is not None}
+    assert told == {0.001: (3, 3, ("lowest learning_rate",)), 0.01: (3, 3, ()), 0.1: (3, 3, ("highest learning_rate",))}
 
 
 def test_a_budget_of_trials_for_further_seeds_counts_trainings(tmp_path: Path) -> None:
