@@ -257,7 +257,7 @@ Craft.Page = class {
     panel.figure.selected = this.selected;
     panel.figure.choose(spec);
     this.choices(panel, spec);
-    this.say(panel, spec);
+    this.annotate(panel, spec);
     await panel.figure.update(spec);
     if (spec.first && !this.pinned) {
       this.first = spec.first;
@@ -266,7 +266,7 @@ Craft.Page = class {
   }
 
   /* The sentence under a figure, with what its choices add to it. */
-  say(panel, spec) {
+  annotate(panel, spec) {
     const also = spec.also ? Craft.resolve(spec.also, spec.values, panel.figure.chosen, {}) : "";
     panel.note.textContent = [also, spec.note].filter(Boolean).join(" ");
   }
@@ -282,7 +282,7 @@ Craft.Page = class {
     if (panel.choicesShown === signature && panel.choices.childElementCount) return;
     panel.choicesShown = signature;
     panel.choices.replaceChildren(...(spec.choices || []).filter(choice => choice.options.length > 1).map(choice => {
-      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; this.say(panel, panel.figure.spec); this.drawing = panel.figure.update(panel.figure.spec); }},
+      const box = make("select", {name: choice.name, onchange: () => { panel.figure.chosen[choice.name] = box.value; this.annotate(panel, panel.figure.spec); this.drawing = panel.figure.update(panel.figure.spec); }},
         ...choice.options.map(option => make("option", {value: option.value}, option.label.slice(0, 80))));
       box.value = panel.figure.chosen[choice.name];
       return make("label", {}, choice.label, box);
