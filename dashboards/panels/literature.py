@@ -12,7 +12,10 @@ NO_ROWS = "none"
 
 
 LABELLED = 20
-"""Rows of a model that all get their name in the plot; of more rows, those that no smaller one beats."""
+"""Rows of a model that all get their name in the plot; of more rows, some of those that no smaller one beats."""
+
+APART = 1.5
+"""Points of score between two names that stand above each other: closer ones cannot be read."""
 
 
 def published(view: View, metrics: list[Metric]) -> Plain:
@@ -24,7 +27,13 @@ def published(view: View, metrics: list[Metric]) -> Plain:
     for index, row in view.published.iterrows():
         known = {metric.name: row[metric.name] for metric in metrics if metric.name in columns} | {"score": row["average"]}
         record = {name: row[name] for name in ("model", "source", "protocol", "suite")}
-        record |= {"id": f"published/{index}", "method": _name(row), "averaged": _averaged(row), "further": _further(row)}
+        record |= {
+            "id": f"published/{index}",
+            "method": _name(row),
+            "short": row["method"],
+            "averaged": _averaged(row),
+            "further": _further(row),
+        }
         records.append(record | {"values": {metric.name: number(known.get(metric.name)) for metric in metrics}})
     return {"rows": records, "shown": shown, "of": models}
 
@@ -97,12 +106,17 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
 
 
 def _labels(rows: list[Plain]) -> list[str]:
-    """The names beside the stars. Where there are many, only rows that score more than every smaller one have one."""
+    """The names beside the stars: of many rows, the methods of those that score more than every smaller one, and where such
+    lie close together that of the best."""
     if len(rows) <= LABELLED:
         return [text(row["method"]) for row in rows]
     sizes = [(row["values"].get("trainable_parameters") or 0, row["values"].get("score") or 0.0) for row in rows]
-    beaten = [any(other != own and other[0] <= own[0] and other[1] >= own[1] for other in sizes) for own in sizes]
-    return ["" if lost else text(row["method"]) for row, lost in zip(rows, beaten, strict=True)]
+    front = [own for own in sizes if not any(other != own and other[0] <= own[0] and other[1] >= own[1] for other in sizes)]
+    named: list[tuple[float, float]] = []
+    for own in sorted(front, key=lambda one: -one[1]):
+        if all(other[0] > 2 * own[0] or other[1] - own[1] > APART for other in named):
+            named.append(own)
+    return [text(row["short"]) if own in named else "" for row, own in zip(rows, sizes, strict=True)]
 
 
 def published_choice(published: Plain) -> Plain:
