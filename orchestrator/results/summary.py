@@ -164,7 +164,7 @@ def _tuning(entries: Iterable[Entry]) -> dict[str, Tuning]:
     for entry in entries:
         if entry.tunes is not None and entry.nested_in is None:
             groups.setdefault(entry.tunes, []).append(entry)
-    found = {}
+    found: dict[str, Tuning] = {}
     for group in groups.values():
         candidates = {entry.configuration: entry.parameters for entry in group if entry.task == group[0].task}
         whole = Tuning.of(len(candidates), [entry.result for entry in group])

@@ -62,13 +62,13 @@ def ends(candidates: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ..
     """
     found: dict[str, tuple[str, ...]] = dict.fromkeys(candidates, ())
     for name in next(iter(candidates.values()), {}):
-        values = {one: _number(parameters.get(name)) for one, parameters in candidates.items()}
-        known = [value for value in values.values() if value is not None]
-        if len(known) < len(values) or len(set(known)) < 3:
+        numbers = {one: _number(parameters.get(name)) for one, parameters in candidates.items()}
+        values = {one: value for one, value in numbers.items() if value is not None}
+        if len(values) < len(numbers) or len(set(values.values())) < 3:
             continue
+        word = {min(values.values()): "lowest", max(values.values()): "highest"}
         for one, value in values.items():
-            word = {min(known): "lowest", max(known): "highest"}.get(value)
-            found[one] += (f"{word} {name}",) if word else ()
+            found[one] += (f"{word[value]} {name}",) if value in word else ()
     return found
 
 
