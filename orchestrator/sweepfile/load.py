@@ -78,7 +78,8 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
     mistakes += check_search(content, blocks, None if wrong_tasks else sweep)
     mistakes += check_fair(content, blocks, sweep if isinstance(space, list) and len(blocks) == len(space) else None)
     mistakes += [*check_names(content), *wrong_tasks]
-    mistakes += [*check_prerequisites(sweep), *check_measures(sweep)] if sweep and not mistakes else []
+    mistakes += check_prerequisites(sweep) if sweep and not mistakes else []
+    mistakes += check_measures(sweep) if sweep and not mistakes else []
     return sweep, list(dict.fromkeys(_as_written(one, added) for one in mistakes))
 
 
