@@ -82,9 +82,9 @@ def test_a_step_s_loss_is_the_mean_over_its_ranks(tiny_model: Make, way: str) ->
     ids = torch.randint(1, 64, (3, 6), generator=torch.Generator().manual_seed(5))
     seen = set()
     for step in range(6):
-        chosen = nest.ranks_at(step)
+        chosen = nest.ranks_at(step, [6])
         seen.update(chosen)
-        with nest.expanded({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, step) as (inputs, times):
+        with nest.expanded({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, chosen) as (inputs, times):
             loss = whole(**inputs).last_hidden_state.sin().sum() / times
         by_hand = [hidden(alone(tiny_model, "bert", whole, ranks), ids).sin().sum() for ranks in chosen]
         torch.testing.assert_close(loss, torch.stack(by_hand).mean(), rtol=1e-12, atol=0)
