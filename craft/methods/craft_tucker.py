@@ -162,7 +162,8 @@ def label(parameters: Any) -> str:
     nested = ""
     if parameters.nested:
         within = "" if parameters.ranks == parameters.nested[-1] else f" in {_short(parameters.nested[-1])}"
-        nested = f" nested{within} {parameters.nested_training}"
+        way = "" if parameters.nested_training == DEFAULT_WAY else f" {parameters.nested_training}"
+        nested = f" nested{within}{way}"
     return f"{ranks} {letters(parameters.projections)}{drop}{scaled}{nested}"
 
 
