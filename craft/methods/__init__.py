@@ -1,7 +1,8 @@
 """METHODS: every parameter-efficient method a run may use, one row each.
 
-Each row comes from a file of this folder, which holds the method's parameters as a pydantic model (without torch, so that a
-sweep file is checked without loading anything heavy) and a `build` that turns a transformers model into the model that trains.
+Each row comes from a file of this folder, or of `from_peft` where PEFT has its tuner. The file holds the method's parameters as a
+pydantic model (without torch, so that a sweep file is checked without loading anything heavy) and a `build` that turns a
+transformers model into the model that trains.
 To add a method, add such a file and its row below; the contract tests run over every row. `method` defines what a row is,
 `projected` what methods that adapt projections share.
 """
@@ -11,24 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from craft.methods import (
-    adalora,
-    any_peft,
-    bottleneck,
-    craft_tucker,
-    fourierft,
-    galore,
-    ia3,
-    lokr,
-    lora,
-    lora_xs,
-    lotr,
-    qlora,
-    superlora,
-    vblora,
-    vera,
-    whole,
-)
+from craft.methods import bottleneck, craft_tucker, galore, lotr, superlora, whole
+from craft.methods.from_peft import adalora, any_type, fourierft, ia3, lokr, lora, lora_xs, qlora, vblora, vera
 from craft.methods.method import Method
 from craft.words import nearest
 
@@ -50,7 +35,7 @@ METHODS: dict[str, Method] = {
         lokr.METHOD,
         ia3.METHOD,
         fourierft.METHOD,
-        any_peft.METHOD,
+        any_type.METHOD,
     )
 }
 
@@ -64,4 +49,4 @@ def find_method(name: str) -> Method:
 
 def shown_method(name: str, parameters: Mapping[str, Any]) -> str:
     """The name under which results are grouped and shown: the row's, and behind `peft` the type (`peft LILY`)."""
-    return f"{name} {parameters['peft_type']}" if name == any_peft.NAME else name
+    return f"{name} {parameters['peft_type']}" if name == any_type.NAME else name

@@ -7,7 +7,7 @@ from typing import Any
 
 from craft.plain_yaml import YamlPath
 from craft.results import Counts
-from orchestrator.sweepfile.space import Point
+from orchestrator.sweepfile.space.dimensions import Point
 
 
 @dataclass(frozen=True)

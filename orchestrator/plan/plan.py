@@ -22,7 +22,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.plan.tuning import check_equal_budgets
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import Point, covering, grid, sample
+from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
 
 MAX_TRIALS = 100_000

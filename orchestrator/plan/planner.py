@@ -18,8 +18,8 @@ from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
-from orchestrator.sweepfile.nested import KEY, RANKS, alone, has_nested, slices_of, triples_of
-from orchestrator.sweepfile.space import CONFIG, Point
+from orchestrator.sweepfile.space.dimensions import CONFIG, Point
+from orchestrator.sweepfile.space.nested import KEY, RANKS, alone, has_nested, slices_of, triples_of
 from orchestrator.sweepfile.sweep import Sweep
 
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}

@@ -15,8 +15,8 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 from optuna.trial import BaseTrial, FixedTrial
 
-from orchestrator.sweepfile.ordering import has_order, ordered
-from orchestrator.sweepfile.space import Block, Choice, Dimension, Point, covering, point
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, covering, point
+from orchestrator.sweepfile.space.ordering import has_order, ordered
 
 BLOCK = "block"
 

@@ -37,7 +37,7 @@ from scipy.stats import norm, qmc
 from orchestrator.results import pareto
 from orchestrator.search.dimensions import Encoding
 from orchestrator.search.tpe import Memory
-from orchestrator.sweepfile.space import Block, Choice, Point, grid, neighbours, sample
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, grid, neighbours, sample
 
 FIRST = 8
 """Suggestions that are spread evenly before the first that is computed."""

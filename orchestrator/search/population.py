@@ -27,8 +27,8 @@ from craft.trainer.resizing import RESIZABLE
 from orchestrator.results import pareto
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.ordering import has_order, ordered
-from orchestrator.sweepfile.space import Choice, Dimension, Point, Range
+from orchestrator.sweepfile.space.dimensions import Choice, Dimension, Point, Range
+from orchestrator.sweepfile.space.ordering import has_order, ordered
 
 if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder

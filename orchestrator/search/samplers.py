@@ -16,7 +16,7 @@ from orchestrator.search.gp import BlockGp
 from orchestrator.search.study import StudyProposer
 from orchestrator.search.tpe import BlockTpe, Memory
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import Point
+from orchestrator.sweepfile.space.dimensions import Point
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan

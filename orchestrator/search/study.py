@@ -36,7 +36,7 @@ from orchestrator.search.dimensions import Encoding
 from orchestrator.search.study_file import StudyFile
 from orchestrator.search.tpe import SO_FAR
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import Point, grid, sample
+from orchestrator.sweepfile.space.dimensions import Point, grid, sample
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration

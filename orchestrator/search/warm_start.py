@@ -19,7 +19,7 @@ from orchestrator.plan.parameters import flat_parameters, flatten, text
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import Block, Choice, Dimension, point
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, point
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary

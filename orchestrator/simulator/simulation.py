@@ -29,7 +29,7 @@ from orchestrator.search.warm_start import planned
 from orchestrator.simulator.curves import Curve, RecordedCurves
 from orchestrator.simulator.yardstick import Yardstick, of_finished, planner_of
 from orchestrator.sweepfile.mistakes import SweepError, dotted
-from orchestrator.sweepfile.nested import nested_place
+from orchestrator.sweepfile.space.nested import nested_place
 from orchestrator.sweepfile.sweep import Sweep
 
 MAX_FAILURES = 3

@@ -7,7 +7,7 @@ stands for what could be written by hand, and `written_out` writes it so before 
     seeds: [0]    replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}    values of what is tuned in each block
 
 Each block searches its own values of a tuned setting, those under `tuned`, or the learning rates of RATES. A block with
-`tuned: false` keeps its settings as they are, and is marked as not tuned. `fair_checks` holds what makes the comparison fair.
+`tuned: false` keeps its settings as they are, and is marked as not tuned. `checks.fair` holds what makes the comparison fair.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
-from orchestrator.sweepfile.blocks import parameter_names
 from orchestrator.sweepfile.mistakes import shown
+from orchestrator.sweepfile.space.blocks import parameter_names
 
 FAIR = "fair"
 RATE = "learning_rate"

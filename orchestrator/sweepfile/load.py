@@ -1,7 +1,7 @@
 """The one door to a sweep file: `load_sweep` reads it, checks all of it and makes its paths absolute.
 
     yaml_source -> fair (writes `compare: fair` out) -> sweep (each section), blocks (each block)
-                -> search_checks, fair_checks, task_checks (sections together) -> Sweep
+                -> checks (sections together) -> Sweep
 
 Other packages get a `Sweep` only from here. A wrong file raises a `SweepError` with every mistake at once: file and line, path,
 what was given, what is allowed, the nearest valid name.
@@ -19,15 +19,15 @@ from pydantic import ValidationError
 from craft.models.gguf_file import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
 from craft.settings import ForgettingSettings
-from orchestrator.sweepfile.blocks import parse_block
+from orchestrator.sweepfile.checks.fair import check_fair
+from orchestrator.sweepfile.checks.measures import check_measures
+from orchestrator.sweepfile.checks.search import check_search
+from orchestrator.sweepfile.checks.tasks import check_names, check_prerequisites, check_tasks
 from orchestrator.sweepfile.fair import written_out
-from orchestrator.sweepfile.fair_checks import check_fair
-from orchestrator.sweepfile.measure_checks import check_measures
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, shown
-from orchestrator.sweepfile.search_checks import check_search
-from orchestrator.sweepfile.space import Block
+from orchestrator.sweepfile.space.blocks import parse_block
+from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.sweepfile.task_checks import check_names, check_prerequisites, check_tasks
 from orchestrator.sweepfile.yaml_source import read_yaml
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from craft.methods import METHODS
 from craft.tasks import SUITES
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
-from orchestrator.sweepfile.blocks import OWN_KEYS
-from orchestrator.sweepfile.dimension import DISTRIBUTIONS, MAX_VALUES
+from orchestrator.sweepfile.checks.tasks import metric_names
 from orchestrator.sweepfile.schema import REF, Schema, own_parameters, parameter_blocks, second_keys
+from orchestrator.sweepfile.space.blocks import OWN_KEYS
+from orchestrator.sweepfile.space.reading import DISTRIBUTIONS, MAX_VALUES
 from orchestrator.sweepfile.sweep import PLANNED_METRICS
-from orchestrator.sweepfile.task_checks import metric_names
 
 SCHEMA_FILE = "sweep-file.schema.json"
 

@@ -16,15 +16,15 @@ from craft.methods import METHODS
 from craft.settings import TrainingSettings, shown_names, spellings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import SCHEDULERS
-from orchestrator.sweepfile.blocks import OWN_KEYS
-from orchestrator.sweepfile.dimension import DISTRIBUTIONS, MAX_VALUES
-from orchestrator.sweepfile.inside import TYPE
-from orchestrator.sweepfile.nested import KEY as NESTED
-from orchestrator.sweepfile.nested import RANKS
+from orchestrator.sweepfile.checks.tasks import metric_names
 from orchestrator.sweepfile.settings import SearchSettings
-from orchestrator.sweepfile.space import CONFIG
+from orchestrator.sweepfile.space.blocks import OWN_KEYS
+from orchestrator.sweepfile.space.dimensions import CONFIG
+from orchestrator.sweepfile.space.inside import TYPE
+from orchestrator.sweepfile.space.nested import KEY as NESTED
+from orchestrator.sweepfile.space.nested import RANKS
+from orchestrator.sweepfile.space.reading import DISTRIBUTIONS, MAX_VALUES
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS, Sweep
-from orchestrator.sweepfile.task_checks import metric_names
 
 Schema = dict[str, Any]
 

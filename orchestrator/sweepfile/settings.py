@@ -1,6 +1,6 @@
 """Checked classes of the file's sections `search`, `scheduler`, `replication`, `budget`, `constraints` and `tracking`.
 
-Each class checks its own section. `search_checks` checks that the sections fit together.
+Each class checks its own section. `checks.search` checks that the sections fit together.
 """
 
 from __future__ import annotations

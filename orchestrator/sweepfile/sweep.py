@@ -17,7 +17,6 @@ from pydantic import Field, PrivateAttr, field_validator
 from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings, MeasureSettings, Protocol, Settings, TrainingSettings, by_field
 from craft.tasks import expand_tasks
-from orchestrator.sweepfile.blocks import parse_block
 from orchestrator.sweepfile.fair import tuned_settings
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
@@ -30,7 +29,8 @@ from orchestrator.sweepfile.settings import (
     SearchSettings,
     TrackingSettings,
 )
-from orchestrator.sweepfile.space import Block
+from orchestrator.sweepfile.space.blocks import parse_block
+from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.yaml_source import Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -20,7 +20,7 @@ from peft import PeftType
 from torch import Tensor, nn
 
 from craft.methods import METHODS, shown_method
-from craft.methods.installed_peft import CANNOT, REFUSED_SETTINGS, config_model, installed_types
+from craft.methods.from_peft.installed import CANNOT, REFUSED_SETTINGS, config_model, installed_types
 from craft.methods.method import BuildContext
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model
@@ -183,7 +183,7 @@ def made(request: pytest.FixtureRequest, tiny_bert: str, tiny_llama: str) -> Mad
 
 
 def test_every_type_of_the_installed_peft_trains_or_says_why_not() -> None:
-    """A type that a newer PEFT adds belongs in TYPES here, or with a reason in `craft.methods.installed_peft.CANNOT`."""
+    """A type that a newer PEFT adds belongs in TYPES here, or with a reason in `craft.methods.from_peft.installed.CANNOT`."""
     theirs = {one.value for one in PeftType} - TUNERS.keys() - TUNER_ROW.keys()  # another test may have added its own
     assert theirs == TYPES.keys() | CANNOT.keys()
     assert not TYPES.keys() & CANNOT.keys()

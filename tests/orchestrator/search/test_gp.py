@@ -13,7 +13,7 @@ from orchestrator.plan.configuration import Configuration
 from orchestrator.results import pareto
 from orchestrator.search.gp import FIRST, BlockGp, _Features, _gained, _Process
 from orchestrator.search.tpe import Memory
-from orchestrator.sweepfile.space import Block, Choice, Point, Range, neighbours, point
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, Range, neighbours, point
 from tests.orchestrator.search.test_study import CRAFT, LORA, plan_of, propose, run_all, stored
 
 

@@ -22,7 +22,7 @@ from orchestrator.record.ledger import Ledger
 from orchestrator.search.population import Population, generations, step
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import Choice, Range
+from orchestrator.sweepfile.space.dimensions import Choice, Range
 from orchestrator.tune.trial_source import TrialSource
 
 SPACE = (

@@ -28,7 +28,7 @@ from orchestrator.search.study import StudyProposer
 from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import Block, Choice, Range, covering, sample
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Range, covering, sample
 
 ADAPTIVE = [name for name, row in SEARCHERS.items() if row.adaptive]
 LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"

@@ -14,7 +14,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.simulator.curves import MissingCurve, RecordedCurves, write_record
 from orchestrator.simulator.nearest import Nearest
 from orchestrator.simulator.yardstick import everything, whole_record
-from orchestrator.sweepfile.space import Point
+from orchestrator.sweepfile.space.dimensions import Point
 from tests.orchestrator.simulator.test_simulation import RANKS, RATES, counted, record_of, sweep_of
 
 WIDE = "{min: 1e-5, max: 1e-2, distribution: log_uniform}"

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import Choice
+from orchestrator.sweepfile.space.dimensions import Choice
 from orchestrator.sweepfile.sweep import Sweep
 
 NESTED = "{nested: [[all, 32, 32], [all, 16, 16]]}"

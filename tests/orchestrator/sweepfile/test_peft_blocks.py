@@ -17,11 +17,11 @@ from orchestrator.plan.planner import Planner
 from orchestrator.results.summary import summarize
 from orchestrator.search.dimensions import Encoding
 from orchestrator.search.warm_start import _values
-from orchestrator.sweepfile.blocks import parse_block
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.schema import sweep_schema
-from orchestrator.sweepfile.space import Block, Choice, Range, grid, neighbours, sample
+from orchestrator.sweepfile.space.blocks import parse_block
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Range, grid, neighbours, sample
 
 CONFIG = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2}
 CONFIG |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100}

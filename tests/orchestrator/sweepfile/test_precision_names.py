@@ -13,7 +13,7 @@ from orchestrator.record.resume import contradictions
 from orchestrator.search.dimensions import Encoding
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space import grid
+from orchestrator.sweepfile.space.dimensions import grid
 from orchestrator.sweepfile.sweep import Sweep
 
 FILE = """\

@@ -7,8 +7,8 @@ from itertools import islice, product
 
 import pytest
 
-from orchestrator.sweepfile.blocks import parse_block
-from orchestrator.sweepfile.space import Block, Choice, Point, Range, grid, sample
+from orchestrator.sweepfile.space.blocks import parse_block
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Point, Range, grid, sample
 
 
 def block(content: dict, index: int = 0) -> Block:

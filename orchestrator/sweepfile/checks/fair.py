@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
-from orchestrator.sweepfile.blocks import parameter_names
 from orchestrator.sweepfile.fair import FAIR, RATE
 from orchestrator.sweepfile.mistakes import Mistake, unknown
-from orchestrator.sweepfile.nested import RANKS, has_nested
-from orchestrator.sweepfile.space import CONFIG, Block, Choice
+from orchestrator.sweepfile.space.blocks import parameter_names
+from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice
+from orchestrator.sweepfile.space.nested import RANKS, has_nested
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep

@@ -3,8 +3,7 @@
     {method: peft, peft_type: LILY, config: {r: 8, num_B: 3}, projections: [q, k, v, o]}
 
 `config` holds what PEFT's configuration class of the type takes. It is part of a run's identity as it is written, without
-PEFT's defaults: they would give other keys to the same run wherever another PEFT is installed. `craft.methods.installed_peft`
-says what the installed PEFT has.
+PEFT's defaults: they would give other keys to the same run wherever another PEFT is installed. `installed` says what this one has.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class PeftParameters(Settings):
     def _is_installed(cls, name: str, info: ValidationInfo) -> str:
         if info.context == RECORDED:
             return name
-        from craft.methods.installed_peft import find_type
+        from craft.methods.from_peft.installed import find_type
 
         return find_type(name)
 
@@ -50,7 +49,7 @@ class PeftParameters(Settings):
         peft_type = info.data.get("peft_type")
         if info.context == RECORDED or peft_type is None:
             return config
-        from craft.methods.installed_peft import config_model, whole_config
+        from craft.methods.from_peft.installed import config_model, whole_config
 
         try:
             config_model(peft_type).model_validate(config)
@@ -70,7 +69,7 @@ class PeftParameters(Settings):
     def _one_way_to_name_modules(self, info: ValidationInfo) -> PeftParameters:
         if info.context == RECORDED:
             return self
-        from craft.methods.installed_peft import takes_projections
+        from craft.methods.from_peft.installed import takes_projections
 
         named = "target_modules" in self.config
         able = takes_projections(self.peft_type)
@@ -89,7 +88,7 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
         ValueError: the model has no such projection, PEFT refuses the settings on this model, or the tuner leaves a task head
             untrained.
     """
-    from craft.methods.peft_building import put_on
+    from craft.methods.from_peft.building import put_on
     from craft.models.heads import head_names, is_head
     from craft.models.projections import target_modules
 
@@ -125,7 +124,7 @@ def _text(value: Any) -> str:
 
 
 def _sentence(error: Any, peft_type: str) -> str:
-    from craft.methods.installed_peft import unknown_key
+    from craft.methods.from_peft.installed import unknown_key
 
     name = error["loc"][0]
     if error["type"] == "extra_forbidden":

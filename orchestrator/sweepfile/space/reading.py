@@ -13,8 +13,8 @@ from craft.plain_yaml import YamlPath
 from craft.settings import Settings
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
-from orchestrator.sweepfile.nested import check_nested, is_nested
-from orchestrator.sweepfile.space import Choice, Dimension, Range
+from orchestrator.sweepfile.space.dimensions import Choice, Dimension, Range
+from orchestrator.sweepfile.space.nested import check_nested, is_nested
 
 DISTRIBUTIONS: dict[str, str] = {
     "uniform": "any number from min to max",

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.methods.installed_peft import config_model, whole_config
+from craft.methods.from_peft.installed import config_model, whole_config
 from craft.methods.projected import is_meta
 from craft.tuners.stored_svd import svd_from_store
 

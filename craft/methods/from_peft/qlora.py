@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from craft.methods.lora import LoraParameters, label, lora_settings
+from craft.methods.from_peft.lora import LoraParameters, label, lora_settings
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import attach
 

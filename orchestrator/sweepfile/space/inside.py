@@ -15,9 +15,9 @@ from typing import Any
 
 from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
-from orchestrator.sweepfile.dimension import parse_dimension
 from orchestrator.sweepfile.mistakes import Mistake, shown
-from orchestrator.sweepfile.space import CONFIG, Block, Choice, Dimension, covering
+from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice, Dimension, covering
+from orchestrator.sweepfile.space.reading import parse_dimension
 
 TYPE = "peft_type"
 
@@ -26,7 +26,7 @@ def parse_config(content: Any, peft_type: Any, path: YamlPath) -> tuple[dict[str
     """The dimensions inside `config`, as `config.KEY`, and their mistakes; none if the type is wrong, which is told there."""
     if not isinstance(content, dict):
         return {}, [Mistake(path, f"got {shown(content)}; PEFT's parameters by name, as in {{r: 8}}")]
-    from craft.methods.installed_peft import config_model, find_type, unknown_key
+    from craft.methods.from_peft.installed import config_model, find_type, unknown_key
 
     try:
         kind = find_type(peft_type)
@@ -58,7 +58,7 @@ def check_together(dimensions: Mapping[str, Dimension], method: Method, path: Ya
         return [
             Mistake((*path, TYPE), "a block names one type of PEFT, as in peft_type: LILY, because each has keys of its own")
         ]
-    from craft.methods.installed_peft import guilty_key, whole_config
+    from craft.methods.from_peft.installed import guilty_key, whole_config
 
     for point in covering((Block(int(path[1]), method.name, dict(dimensions)),)):
         config = point.parameters.get(CONFIG, {})

@@ -18,7 +18,7 @@ from craft.methods import METHODS
 from craft.methods.nested import checked_chain
 from craft.plain_yaml import YamlPath
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown
-from orchestrator.sweepfile.space import Block, Choice, Point
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Point
 
 KEY, RANKS, WAY = "nested", "ranks", "nested_training"
 EXAMPLE = "ranks: {nested: [[all, 16, 16], [all, 32, 32]]}"

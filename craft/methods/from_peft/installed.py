@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Annotated, Any
@@ -161,15 +162,12 @@ def _check(peft_type: str, key: str, hint: Any, default: Any) -> Callable[[Any],
         if value is None and default is None:
             return value
         try:
-            _adapter(hint).validate_python(value)
+            with suppress(PydanticUserError):  # of a hint that pydantic cannot make a check of
+                adapter = TypeAdapter(hint, config=None if _has_own_config(hint) else ConfigDict(arbitrary_types_allowed=True))
+                adapter.validate_python(value)
         except ValidationError:
             raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_words(hint)}") from None
-        except PydanticUserError:
-            pass  # a hint that says nothing checkable
         return value
-
-    def _adapter(hint: Any) -> TypeAdapter[Any]:
-        return TypeAdapter(hint, config=None if _has_own_config(hint) else ConfigDict(arbitrary_types_allowed=True))
 
     return checked
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.sweepfile.space import Choice, Dimension
+from orchestrator.sweepfile.space.dimensions import Choice, Dimension
 
 
 def is_fixed(dimension: Dimension) -> bool:

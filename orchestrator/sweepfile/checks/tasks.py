@@ -19,7 +19,7 @@ from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
-from orchestrator.sweepfile.measure_checks import MEASURED
+from orchestrator.sweepfile.checks.measures import MEASURED
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, section_of, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS

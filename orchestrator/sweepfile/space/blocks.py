@@ -3,10 +3,10 @@
     learning_rate: 1e-3                                                      a fixed value
     learning_rate: {values: [1e-3, 1e-2]}                                    a choice
     learning_rate: {min: 1e-4, max: 1e-2, distribution: log_uniform}         a range
-    ranks: {nested: [[all, 16, 16], [all, 32, 32]]}                          a fixed value: see orchestrator.sweepfile.nested
+    ranks: {nested: [[all, 16, 16], [all, 32, 32]]}                          a fixed value: see `nested`
 
-The keys of a block are its method's parameters, any training setting, and OWN_KEYS. `orchestrator.sweepfile.dimension` reads
-the value of one key, `orchestrator.sweepfile.inside` the `config` of a PEFT type.
+The keys of a block are its method's parameters, any training setting, and OWN_KEYS. `reading` reads the value of one key, `inside`
+the `config` of a PEFT type.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
 from craft.settings import TrainingSettings, by_field, shown_names, spellings
 from craft.words import nearest
-from orchestrator.sweepfile.dimension import parse_dimension
-from orchestrator.sweepfile.inside import CONFIG, check_together, parse_config
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
-from orchestrator.sweepfile.nested import EXAMPLE, KEY
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.sweepfile.space import Block, Dimension
+from orchestrator.sweepfile.space.dimensions import Block, Dimension
+from orchestrator.sweepfile.space.inside import CONFIG, check_together, parse_config
+from orchestrator.sweepfile.space.nested import EXAMPLE, KEY
+from orchestrator.sweepfile.space.reading import parse_dimension
 
 OWN_KEYS = {
     "task_training": "Training settings of single tasks or suites for this block alone; they win over the file's.",
@@ -94,7 +94,7 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
 
 
 def _parse_own(content: dict[str, Any], path: YamlPath) -> tuple[dict[str, Any], list[Mistake]]:
-    """The values of the block's OWN_KEYS, and their mistakes. `task_checks` checks that the named tasks exist."""
+    """The values of the block's OWN_KEYS, and their mistakes. `checks.tasks` checks that the named tasks exist."""
     own = {key: content[key] for key in OWN_KEYS if key in content}
     mistakes: list[Mistake] = []
     if not isinstance(own.get("warm_start", True), bool):
@@ -117,7 +117,7 @@ def _parse_own(content: dict[str, Any], path: YamlPath) -> tuple[dict[str, Any],
 
 
 def _check_resources(given: Any, path: YamlPath) -> list[Mistake]:
-    """Mistakes in a block's resources alone; `task_checks` checks them together with the file's `resources`."""
+    """Mistakes in a block's resources alone; `checks.tasks` checks them together with the file's `resources`."""
     if not isinstance(given, dict):
         return [Mistake(path, f"got {shown(given)}; amounts by name, as in {{gpu: 1, memory: 24 GiB}}")]
     try:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.mistakes import Mistake, section_of, unknown
-from orchestrator.sweepfile.nested import has_nested, nested_place
-from orchestrator.sweepfile.ordering import is_fixed, is_ordered
-from orchestrator.sweepfile.space import Block
+from orchestrator.sweepfile.space.dimensions import Block
+from orchestrator.sweepfile.space.nested import has_nested, nested_place
+from orchestrator.sweepfile.space.ordering import is_fixed, is_ordered
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep

@@ -1,7 +1,7 @@
 """The search space: method blocks with dimensions of their own, enumerated or sampled.
 
 A *dimension* is a choice of values or a range of numbers; a fixed value is a choice of one. A *block* is one method with its
-dimensions. A *point* is one value for every dimension of one block. `orchestrator.sweepfile.blocks` reads blocks from a file.
+dimensions. A *point* is one value for every dimension of one block. `blocks` reads blocks from a file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Block:
     """One method block: `dimensions` by the canonical names of the method's parameters and of training settings.
 
     `task_training`, `warm_start`, `resources` and `tuned` are the block's further keys
-    (`orchestrator.sweepfile.blocks.OWN_KEYS`).
+    (`orchestrator.sweepfile.space.blocks.OWN_KEYS`).
     """
 
     index: int
