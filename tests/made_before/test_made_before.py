@@ -303,9 +303,14 @@ def test_a_record_is_replayed_to_the_same_end(name: str, capsys: pytest.CaptureF
     assert capsys.readouterr().out.splitlines()[:-1] == expected["said"]
 
 
+def shipped(file: str) -> Path:
+    """The file as that version shipped it: kept here where the one shipped now asks something else."""
+    return MADE / file if (MADE / file).exists() else SHIPPED / file
+
+
 @pytest.mark.parametrize("file", KEYS)
 def test_a_shipped_sweep_has_the_keys_it_had(file: str) -> None:
-    expected, sweep = KEYS[file], load_sweep(SHIPPED / file)
+    expected, sweep = KEYS[file], load_sweep(shipped(file))
     plan = warm_start.planned(sweep, Planner(sweep, lambda run: Counts(1000, 10, 10**6, 4000), lambda run: 1000))
     trials = plan.trials or plan.examples
     assert [len(plan.configurations), plan.expected_trials] == [expected["configurations"], expected["trials"]]
@@ -319,7 +324,7 @@ def test_a_shipped_sweep_has_the_keys_it_had(file: str) -> None:
 
 @pytest.mark.parametrize("file", [file for file in KEYS if "counted" in KEYS[file]])
 def test_a_shipped_sweep_is_counted_as_it_was(file: str) -> None:
-    expected, plan = KEYS[file]["counted"], warm_start.planned(load_sweep(SHIPPED / file))
+    expected, plan = KEYS[file]["counted"], warm_start.planned(load_sweep(shipped(file)))
     assert plan.expected_trials == expected["trials"]
     found = [[one.id, one.counts.trainable_parameters] for one in (plan.configurations or plan.probed)]
     assert found == expected["configurations"]
