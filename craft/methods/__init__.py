@@ -1,7 +1,7 @@
 """METHODS: every parameter-efficient method a run may use, one row each.
 
-Each row comes from a file of this folder, or of `from_peft` where PEFT has its tuner. The file holds the method's parameters as a
-pydantic model (without torch, so that a sweep file is checked without loading anything heavy) and a `build` that turns a
+Each row comes from a file of this folder, or of `from_peft` where PEFT has its tuner. The file holds the method's parameters
+as a pydantic model (without torch, so that a sweep file is checked without loading anything heavy) and a `build` that turns a
 transformers model into the model that trains.
 To add a method, add such a file and its row below; the contract tests run over every row. `method` defines what a row is,
 `projected` what methods that adapt projections share.

@@ -3,7 +3,8 @@
     {method: peft, peft_type: LILY, config: {r: 8, num_B: 3}, projections: [q, k, v, o]}
 
 `config` holds what PEFT's configuration class of the type takes. It is part of a run's identity as it is written, without
-PEFT's defaults: they would give other keys to the same run wherever another PEFT is installed. `installed` says what this one has.
+PEFT's defaults: they would give other keys to the same run wherever another PEFT is installed. `installed` says what this
+one has.
 """
 
 from __future__ import annotations

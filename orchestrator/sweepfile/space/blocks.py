@@ -5,8 +5,8 @@
     learning_rate: {min: 1e-4, max: 1e-2, distribution: log_uniform}         a range
     ranks: {nested: [[all, 16, 16], [all, 32, 32]]}                          a fixed value: see `nested`
 
-The keys of a block are its method's parameters, any training setting, and OWN_KEYS. `reading` reads the value of one key, `inside`
-the `config` of a PEFT type.
+The keys of a block are its method's parameters, any training setting, and OWN_KEYS. `reading` reads the value of one key,
+`inside` the `config` of a PEFT type.
 """
 
 from __future__ import annotations
