@@ -377,7 +377,7 @@ def test_example_of_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     from dashboards.panels import spec_of
-    from tests.dashboards.test_panels import VIEWS, full_view
+    from tests.dashboards.views import VIEWS, full_view
 
     row = example("dashboards/panels/sizes.py", monkeypatch).PANEL
     assert "empty" in spec_of(row, VIEWS["nothing yet"]())

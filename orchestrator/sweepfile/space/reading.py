@@ -124,4 +124,4 @@ def _check(value: Any, path: YamlPath, key: str, canonical: str, model: type[Set
         names = {key, canonical}
         own = [Mistake((*path, *one.path[1:]), one.message) for one in mistakes if one.path and one.path[0] in names]
         return value, own
-    return whole.model_dump(mode="json")[canonical], []
+    return whole.model_dump(mode="json").get(canonical, value), []  # a default of earlier versions is not in the dump

@@ -87,3 +87,9 @@ def test_two_whole_ends_mean_whole_numbers() -> None:
 
 def test_values_are_what_the_method_understands() -> None:
     assert LORA.dimensions == {"rank": Choice((1, 2, 4)), "epochs": Choice((2.0,))}
+
+
+def test_a_default_that_no_record_holds_may_be_written() -> None:
+    """The key of a run with it is the one it had before the setting was known, so its parameters leave it out."""
+    written = block({"method": "craft", "rate_scaling": {"values": ["none", "rank"]}})
+    assert written.dimensions["rate_scaling"] == Choice(("none", "rank"))

@@ -1,0 +1,95 @@
+"""The front panel: its points, fronts, knees and areas, each against an independent computation."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dashboards.panels import PANELS, spec_of
+from dashboards.panels.front import data as front_data
+from dashboards.panels.slices import slices_data
+from dashboards.panels.table import data as table_data
+from orchestrator.results.pareto import knee, log_axes
+from tests.dashboards.synthetic import configuration, grid
+from tests.dashboards.views import full_view, view_of
+
+
+def test_areas_are_told_below_the_front_for_each_sweep() -> None:
+    sizes = (("a", 1024, 60.0), ("b", 4096, 70.0), ("c", 4096, 66.0))
+    runs = [run for name, size, score in sizes for run in configuration(name, scores={"toy": [score]}, parameters=size)]
+    words = "rea under score against log2 parameters (AURAC): craft 65.00 (1,024 to 4,096, 2 sizes)."
+    assert f" A{words}" in spec_of(PANELS["front"], view_of(("ranks", runs)))["note"]
+    assert f" Again: a{words}" in spec_of(PANELS["front"], view_of(("ranks", runs), ("again", runs)))["note"]
+
+
+def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
+    sizes = ((1024, 60.0, 16), (4096, 70.0, 32))
+    runs = [run for size, score, r in sizes for run in configuration(f"t{r}", scores={"toy": [score]}, parameters=size,
+            params={"r2": r, "r3": r})]  # fmt: skip
+    cut = {"r2": 8, "r3": 8, "cut_to": "all,8,8"}
+    view = view_of(("ranks", [*runs, *configuration("cut8", scores={"toy": [90.0]}, parameters=512, params=cut)]))
+    assert "cut8" in front_data(view)["id"]
+    note = spec_of(PANELS["front"], view)["note"]
+    assert "craft 65.00 (1,024 to 4,096, 2 sizes)" in note, "the cut one is no trained size"
+    assert 8 not in slices_data(view)["columns"]["r2"]
+    assert next(one for one in table_data(view)["columns"] if one["key"] == "p.r2")["values"][0] == 8
+
+
+def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:
+    plain = front_data(full_view())
+    better = {metric["name"]: metric["better"] for metric in plain["metrics"]}
+    assert len(plain["fronts"]) == len(better) >= 7
+    for x, y in itertools.permutations(better, 2):
+        costs = np.array(
+            [
+                [value if better[name] == "minimize" else -value for name, value in ((x, a), (y, b))]
+                if None not in (a, b)
+                else [np.nan] * 2
+                for a, b in zip(plain["values"][x], plain["values"][y], strict=True)
+            ]
+        )
+        expected = {
+            index
+            for index, point in enumerate(costs)
+            if np.isfinite(point).all() and not any((other <= point).all() and (other < point).any() for other in costs)
+        }
+        chosen = plain["fronts"][x][y][0]
+        assert set(chosen) == expected
+        along = [plain["values"][x][index] for index in chosen]
+        assert along == sorted(along)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scores", "best"),
+    [([12504, 49368, 196824, 331776], [42.4, 48.3, 59.9, 58.5], "c2"), ([1e3, 2e3, 1e6], [40.0, 70.0, 75.0], "c1")],
+    ids=["bends the wrong way", "has a corner"],
+)
+def test_the_pages_knee_is_the_sweeps(sizes: list[float], scores: list[float], best: str) -> None:
+    runs = [
+        run
+        for index, (size, score) in enumerate(zip(sizes, scores, strict=True))
+        for run in configuration(f"c{index}", parameters=int(size), scores={"toy": [score]})
+    ]
+    sweeps = knee(log_axes(np.column_stack([scores, sizes]), [False, True]), ["maximize", "minimize"])
+    plain = front_data(view_of(("ranks", runs)))
+    assert plain["knee"][0] == f"c{sweeps}" == best
+
+
+def test_the_page_marks_what_may_be_on_the_front() -> None:
+    runs = configuration("sure", parameters=100, scores={"toy": [80.0, 81.0]}, extra={})
+    runs += configuration("close", parameters=200, scores={"toy": [79.9, 80.1]})
+    runs += configuration("worse", parameters=300, scores={"toy": [60.0, 61.0]})
+    view = view_of(("ranks", runs))
+    plain = front_data(view)
+    assert [plain["id"][index] for index in plain["possible"]["trainable_parameters"]["score"]] == ["close"]
+    assert (table_data(view)["front"], table_data(view)["possible"]) == (["sure"], ["close"])
+
+
+def test_two_sweeps_keep_their_configurations_apart() -> None:
+    plain = front_data(view_of(("one", grid("one")), ("two", grid("two"))))
+    assert len(set(plain["id"])) == len(plain["id"]) == 44
+    first, second = plain["fronts"]["trainable_parameters"]["score"]
+    assert {plain["sweep"][index] for index in first} == {0}
+    assert {plain["sweep"][index] for index in second} == {1}

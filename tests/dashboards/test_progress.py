@@ -1,0 +1,97 @@
+"""What the page counts, and says of trials that run, failed or were stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from dashboards.content import state_of
+from dashboards.panels.front import data as front_data
+from dashboards.panels.progress import failures_data, pack, progress_data, progress_draw, timeline_data
+from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
+from tests.dashboards.views import full_view, view_of
+
+
+def test_partial_and_failed_configurations_are_counted_but_on_no_front() -> None:
+    plain = front_data(full_view())
+    assert plain["counts"] == {
+        "done": 22,
+        "partial": 1,
+        "incomplete": 0,
+        "running": 0,
+        "failed": 1,
+        "stopped": 0,
+        "interrupted": 0,
+        "infeasible": 0,
+    }
+    assert "partial000" not in plain["id"]
+    assert plain["partial"]["id"] == ["partial000"]
+
+
+def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_over() -> None:
+    def incomplete(identity: str, **states: str) -> list[FakeRun]:
+        """With three trials planned, of which those of `states` ran."""
+        ran = {(task, 0): state for task, state in states.items()}
+        runs = configuration(identity, scores={task: [70.0] for task in states}, states=ran, summarize=False)
+        tally = {f"trials_{state}": float(list(states.values()).count(state)) for state in ("failed", "stopped")}
+        tally["trials_stopped"] += 3 - len(states)
+        status = "failed" if tally["trials_failed"] else "stopped"
+        tags = {"sweep": "ranks", "configuration": identity, "label": identity, "status": status}
+        return [*runs, FakeRun("configuration", tags, {}, {"trials_planned": 3.0, **tally})]
+
+    runs = [sweep_run("ranks", planned=9, status="finished"), *configuration("a", scores={"mrpc": [80.0, 81.0, 82.0]})]
+    runs += incomplete("b", mrpc="finished", rte="stopped") + incomplete("c", mrpc="failed", rte="stopped")
+    view = view_of(("ranks", runs))
+    assert dict(zip(view.configurations["label"], view.configurations["state"], strict=True)) == {
+        "craft a": "done",
+        "b": "stopped",
+        "c": "failed",
+    }
+    counts = {"finished": 4, "running": 0, "stopped": 4, "failed": 1, "to come": 0}
+    assert progress_data(view)["groups"][0]["counts"] == counts
+    assert state_of([], [], view)["status"] == "9 of 9 trials done · 1 failed"
+    more = [sweep_run("more", planned=2), *configuration("d", sweep="more", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
+    assert state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "13 of 13 trials done · 1 failed"
+
+
+def test_the_page_says_what_trials_do_as_the_driver_last_said_it() -> None:
+    told = {"left": 300.0, "more": 2, "time": time.time() * 1000 - 60_000}
+    told["trials"] = [{"name": "LoRA r8 · rte · seed 0", "phase": "scoring 300/872 (reported)", "left": 250.0}]
+    runs = [sweep_run("ranks", planned=9), *configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})]
+    runs[0].tags["underway"] = json.dumps(told)
+    (group,) = progress_data(view_of(("ranks", runs)))["groups"]
+    assert group["left_s"] == pytest.approx(240.0, abs=30.0), "a minute has passed since"
+    note = progress_draw({"groups": [group]})["note"]
+    assert "LoRA r8 · rte · seed 0: scoring 300/872 (reported), about 3 min left. And 2 more." in note
+    runs[0].tags["underway"] = json.dumps(told | {"time": time.time() * 1000 - 3_600_000})
+    (group,) = progress_data(view_of(("ranks", runs)))["groups"]
+    assert group["underway"] is None, "a driver that has been silent for an hour is gone"
+
+
+def test_lanes_never_overlap_and_are_as_few_as_possible() -> None:
+    rng = np.random.default_rng(2)
+    began = np.sort(rng.uniform(0, 100, 80))
+    ended = began + rng.uniform(0, 20, 80)
+    lanes = np.array(pack(began, ended))
+    for lane in set(lanes):
+        of_lane = lanes == lane
+        assert (began[of_lane][1:] >= ended[of_lane][:-1]).all()
+    concurrency = max(int(((began <= moment) & (ended > moment)).sum()) for moment in began)
+    assert max(lanes) + 1 == concurrency
+
+
+def test_progress_counts_what_is_to_come_and_failures_give_reasons() -> None:
+    view = full_view()
+    counts = progress_data(view)["groups"][0]["counts"]
+    trials = 22 * 6 + 1 + 2
+    assert counts == {"finished": 22 * 6 + 1, "running": 1, "stopped": 0, "failed": 1, "to come": max(0, 80 - trials)}
+    assert failures_data(view)["rows"][0][:3] == [1, "trial", "NaN loss at step 3"]
+
+
+def test_timeline_of_a_sweep_that_was_killed_does_not_grow() -> None:
+    runs = configuration("a", scores={"toy": [1.0, 2.0]}, states={("toy", 1): "running"}, summarize=False)
+    plain = timeline_data(view_of(("ranks", [sweep_run("ranks", status="interrupted"), *runs])))
+    assert max(start + length for start, length in zip(plain["start"], plain["length"], strict=True)) <= 2

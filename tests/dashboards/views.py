@@ -1,0 +1,53 @@
+"""Views of sweeps that never saw a store, as the panels are given them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dashboards.frames import Frames, RunRow, build_frames
+from dashboards.panels import View, make_view
+from dashboards.published import published_rows
+from tests.dashboards.synthetic import FakeRun, configuration, grid, sweep_run
+
+
+def frames_of(name: str, runs: list[FakeRun]) -> Frames:
+    """Tables of runs that never saw a store."""
+    rows = [
+        RunRow(
+            run_id=f"{index:032x}",
+            experiment_id="1",
+            status=run.status,
+            started=run.started,
+            ended=run.ended,
+            tags={f"craft.{key}": value for key, value in {"kind": run.kind, **run.tags}.items()},
+            params={key: str(value) for key, value in run.params.items()},
+            metrics=run.metrics | {key: values[-1] for key, values in run.curve.items()},
+        )
+        for index, run in enumerate(runs)
+    ]
+    return build_frames(name, "1", rows)
+
+
+def view_of(*sweeps: tuple[str, list[FakeRun]], curves: Any = None) -> View:
+    frames = [frames_of(name, runs) for name, runs in sweeps]
+    return make_view(frames, published_rows(), curves=curves or (lambda runs, metric: {run: [(1, 2.0)] for run, _ in runs}))
+
+
+def full_view() -> View:
+    runs = [sweep_run("ranks", planned=80), *grid("ranks", tasks=("mrpc", "rte"))]
+    runs += configuration("failed0000", states={("toy", 0): "failed"}, summarize=False)
+    runs += configuration("partial000", scores={"mrpc": [80.0, 1.0]}, states={("mrpc", 1): "running"}, summarize=False)
+    return view_of(("ranks", runs))
+
+
+VIEWS: dict[str, Callable[[], View]] = {
+    "nothing yet": lambda: view_of(("ranks", [])),
+    "only started": lambda: view_of(("ranks", [sweep_run("ranks", planned=3)])),
+    "one trial running": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "running"}, summarize=False))),
+    "one done": lambda: view_of(("ranks", configuration("a"))),
+    "all failed": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "failed"}, summarize=False))),
+    "equal scores": lambda: view_of(("ranks", [run for i in range(6) for run in configuration(str(i), params={"rank": i})])),
+    "full": full_view,
+    "two sweeps": lambda: view_of(("ranks", grid("ranks")), ("again", grid("again", tasks=("mrpc", "rte")))),
+}
