@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field, model_validator
 
+from craft.methods.from_peft.lora import LoraDropout
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach, letters
 
@@ -41,13 +42,7 @@ class AdaloraParameters(Projected):
         validation_alias=AliasChoices("alpha", "lora_alpha"),
         description="Numerator of the scale; `init_rank` if absent.",
     )
-    dropout: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        validation_alias=AliasChoices("dropout", "lora_dropout"),
-        description="Dropout of the adapter's input, in training only.",
-    )
+    dropout: LoraDropout = 0.0
     warmup_share: float = Field(0.1, ge=0, lt=1, description="Share of the steps before ranks begin to fall.")
     final_share: float = Field(0.3, ge=0, lt=1, description="Share of the steps, at the end, with the final ranks.")
     interval: int = Field(

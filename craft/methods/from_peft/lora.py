@@ -15,7 +15,7 @@ milora    B A starts at the r minor singular components of W, which are subtract
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AliasChoices, Field
 
@@ -24,6 +24,17 @@ from craft.methods.projected import Projected, attach, is_meta, letters
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+LoraDropout = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        validation_alias=AliasChoices("dropout", "lora_dropout"),
+        description="Dropout of the adapter's input, in training only.",
+    ),
+]
 
 
 class LoraParameters(Projected):
@@ -36,13 +47,7 @@ class LoraParameters(Projected):
         validation_alias=AliasChoices("alpha", "lora_alpha"),
         description="Numerator of the scale; `rank` if absent.",
     )
-    dropout: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        validation_alias=AliasChoices("dropout", "lora_dropout"),
-        description="Dropout of the adapter's input, in training only.",
-    )
+    dropout: LoraDropout = 0.0
 
 
 def lora_settings(parameters: LoraParameters) -> dict[str, Any]:
