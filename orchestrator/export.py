@@ -1,7 +1,9 @@
-"""`python -m orchestrator.export SWEEP --format peft --to DIR` writes a sweep's results for others.
+"""`python -m orchestrator.export SWEEP --format FORMAT --to DIR` writes a sweep's results for others.
 
+`trials` is one CSV with a line for each finished trial (`orchestrator.review.trials_table`).
 `peft` is the format of Hugging Face's comparison of PEFT methods: one JSON file for each finished trial
-(`orchestrator.review.peft_format`). The page, the table and the CSV of a sweep are written when it ends; see docs/page.md.
+(`orchestrator.review.peft_format`). The page, the table and the CSV of a sweep's configurations are written when it ends; see
+docs/page.md.
 
 Exit status: 0 written; 1 the sweep has nothing of that kind (yet); 2 the call is wrong.
 """
@@ -26,12 +28,17 @@ from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.peft_format import Trained, file_name, peft_row
 from orchestrator.review.pick import NothingMeets
+from orchestrator.review.trials_table import write_trials
 from orchestrator.tools.folders import refuse_full
 
-FORMATS = ("peft",)
+FORMATS = ("trials", "peft")
+TRIALS_FILE = "trials.csv"
 
 EXAMPLES = """\
 examples:
+  python -m orchestrator.export ranks --format trials --to results
+      trials.csv: a line for each finished trial, with its parameters, scores and costs: a record to publish, from which
+      tables can be made again
   python -m orchestrator.export ranks --format peft --to results
       one JSON file for each finished trial, with the keys of huggingface/peft, method_comparison/MetaMathQA/results. What the
       sweep's record does not know is null. Cut configurations, which were not trained, and trials that only tuned are left out
@@ -44,7 +51,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line's flags."""
     flags = flags_for("export", "Write a sweep's results in a format that others read.", EXAMPLES)
     flags.add_argument("sweep", metavar="SWEEP", help="a sweep's name, or its folder runs/NAME")
-    flags.add_argument("--format", choices=FORMATS, required=True, help="peft: Hugging Face's comparison of PEFT methods")
+    formats = "trials: one CSV; peft: Hugging Face's comparison of PEFT methods"
+    flags.add_argument("--format", choices=FORMATS, required=True, help=formats)
     flags.add_argument("--to", metavar="DIR", type=Path, required=True, help="where to write; made, and must be empty")
     return flags
 
@@ -57,10 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(given: argparse.Namespace, console: Console) -> None:
     refuse_full(given.to)
     record = find_sweep(given.sweep, given.tracking_uri, given.storage)
+    {"trials": _trials, "peft": _peft}[given.format](record, given.to, console)
+
+
+def _trials(record: PastSweep, to: Path, console: Console) -> None:
+    if not any(one.result is not None and one.result.status == "finished" for one in record.entries):
+        raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
+    to.mkdir(parents=True, exist_ok=True)
+    with replacing(to / TRIALS_FILE) as aside:
+        written = write_trials(record.entries, aside)
+    console.print(f"{written} trials written to {to / TRIALS_FILE}")
+
+
+def _peft(record: PastSweep, to: Path, console: Console) -> None:
     chosen = [one for one in record.entries if _counts(one)]
     if not chosen:
         raise NothingMeets(f"{record.name} has no finished trial that was trained and scored, so there is nothing to write")
-    given.to.mkdir(parents=True, exist_ok=True)
+    to.mkdir(parents=True, exist_ok=True)
     without: set[str] = set()
     named = Counter((one.label, one.task, one.seed) for one in chosen)
     for entry in chosen:
@@ -68,9 +89,9 @@ def _main(given: argparse.Namespace, console: Console) -> None:
         row = _row(record, entry, entry.label if alone else f"{entry.label} {entry.configuration}")
         if row["train_info"]["metrics"][-1]["test accuracy"] is None:
             without.add(entry.task)
-        with replacing(given.to / file_name(row)) as aside:
+        with replacing(to / file_name(row)) as aside:
             aside.write_text(json.dumps(row, indent=2), encoding="utf-8")
-    console.print(f"{len(chosen)} trials written to {given.to}, each as Hugging Face's method_comparison has it")
+    console.print(f"{len(chosen)} trials written to {to}, each as Hugging Face's method_comparison has it")
     if without:
         console.print(f"the format knows accuracies only: those of {', '.join(sorted(without))}, scored otherwise, are null")
 

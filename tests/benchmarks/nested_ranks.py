@@ -1,6 +1,6 @@
 """Ways to train nested ranks beside one training a rank, from recorded sweeps: one Markdown table a task.
 
-    python -m tests.benchmarks.nested_ranks runs/nested-toy [runs/nested-sst2 ...]
+    python -m tests.benchmarks.nested_ranks runs/nested-toy [runs/nested-sst2 docs/measurements/records/nested_stsb.csv ...]
 
 Each side's learning rate is the one that the search split chooses with the first seed: of separate trainings one for
 each rank, of a nested training one for all its ranks, by the mean over them. A cell holds the mean reported score over seeds,
@@ -21,7 +21,7 @@ from statistics import fmean
 from orchestrator.results.aurac import area
 from orchestrator.results.intervals import Interval, compare, interval
 from orchestrator.results.summary import Entry
-from orchestrator.review.past_sweep import read_folder
+from tests.benchmarks.recorded import finished_trials
 
 SEPARATE = "separate"
 
@@ -50,9 +50,8 @@ def fronts(entries: Sequence[Entry]) -> list[Front]:
     """The front of each way, the separate one first."""
     found: dict[str, dict[int, dict[float, dict[int, Entry]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for one in entries:
-        if one.result is not None and one.result.status == "finished":
-            way = one.parameters.get("nested_training") or SEPARATE
-            found[way][int(one.parameters["r2"])][float(one.parameters["learning_rate"])][one.seed] = one
+        way = one.parameters.get("nested_training") or SEPARATE
+        found[way][int(one.parameters["r2"])][float(one.parameters["learning_rate"])][one.seed] = one
     made = [_chosen(way, by_rank) for way, by_rank in found.items()]
     return sorted(made, key=lambda front: front.way != SEPARATE)
 
@@ -117,12 +116,8 @@ def _result_steps(entry: Entry) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path)
-    by_task: dict[str, list[Entry]] = defaultdict(list)
-    for folder in parser.parse_args().folders:
-        for one in read_folder(folder).entries:
-            by_task[one.task].append(one)
-    for task, entries in by_task.items():
+    parser.add_argument("records", nargs="+", type=Path, help="sweeps' folders, or CSV files of trials")
+    for task, entries in finished_trials(parser.parse_args().records).items():
         print(f"\n{task}\n\n{table(fronts(entries))}")
 
 

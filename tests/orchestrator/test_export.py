@@ -1,18 +1,24 @@
-"""Results in the format of Hugging Face's comparison of PEFT methods, against the shape of its own files."""
+"""A sweep's results written for others: as one CSV, and in the format of Hugging Face's comparison of PEFT methods."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from craft.spec import RunSpec
 from orchestrator.export import main
 from orchestrator.plan.trial import TrialResult
+from orchestrator.results.summary import Entry
+from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.peft_format import Trained, file_name, peft_row
+from orchestrator.review.trials_table import read_trials, write_trials
 from tests.orchestrator.conftest import SmallSweep
 
 SHAPE: dict[str, Any] = {
@@ -189,8 +195,6 @@ def test_a_score_that_is_no_accuracy_and_memory_that_is_no_gpus_are_left_open(tm
 
 @pytest.mark.slow
 def test_a_sweep_is_written_as_one_file_for_each_trial(small_sweep: SmallSweep, tmp_path: Path) -> None:
-    from orchestrator.review.past_sweep import read_folder
-
     to = tmp_path / "results"
     assert main([str(small_sweep.folder), "--format", "peft", "--to", str(to)]) == 0
     entries = [one for one in read_folder(small_sweep.folder).entries if one.result is not None]
@@ -205,3 +209,44 @@ def test_a_sweep_is_written_as_one_file_for_each_trial(small_sweep: SmallSweep, 
     told = [row["train_info"]["metrics"][-1]["test accuracy"] for row in rows]
     assert sorted(one for one in told if one is not None) == known
     assert main([str(small_sweep.folder), "--format", "peft", "--to", str(to)]) == 2, "nothing is written over"
+
+
+def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) -> None:
+    """Of a sweep of an older version, which was cut off: its finished trials alone."""
+    folder = shutil.copytree(Path(__file__).parents[1] / "made_before" / "folders" / "tpe", tmp_path / "runs" / "tpe")
+    effective = folder / "sweep.yaml"
+    effective.write_text(effective.read_text().replace("@HERE@", str(tmp_path)))
+    assert main([str(folder), "--format", "trials", "--to", str(tmp_path / "out")]) == 0
+    file = tmp_path / "out" / "trials.csv"
+    entries = [one for one in read_folder(folder).entries if one.result is not None and one.result.status == "finished"]
+    found = read_trials(file)
+    assert len(found) == len(entries) > 1
+    for one, before in zip(found, entries, strict=True):
+        assert replace(one, result=None) == replace(before, result=None)
+        assert one.result is not None
+        assert before.result is not None
+        known = (before.result.metrics, before.result.counts, before.result.steps, before.result.seconds)
+        assert (one.result.metrics, one.result.counts, one.result.steps, one.result.seconds) == known
+    table = pd.read_csv(file)
+    assert table["metric.score"].tolist() == [one.result and one.result.metrics["score"] for one in entries]
+    assert "checkpoint_" not in file.read_text(), "where an adapter lay says nothing elsewhere"
+
+
+@pytest.mark.parametrize(
+    "value", ["", "12", "NaN", "all,8,8", '"quoted"', "[1, 2", None, 0.1 + 0.2, True, [1, "a"], {"a": None}]
+)
+def test_a_parameter_is_read_as_it_was(tmp_path: Path, value: Any) -> None:
+    result = TrialResult("1e5", "finished", {"score": 1.0})
+    one = Entry("1e5", "c", "label", "lora", "glue/rte", 0, "honest", {} if value is None else {"it": value}, result)
+    assert write_trials([one], tmp_path / "t.csv") == 1
+    assert read_trials(tmp_path / "t.csv") == [one]
+
+
+@pytest.mark.parametrize("cut", ["a,b\n1,2\n", "", "row"])
+def test_a_table_of_something_else_is_refused(tmp_path: Path, cut: str) -> None:
+    file = tmp_path / "t.csv"
+    result = TrialResult("k", "finished", {"score": 1.0})
+    write_trials([Entry("k", "c", "label", "lora", "glue/rte", 0, "honest", {}, result)], file)
+    file.write_text(file.read_text().splitlines()[0] + "\nk,c\n" if cut == "row" else cut)
+    with pytest.raises(ValueError, match=r"t\.csv:2: a trial without" if cut == "row" else "has no column"):
+        read_trials(file)
