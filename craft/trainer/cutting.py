@@ -1,11 +1,16 @@
 """Cuts a finished adapter to fewer parameters without training it: `cut_adapter`.
 
 ======================  =================================================================================================
-craft, craft_star       J1[:k1, :k1], J2[:k2, :k2], J3[:k3, :k3] with the leading columns of U1, U2, U3: HOSVD factors nest,
-                        so this is a CRAFT adapter of ranks k
-lora, rslora, qlora     s B A of every module to its nearest product of rank k, by SVD; or all modules under one threshold
-                        over their singular values, to a number of parameters (`craft.factors.low_rank`)
+craft, craft_star       to three ranks: J1[:k1, :k1], J2[:k2, :k2], J3[:k3, :k3] with the leading columns of U1, U2, U3: HOSVD
+                        factors nest, so this is a CRAFT adapter of ranks k
+                        to one rank, or a number of parameters: J - I of every J to its nearest matrix of rank k, by SVD, or all
+                        of them under one threshold. The ranks stay. J of side r has 2 r k parameters then, or its own r^2
+                        where that is no more
+lora, rslora, qlora     to one rank, or a number of parameters: s B A of every module likewise (`craft.factors.low_rank`)
 ======================  =================================================================================================
+
+What training changed lies in few directions, which are not the leading ones of the weights. So the SVD holds a score at numbers
+of parameters at which leading slices of J have lost it (docs/measurements/nested.md).
 
 The result is an adapter as training leaves one. Its record says of which run it is cut (`RunSpec.cut_from`). It holds no
 scores until it is scored (`craft.trainer.rescoring`).
@@ -14,15 +19,17 @@ scores until it is scored (`craft.trainer.rescoring`).
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from craft.factors.low_rank import Spectrum, halves, product_svd, ranks_within
+from craft.factors.low_rank import halves, product_svd, ranks_within
 from craft.methods import find_method
 from craft.methods.method import BuildContext
 from craft.models.heads import TASK_TYPES
@@ -45,7 +52,7 @@ _NOT_ITS_OWN = ("optimizer_bytes", "peak_memory_bytes", "step_seconds", "tokens_
 
 @dataclass(frozen=True)
 class Cut:
-    """What to cut an adapter to: three `ranks`, one `rank` for every module, or a number of `parameters` in all."""
+    """What to cut an adapter to: three `ranks`, one `rank` for every module or J, or a number of `parameters` in all."""
 
     ranks: tuple[int | str, int | str, int | str] | None = None
     rank: int | None = None
@@ -53,7 +60,7 @@ class Cut:
 
     @classmethod
     def read(cls, text: str, method: str) -> Cut:
-        """What a person means by `text`: `all,16,16` for CRAFT; `8` or `parameters:20000` for LoRA.
+        """What a person means by `text`: `8` or `parameters:20000`; for CRAFT `all,16,16` too.
 
         Raises:
             ValueError: adapters of `method` cannot be cut, or `text` is nothing to cut them to.
@@ -69,10 +76,10 @@ class Cut:
             sizes = [word if word == "all" else int(word) for word in words]
             if method in BY_RANKS and len(sizes) == 3 and not plain.startswith(BUDGET):
                 return cls(ranks=(sizes[0], sizes[1], sizes[2]))
-            if method in BY_SVD and len(sizes) == 1 and isinstance(sizes[0], int):
+            if len(sizes) == 1 and isinstance(sizes[0], int):
                 return cls(parameters=sizes[0]) if plain.startswith(BUDGET) else cls(rank=sizes[0])
-        allowed = "three ranks, such as all,16,16" if method in BY_RANKS else f"a rank, such as 4, or {BUDGET}20000"
-        raise ValueError(f"an adapter of {method} is cut to {allowed}; got {text!r}")
+        slices = "three ranks, such as all,16,16, " if method in BY_RANKS else ""
+        raise ValueError(f"an adapter of {method} is cut to {slices}a rank, such as 4, or {BUDGET}20000; got {text!r}")
 
     def __str__(self) -> str:
         if self.ranks is not None:
@@ -104,7 +111,7 @@ def cut_adapter(folder: Path, cut: Cut, to: Path, base: str | None = None) -> Ru
     record |= {"metrics": of_base, "notes": [], "counts": counts}
     if cut.ranks is not None:
         return _slice(folder, record, spec, cut, to, base)
-    return _truncate(folder, record, spec, cut, to)
+    return (_flatten if spec.method in BY_RANKS else _truncate)(folder, record, spec, cut, to)
 
 
 def _slice(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to: Path, base: str | None) -> RunSpec:
@@ -155,6 +162,29 @@ def _refuse_larger(model: nn.Module, spec: RunSpec, parameters: Any) -> None:
                 )
 
 
+def _flatten(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to: Path) -> RunSpec:
+    """CRAFT: the leading singular directions of every J - I. The file holds J itself, as that of a trained adapter does."""
+    tensors = load_file(folder / _ADAPTER_FILE)
+    js = {key: tensor for key, tensor in tensors.items() if ".craft_J." in key}
+    spectra = {key: torch.linalg.svd(j.double() - torch.eye(len(j), dtype=torch.float64)) for key, j in js.items()}
+    # From this rank on the factors of J - I have as many parameters as J: then nothing is cut of it.
+    whole = {key: -(-len(j) // 2) for key, j in js.items()}
+    values = {key: s[: whole[key]] for key, (_, s, _) in spectra.items()}
+    costs, numbers = {key: 2 * len(j) for key, j in js.items()}, sum(j.numel() for j in js.values())
+    ranks = _ranks(cut, values, costs, numbers, f"from rank {max(whole.values())} on nothing is cut")
+    kept = 0
+    for key, j in js.items():
+        if ranks[key] >= whole[key]:
+            kept += j.numel()
+            continue
+        kept += costs[key] * ranks[key]
+        left, right = halves(spectra[key], ranks[key])
+        tensors[key] = (torch.eye(len(j), dtype=torch.float64) + left @ right).to(j.dtype)
+    counts = record["counts"] | {"trainable_parameters": kept}
+    counts["total_parameters"] += kept - numbers
+    return _write(folder, tensors, record, _cut_spec(spec, cut, {}), counts, to)
+
+
 def _truncate(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to: Path) -> RunSpec:
     """LoRA: the leading singular directions of every module's product, with its scale folded into both halves."""
     config = json.loads((folder / _CONFIG_FILE).read_text())
@@ -163,7 +193,9 @@ def _truncate(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to:
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
     spectra = {name: product_svd(*_pair(tensors, name)[::-1], scale) for name in modules}
     costs = {name: tensors[f"{name}.lora_A.weight"].shape[1] + len(tensors[f"{name}.lora_B.weight"]) for name in modules}
-    ranks = _ranks(cut, spectra, costs, int(config["r"]))
+    values = {name: singular for name, (_, singular, _) in spectra.items()}
+    said = f"the adapter was trained with {config['r']}: cutting cannot add directions"
+    ranks = _ranks(cut, values, costs, int(config["r"]) * sum(costs.values()), said)
     before = sum(one.numel() for name in modules for one in _pair(tensors, name))
     for name in modules:
         a, _ = _pair(tensors, name)
@@ -178,41 +210,61 @@ def _truncate(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to:
     counts = record["counts"] | {"trainable_parameters": trainable}
     counts["total_parameters"] += trainable - before
     counts["adapter_bytes"] = sum(one.numel() * one.element_size() for one in tensors.values())
+    return _write(folder, tensors, record, smaller, counts, to, config)
+
+
+def _ranks(cut: Cut, values: dict[str, Tensor], costs: dict[str, int], whole: int, said: str) -> dict[str, int]:
+    """The rank of every product.
+
+    Args:
+        values: its singular values.
+        costs: the parameters of one of them.
+        whole: the parameters of all.
+        said: what the largest rank means, for a message.
+
+    Raises:
+        ValueError: it asks for more than was trained, or for fewer parameters than one direction takes.
+    """
+    most = max(map(len, values.values()))
+    if cut.rank is not None:
+        if cut.rank > most:
+            raise ValueError(f"the rank is {cut.rank}, but {said}. Give a rank from 1 to {most}")
+        return dict.fromkeys(values, cut.rank)
+    assert cut.parameters is not None
+    if cut.parameters > whole:
+        raise ValueError(f"{cut.parameters:,} parameters are more than the {whole:,} that the adapter was trained with")
+    if cut.parameters == whole:
+        return {name: len(each) for name, each in values.items()}
+    ranks = ranks_within(values, costs, cut.parameters)
+    if not any(ranks.values()):
+        raise ValueError(
+            f"{cut.parameters:,} parameters are too few for one direction; the first takes up to {max(costs.values()):,}"
+        )
+    return ranks
+
+
+def _write(
+    folder: Path,
+    tensors: dict[str, Tensor],
+    record: dict[str, Any],
+    smaller: RunSpec,
+    counts: dict[str, float],
+    to: Path,
+    config: dict[str, Any] | None = None,
+) -> RunSpec:
+    """The folder of the cut adapter: PEFT's configuration is that of the whole one, unless there is another."""
 
     def fill(aside: Path) -> None:
         save_file(tensors, aside / _ADAPTER_FILE, metadata={"format": "pt"})
-        (aside / _CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True))
+        if config is None:
+            shutil.copy(folder / _CONFIG_FILE, aside)
+        else:
+            (aside / _CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True))
         content = record | {"spec": smaller.model_dump(mode="json"), "counts": counts}
         (aside / RUN_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False))
 
     write_folder(to, fill)
     return smaller
-
-
-def _ranks(cut: Cut, spectra: dict[str, Spectrum], costs: dict[str, int], trained: int) -> dict[str, int]:
-    """The rank of every module.
-
-    Raises:
-        ValueError: it asks for more than was trained, or for fewer parameters than one direction takes.
-    """
-    if cut.rank is not None:
-        if cut.rank > trained:
-            raise ValueError(
-                f"the rank is {cut.rank}, but the adapter was trained with {trained}: cutting cannot add directions. Give a "
-                f"rank from 1 to {trained}"
-            )
-        return dict.fromkeys(spectra, cut.rank)
-    assert cut.parameters is not None
-    whole = trained * sum(costs.values())
-    if cut.parameters > whole:
-        raise ValueError(f"{cut.parameters:,} parameters are more than the {whole:,} that the adapter was trained with")
-    ranks = ranks_within({name: values for name, (_, values, _) in spectra.items()}, costs, cut.parameters)
-    if not any(ranks.values()):
-        raise ValueError(
-            f"{cut.parameters:,} parameters are too few for one direction of one module; the first takes up to "
-            f"{max(costs.values()):,}"
-        )
-    return ranks
 
 
 def _config_of(config: dict[str, Any], ranks: dict[str, int]) -> dict[str, Any]:

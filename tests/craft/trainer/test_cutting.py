@@ -122,6 +122,47 @@ def test_the_adapter_of_nested_ranks_is_cut_to_a_plain_one(trained: Trained, tmp
     assert torch.equal(outputs(load_adapter(tmp_path / "cut")[0]), outputs(load_adapter(tmp_path / "plain")[0]))
 
 
+def j_of(adapter: Path) -> dict[str, np.ndarray]:
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    return {key: j.astype(float) for key, j in tensors.items() if "craft_J" in key}
+
+
+@pytest.mark.parametrize("rank", [1, 3, 4])
+def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained: Trained, tmp_path: Path, rank: int) -> None:
+    """J1 (3 x 3) stays whole from rank 2 on, J2 and J3 (8 x 8) from rank 4: as many parameters as the square itself."""
+    _, result = craft(trained)
+    to = tmp_path / "cut"
+    smaller = cut_adapter(result.adapter, Cut.read(str(rank), "craft"), to)
+    before = j_of(result.adapter)
+    for key, j in j_of(to).items():
+        u, s, vt = np.linalg.svd(before[key] - np.eye(len(j)))
+        nearest = before[key] if rank >= len(j) / 2 else np.eye(len(j)) + (u[:, :rank] * s[:rank]) @ vt[:rank]
+        np.testing.assert_allclose(j, nearest, atol=1e-6)
+    record = json.loads((to / "run.json").read_text())
+    assert record["counts"]["trainable_parameters"] == 2 * (min(9, 2 * 3 * rank) + 2 * min(64, 2 * 8 * rank))
+    assert (record["spec"]["cut_from"]["to"], smaller.parameters["ranks"]) == (str(rank), ["all", 8, 8])
+    whole, cut = load_adapter(result.adapter)[0], load_adapter(to)[0]
+    assert torch.equal(outputs(cut), outputs(whole)) == (rank == 4), "what keeps every J whole changes nothing"
+
+
+def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path: Path) -> None:
+    _, result = craft(trained)
+    before = j_of(result.adapter)
+    whole = sum(j.size for j in before.values())
+    for budget in (60, 150, whole - 1, whole):
+        to = tmp_path / str(budget)
+        cut_adapter(result.adapter, Cut.read(f"parameters:{budget}", "craft"), to)
+        ranks = {key: np.linalg.matrix_rank(j - np.eye(len(j)), tol=1e-6) for key, j in j_of(to).items()}
+        kept = sum(min(j.size, 2 * len(j) * ranks[key]) for key, j in before.items())
+        assert json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"] == kept <= budget
+        spectra = {key: np.linalg.svd(j - np.eye(len(j)))[1] ** 2 / (2 * len(j)) for key, j in before.items()}
+        most = {key: -(-len(j) // 2) for key, j in before.items()}
+        left = [spectra[key][ranks[key]] for key in before if ranks[key] < most[key]]
+        taken = [spectra[key][ranks[key] - 1] for key in before if 0 < ranks[key] < most[key]]
+        assert not left or not taken or max(left) <= min(taken), "nothing that was left is worth more than what was taken"
+    assert torch.equal(outputs(load_adapter(to)[0]), outputs(load_adapter(result.adapter)[0]))
+
+
 @pytest.mark.parametrize("method", ["lora", "rslora"])
 @pytest.mark.parametrize("rank", [1, 3, 4])
 def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_path: Path, method: str, rank: int) -> None:
@@ -214,13 +255,15 @@ def test_scores_are_those_of_the_run(trained: Trained, tmp_path: Path, method: s
         ("craft", "all,9,8", "r2 of projection q is 9, but the adapter was trained with 8"),
         ("craft", "all,8,all", "r3 of projection q is 32, but the adapter was trained with 8"),
         ("craft", "4,8,8", "has 3 stacked layers"),
-        ("craft", "8", "three ranks, such as all,16,16"),
-        ("craft", "parameters:100", "three ranks, such as all,16,16"),
+        ("craft", "5", "the rank is 5, but from rank 4 on nothing is cut. Give a rank from 1 to 4"),
+        ("craft", "all,8", "three ranks, such as all,16,16, a rank, such as 4, or parameters:20000"),
+        ("craft", "parameters:5", "too few for one direction; the first takes up to 16"),
+        ("craft", "parameters:275", "more than the 274 that the adapter was trained with"),
         ("craft", "all,0,8", "three ranks"),
         ("lora", "5", "the rank is 5, but the adapter was trained with 4"),
         ("lora", "all,4,4", "a rank, such as 4, or parameters:20000"),
         ("lora", "all", "a rank, such as 4"),
-        ("lora", "parameters:63", "too few for one direction of one module; the first takes up to 64"),
+        ("lora", "parameters:63", "too few for one direction; the first takes up to 64"),
         ("lora", "parameters:9_999", "more than the 1,536 that the adapter was trained with"),
         ("dora", "2", "adapters of dora cannot be cut"),
     ],
