@@ -3,8 +3,9 @@
     python -m tests.benchmarks.nested_ranks runs/nested-toy [runs/nested-sst2 docs/measurements/records/nested_stsb.csv ...]
 
 Each side's learning rate is the one that the search split chooses with the first seed: of separate trainings one for
-each rank, of a nested training one for all its ranks, by the mean over them. A cell holds the mean reported score over seeds,
-the half width of its 95 % interval and, for a nested training, the paired difference from the separate one with its own.
+each rank, of a nested training one for all its ranks, by the mean over them. "SVD" is the separate training of the largest
+rank, cut to the parameters of the others (`orchestrator.adapters --slice parameters:N`). A cell holds the mean reported score
+over seeds, the half width of its 95 % interval and, but for separate trainings, the paired difference from them with its own.
 `steps` counts batches that go through the model for the whole front, as a multiple of the largest rank's own training.
 """
 
@@ -23,7 +24,7 @@ from orchestrator.results.intervals import Interval, compare, interval
 from orchestrator.results.summary import Entry
 from tests.benchmarks.recorded import finished_trials
 
-SEPARATE = "separate"
+SEPARATE, SVD = "separate", "SVD"
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,25 @@ class Front:
 def fronts(entries: Sequence[Entry]) -> list[Front]:
     """The front of each way, the separate one first."""
     found: dict[str, dict[int, dict[float, dict[int, Entry]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    cuts = [one for one in entries if "cut_to" in one.parameters]
     for one in entries:
-        way = one.parameters.get("nested_training") or SEPARATE
-        found[way][int(one.parameters["r2"])][float(one.parameters["learning_rate"])][one.seed] = one
-    made = [_chosen(way, by_rank) for way, by_rank in found.items()]
-    return sorted(made, key=lambda front: front.way != SEPARATE)
+        if one not in cuts:
+            way = one.parameters.get("nested_training") or SEPARATE
+            found[way][int(one.parameters["r2"])][float(one.parameters["learning_rate"])][one.seed] = one
+    separate = _chosen(SEPARATE, found.pop(SEPARATE))
+    made = [separate, *(_chosen(way, by_rank) for way, by_rank in found.items())]
+    largest = max(separate.trials)
+    by_rank = {rank: {one.seed: one for one in cuts if _is_cut_to(one, trials)} for rank, trials in separate.trials.items()}
+    if all(trials for rank, trials in by_rank.items() if rank != largest):
+        made.insert(1, Front(SVD, separate.rates.split(", ")[-1], by_rank | {largest: separate.trials[largest]}))
+    return made
+
+
+def _is_cut_to(one: Entry, trials: Mapping[int, Entry]) -> bool:
+    """Whether `one` was cut to the parameters of these trials."""
+    result = next(iter(trials.values())).result
+    assert result is not None
+    return bool(one.parameters["cut_to"] == f"parameters:{result.counts['trainable_parameters']:.0f}")
 
 
 def _chosen(way: str, by_rank: Mapping[int, Mapping[float, Mapping[int, Entry]]]) -> Front:
@@ -90,7 +105,7 @@ def table(made: Sequence[Front]) -> str:
 
 def _cell(front: Front, separate: Front, rank: int) -> str:
     cell = _shown(interval(front.scores(rank).values()))
-    if front is separate:
+    if front.trials[rank] is separate.trials[rank]:
         return cell
     return f"{cell}; {_shown(compare(front.scores(rank), separate.scores(rank)).difference, sign='+')}"
 
