@@ -3,8 +3,8 @@
     python -m tests.benchmarks.nested_ranks runs/nested-toy [runs/nested-sst2 docs/measurements/records/nested_stsb.csv ...]
 
 Each side's learning rate is the one that the search split chooses with the first seed: of separate trainings one for
-each rank, of a nested training one for all its ranks, by the mean over them. "SVD" is the separate training of the largest
-rank, cut to the parameters of the others (`orchestrator.adapters --slice parameters:N`). A cell holds the mean reported score
+each rank, of a nested training one for all its ranks, by the mean over them. "SVD of R" is the separate training of rank R,
+cut to the parameters of the smaller ones (`orchestrator.adapters --slice parameters:N`). A cell holds the mean reported score
 over seeds, the half width of its 95 % interval and, but for separate trainings, the paired difference from them with its own.
 `steps` counts batches that go through the model for the whole front, as a multiple of the largest rank's own training.
 """
@@ -56,19 +56,22 @@ def fronts(entries: Sequence[Entry]) -> list[Front]:
             way = one.parameters.get("nested_training") or SEPARATE
             found[way][int(one.parameters["r2"])][float(one.parameters["learning_rate"])][one.seed] = one
     separate = _chosen(SEPARATE, found.pop(SEPARATE))
-    made = [separate, *(_chosen(way, by_rank) for way, by_rank in found.items())]
-    largest = max(separate.trials)
-    by_rank = {rank: {one.seed: one for one in cuts if _is_cut_to(one, trials)} for rank, trials in separate.trials.items()}
-    if all(trials for rank, trials in by_rank.items() if rank != largest):
-        made.insert(1, Front(SVD, separate.rates.split(", ")[-1], by_rank | {largest: separate.trials[largest]}))
-    return made
+    origins = sorted({int(one.parameters["r2"]) for one in cuts})
+    nested = [_chosen(way, by_rank) for way, by_rank in found.items()]
+    return [separate, *(_cut(origin, cuts, separate) for origin in origins), *nested]
 
 
-def _is_cut_to(one: Entry, trials: Mapping[int, Entry]) -> bool:
-    """Whether `one` was cut to the parameters of these trials."""
-    result = next(iter(trials.values())).result
-    assert result is not None
-    return bool(one.parameters["cut_to"] == f"parameters:{result.counts['trainable_parameters']:.0f}")
+def _cut(origin: int, cuts: Sequence[Entry], separate: Front) -> Front:
+    """What was cut from the separate training of one rank, by the ranks that have as many parameters, and that training."""
+    by_rank = {origin: separate.trials[origin]}
+    for rank in (rank for rank in separate.trials if rank < origin):
+        result = next(iter(separate.trials[rank].values())).result
+        assert result is not None
+        size = f"parameters:{result.counts['trainable_parameters']:.0f}"
+        trials = {one.seed: one for one in cuts if int(one.parameters["r2"]) == origin and one.parameters["cut_to"] == size}
+        by_rank |= {rank: trials} if trials else {}
+    rates = {f"{float(one.parameters['learning_rate']):g}" for one in by_rank[origin].values()}
+    return Front(f"{SVD} of {origin}", ", ".join(rates), by_rank)
 
 
 def _chosen(way: str, by_rank: Mapping[int, Mapping[float, Mapping[int, Entry]]]) -> Front:
@@ -97,13 +100,15 @@ def table(made: Sequence[Front]) -> str:
     lines = [f"| trained | rate | steps | {' | '.join(map(str, ranks))} | AURAC |", "| --- " * (len(ranks) + 4) + "|"]
     for front in made:
         cells = [_cell(front, separate, rank) for rank in ranks]
-        lines.append(
-            f"| {front.way} | {front.rates} | {_steps(front, separate):.1f} | {' | '.join(cells)} | {front.area():.1f} |"
-        )
+        # An area over fewer sizes would not stand beside the others.
+        area = f"{front.area():.1f}" if len(front.trials) == len(ranks) else ""
+        lines.append(f"| {front.way} | {front.rates} | {_steps(front, separate):.1f} | {' | '.join(cells)} | {area} |")
     return "\n".join(lines)
 
 
 def _cell(front: Front, separate: Front, rank: int) -> str:
+    if rank not in front.trials:
+        return ""
     cell = _shown(interval(front.scores(rank).values()))
     if front.trials[rank] is separate.trials[rank]:
         return cell
@@ -120,7 +125,7 @@ def _steps(front: Front, separate: Front) -> float:
     one = fmean(_result_steps(entry) for entry in separate.trials[largest].values())
     if front is separate:
         return sum(fmean(_result_steps(entry) for entry in seeds.values()) for seeds in front.trials.values()) / one
-    own = fmean(_result_steps(entry) for entry in front.trials[largest].values())
+    own = fmean(_result_steps(entry) for entry in front.trials[max(front.trials)].values())
     return own * {"drawn": 2, "all": len(front.trials)}.get(front.way, 1) / one
 
 
