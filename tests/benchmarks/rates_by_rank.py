@@ -1,6 +1,6 @@
 """Score over learning rate at each rank of CRAFT, with one rate for all of J and with `rate_scaling: rank`.
 
-    python -m tests.benchmarks.rates_by_rank docs/measurements/records/rates.csv
+    python -m tests.benchmarks.rates_by_rank runs/rates
 
 One Markdown table a task and scaling: a row a rank, a column a rate, in the cells the search split's score, the best of a row
 in bold. "Apart" is the largest of the rows' best rates over the smallest. "Lowest above" is the lowest score at the rates from
