@@ -191,7 +191,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         # A metric that only some tasks have (F1, Matthews) has no value for the suite: it is left out, not averaged over fewer.
         metrics={name: value for name, value in metrics.items() if value.n or name == "score"},
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
-        counts=_counts([result for _, result in finished], planned_counts),
+        counts=_counts(finished, planned_counts),
         scores=scores,
         planned=len(entries),
         finished=len(finished),
@@ -217,8 +217,9 @@ def _shared(entries: list[Entry]) -> dict[str, Any]:
     }
 
 
-def _counts(results: list[TrialResult], planned: Mapping[str, float]) -> dict[str, float]:
-    rows = [{**result.counts, "seconds": result.seconds} for result in results]
+def _counts(finished: list[tuple[Entry, TrialResult]], planned: Mapping[str, float]) -> dict[str, float]:
+    # The seconds of a cut adapter are those of cutting and scoring it, no training's.
+    rows = [result.counts | ({} if "cut_to" in entry.parameters else {"seconds": result.seconds}) for entry, result in finished]
     counts: dict[str, float] = {}
     for name in dict.fromkeys([*planned, *(name for row in rows for name in row)]):
         values = [row[name] for row in rows if name in row] or [planned[name]]

@@ -64,6 +64,9 @@ def test_cut_configurations_stand_on_the_front_and_in_the_store(ended: Path, tmp
         rows = {row["configuration"]: row for row in csv.DictReader(file)}
     assert (rows["c000002000"]["cut_to"], rows["c000002000"]["on_front"]) == ("parameters:2000", "True")
     assert rows["0000000000"]["cut_to"] == ""
+    assert (rows["c000002000"]["seconds"], rows["0000000000"]["seconds"] != "") == ("", True), (
+        "nothing was trained for a cut one"
+    )
     assert [row["score"] for row in json.loads((ended / "cuts.json").read_text())] == [86, 71]
     # What a later session adds to its own configurations:
     assert [(one.configuration, one.complete) for one in recorded_cuts(ended)] == [("c000002000", True), ("c000005000", True)]
