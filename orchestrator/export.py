@@ -29,7 +29,7 @@ from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.peft_format import Trained, file_name, peft_row
 from orchestrator.review.pick import NothingMeets
 from orchestrator.review.trials_table import write_trials
-from orchestrator.tools.folders import refuse_full
+from orchestrator.tools.folders import refuse_full, slug
 
 FORMATS = ("trials", "peft")
 TRIALS_FILE = "trials.csv"
@@ -78,15 +78,16 @@ def _trials(record: PastSweep, to: Path, console: Console) -> None:
 
 
 def _peft(record: PastSweep, to: Path, console: Console) -> None:
-    chosen = [one for one in record.entries if _counts(one)]
+    screened = {one.configuration for one in record.summaries if one.screened}
+    chosen = [one for one in record.entries if one.configuration not in screened and _counts(one)]
     if not chosen:
         raise NothingMeets(f"{record.name} has no finished trial that was trained and scored, so there is nothing to write")
     to.mkdir(parents=True, exist_ok=True)
     without: set[str] = set()
-    named = Counter((one.label, one.task, one.seed) for one in chosen)
+    named = Counter((slug(one.label), one.task, one.seed) for one in chosen)
     for entry in chosen:
-        alone = named[entry.label, entry.task, entry.seed] == 1
-        row = _row(record, entry, entry.label if alone else f"{entry.label} {entry.configuration}")
+        alone = named[slug(entry.label), entry.task, entry.seed] == 1
+        row = _row(record, entry, entry.label if alone else f"{entry.configuration} {entry.label}")
         if row["train_info"]["metrics"][-1]["test accuracy"] is None:
             without.add(entry.task)
         with replacing(to / file_name(row)) as aside:
@@ -100,7 +101,7 @@ def _counts(entry: Entry) -> bool:
     """Whether the trial was trained and its reported score is known."""
     result = entry.result
     finished = result is not None and result.status == "finished" and "score" in result.metrics
-    return finished and entry.tunes is None and "cut_from" not in entry.parameters
+    return finished and "cut_from" not in entry.parameters
 
 
 def _row(record: PastSweep, entry: Entry, label: str) -> dict[str, Any]:

@@ -114,7 +114,8 @@ def _run(
         outcome = run_sweep(plan, options, tracker=tracker, shared=shared, last_words=last_words)
         status = status_of(outcome)
         deciding = sweep.replication.deciding if sweep.replication else ()
-        found = [*summarize(plan.trials, outcome.results, plan.counts), *recorded_cuts(sweep.folder)]
+        cuts = recorded_cuts(sweep.folder, {trial.key for trial in plan.trials})
+        found = [*summarize(plan.trials, outcome.results, plan.counts), *cuts]
         summaries = mark_front(found, sweep.objectives, deciding)
         for one in summaries:
             # It was on record as complete until others had more seeds, or while those that it is tuned with were running.

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.lock import one_driver
 from orchestrator.results.summary import Summary
 from orchestrator.review.cuts import CutTrial, as_json, cut_configuration, refuse_uncuttable, summaries_of, write_down
 from orchestrator.review.front_words import full_label, shown
@@ -45,28 +46,40 @@ def cut_and_tell(given: argparse.Namespace, console: Console) -> None:
     chosen = pick(given.pick, record.summaries, record.sweep.objectives)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     refuse_uncuttable(chosen.summary)
+    if not given.score or home is None:
+        _cut(record, chosen.summary, None, given, console)
+        return
+    if record.uri is None:
+        raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
+    with one_driver(home):  # before anything is scored: a sweep that runs writes its own record
+        _cut(record, chosen.summary, home, given, console)
 
+
+def _cut(record: PastSweep, chosen: Summary, home: Path | None, given: argparse.Namespace, console: Console) -> None:
+    """Cuts `chosen` and tells what came out; with `home` the sweep's record gets it."""
     from craft.trainer.cutting import Cut
 
-    wanted = dict.fromkeys(Cut.read(text, chosen.summary.method) for text in given.slice)
+    wanted = dict.fromkeys(Cut.read(text, chosen.method) for text in given.slice)
     done: list[CutTrial] = []
     with tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
         for cut in wanted:
             console.print(f"cutting to {cut}" + (" and scoring" if given.score else ""))
             done += cut_configuration(
-                record, chosen.summary, cut, Path(scratch), score=given.score, base=given.base, tell=console.print
+                record, chosen, cut, Path(scratch), score=given.score, base=given.base, tell=console.print
             )
         cuts = summaries_of(done)
         if given.to is not None:
             _write(given.to, cuts, done)
-        console.print(_table([chosen.summary, *cuts]))
-        if given.score and home is not None:
+        console.print(_table([chosen, *cuts]))
+        if home is not None:
             _record(record, home, done, given, console)
+        elif given.score:
+            console.print(f"not on the sweep's front: {record.name} was read from {record.where}, and its folder is not here")
 
 
 def _refuse_others(given: argparse.Namespace) -> None:
     for flag in ("merge", "register", "task", "seed"):
-        if getattr(given, flag) not in (None, False):
+        if getattr(given, flag) is not None and getattr(given, flag) is not False:
             raise ValueError(f"--slice cuts all tasks and seeds of a configuration; leave --{flag} out")
     if given.to is None and not given.score:
         raise ValueError("say where the cut adapters go: --to DIR; or --score, which puts them on the sweep's front")
@@ -98,10 +111,10 @@ def _table(rows: Sequence[Summary]) -> Table:
 
 
 def _record(record: PastSweep, home: Path, done: Sequence[CutTrial], given: argparse.Namespace, console: Console) -> None:
-    if record.uri is None:
-        raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
+    assert record.uri is not None
     marked = {one.configuration: one for one in write_down(home, record.name, done, record.uri)}
     ours = dict.fromkeys(one.trial.configuration for one in done)
     on_front = [full_label(marked[one]) for one in ours if marked[one].on_front]
     console.print(f"recorded in {home}; on the front: {', '.join(on_front) or 'none of them'}")
-    console.print(f"the page anew: python -m dashboards export {record.name} --to {SweepFolder(home).page}")
+    store = f" --tracking-uri {given.tracking_uri}" if given.tracking_uri else ""
+    console.print(f"the page anew: python -m dashboards export {record.name}{store} --to {SweepFolder(home).page}")

@@ -157,8 +157,12 @@ def done(frame: pd.DataFrame) -> pd.DataFrame:
 
 def trained(frame: pd.DataFrame) -> pd.DataFrame:
     """Those of `done` that were trained: one cut from another says nothing about how its settings train."""
-    ready = done(frame)
-    return ready[ready["p.cut_to"].isna()] if "p.cut_to" in ready else ready
+    return not_cut(done(frame))
+
+
+def not_cut(frame: pd.DataFrame) -> pd.DataFrame:
+    """Configurations or trials without those that were cut from others after training."""
+    return frame[frame["p.cut_to"].isna()] if "p.cut_to" in frame else frame
 
 
 def colours(methods: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, numbers, text
+from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, text
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
@@ -38,7 +38,7 @@ def trial_counts(frame: Any) -> dict[str, int]:
     A trial that was spared, because another one of its configuration was stopped, has no run of its own. Its configuration
     counts it among the stopped.
     """
-    states = frame.trials["state"].value_counts() if len(frame.trials) else pd.Series(dtype=int)
+    states = not_cut(frame.trials)["state"].value_counts() if len(frame.trials) else pd.Series(dtype=int)
     counts = {state: int(states.get(state, 0)) for state in STATES}
     counts["stopped"] = max(counts["stopped"], int(frame.configurations["stopped"].sum()))
     return counts

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import BLUE, Panel, Plain, View, colours, column, done, numbers, text
+from dashboards.panels.base import BLUE, Panel, Plain, View, colours, column, done, not_cut, numbers, text
 from orchestrator.results.front import logarithmic
 from orchestrator.results.pareto import Direction, hypervolume, log_axes, reference_point
 
@@ -101,7 +101,7 @@ def _growth(costs: np.ndarray) -> tuple[list[int], list[float]]:
 
 def _spent(trials: pd.DataFrame, moments: np.ndarray) -> np.ndarray:
     """Hours of training by all trials that had ended at each moment."""
-    over = trials[trials["ended"].notna() & ~trials["slice"].astype(bool)].sort_values("ended")
+    over = not_cut(trials[trials["ended"].notna() & ~trials["slice"].astype(bool)]).sort_values("ended")
     if over.empty:
         return np.zeros(len(moments))
     clock = (over["ended"].astype(float) - over["started"].astype(float)) / 1000

@@ -43,11 +43,13 @@ class Standing(NamedTuple):
     Attributes:
         seen: bytes of the journal that it knows of.
         waiting: how many of the events in them the store has not taken.
+        aside: how many of these it has refused, so that nobody waits for them.
         retrying: whether events that an earlier session set aside are still to be offered again.
     """
 
     seen: int
     waiting: int
+    aside: int
     retrying: bool
 
 
@@ -87,7 +89,7 @@ class Shipper(threading.Thread):
     @property
     def standing(self) -> Standing:
         with self._change:
-            return Standing(self._seen, self.waiting, self._retry_refused)
+            return Standing(self._seen, self.waiting, len(self._refused), self._retry_refused)
 
     def look(self) -> None:
         """Looks how far the journal has grown."""

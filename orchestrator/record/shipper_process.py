@@ -65,7 +65,7 @@ class ShipperProcess:
         refused = sum(1 for _ in read(place.refused))
         behind = [end for _, end in read(place.journal, saved_offset(place, uri))]
         # Until the process says better.
-        self._standing = Standing(behind[-1] if behind else 0, len(behind) + refused, retrying=bool(refused))
+        self._standing = Standing(behind[-1] if behind else 0, len(behind) + refused, refused, retrying=bool(refused))
         self._unseen: deque[tuple[int, int]] = deque()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -93,7 +93,7 @@ class ShipperProcess:
         """Waits until the store has everything, at most `timeout_s` seconds; returns how many events still wait."""
         self._hurry(True)
         with self._change:
-            self._change.wait_for(lambda: not self._waiting() and not self._standing.retrying, timeout_s)
+            self._change.wait_for(self._settled, timeout_s)
         self._hurry(False)
         return self.waiting
 
@@ -115,6 +115,10 @@ class ShipperProcess:
     def _waiting(self) -> int:
         # Events that the process has not seen yet, and those that it has seen and the store has not taken.
         return self._standing.waiting + sum(count for count, _ in self._unseen)
+
+    def _settled(self) -> bool:
+        """Whether the store has everything but what it has refused."""
+        return self._waiting() <= self._standing.aside and not self._standing.retrying
 
     def _hurry(self, on: bool) -> None:
         with self._change:

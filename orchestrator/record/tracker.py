@@ -153,11 +153,11 @@ class Tracker:
     ) -> None:
         """Closes a configuration's run with the content of `Summary.tracked`: numbers become metrics, text becomes tags.
 
-        A configuration ends again after trials were added or tried again. The metrics' step is the sum of the trials done and
-        the trials planned, so it grows with either.
+        A configuration ends again after trials were added or tried again, its own or those that tuned it. The metrics' step is
+        the sum of the trials done, those planned and those of the tuning, so it grows with each.
         """
         self._configurations.discard(configuration_id)
-        step = int(summary.get("trials_done", 0) + summary.get("trials_planned", 0))
+        step = int(sum(summary.get(name, 0) for name in ("trials_done", "trials_planned", "tuning_trials")))
         row = self._new(f"configuration/{configuration_id}", _numbers(summary) | {"step": step})
         self._write(
             {

@@ -12,7 +12,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,11 +162,12 @@ def write_down(folder: Path, name: str, cuts: Sequence[CutTrial], uri: str) -> l
     return now.summaries
 
 
-def recorded_cuts(folder: Path) -> list[Summary]:
-    """The cut configurations in a sweep's record. Without any it reads nothing but the folder's list of names."""
+def recorded_cuts(folder: Path, trained: Collection[str]) -> list[Summary]:
+    """The configurations in a sweep's record that were cut from the trials `trained`, by their keys. Without any it reads
+    nothing but the folder's list of names."""
     if not SweepFolder(folder).cuts.is_file():
         return []
-    return summarize_entries(entry for entry in read_folder(folder).entries if "cut_to" in entry.parameters)
+    return summarize_entries(entry for entry in read_folder(folder).entries if entry.parameters.get("cut_from") in trained)
 
 
 def as_json(summaries: Sequence[Summary], cuts: Sequence[CutTrial]) -> list[dict[str, Any]]:

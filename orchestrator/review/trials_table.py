@@ -47,6 +47,8 @@ def read_trials(file: Path) -> list[Entry]:
             raise ValueError(f"{file} is no table of trials: it has no column {', '.join(sorted(missing))}")
         entries = []
         for row in reader:
+            if None in row:
+                raise ValueError(f"{file}:{reader.line_num}: more cells than columns")
             try:
                 entries.append(_entry(row))
             except KeyError as error:

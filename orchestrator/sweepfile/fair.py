@@ -46,7 +46,7 @@ def tuned_settings(given: Any) -> dict[str, dict[str, Any]]:
         )
     for name, how in given.items():
         values = how.get("values", []) if isinstance(how, dict) else None
-        if not isinstance(values, list) or set(how) - {"values"}:
+        if not isinstance(values, list) or set(how) - {"values"} or how == {"values": []}:
             raise ValueError(f"got {shown(how)} for {name}; its values, as in {{values: [1e-3, 1e-2]}}")
     return given
 

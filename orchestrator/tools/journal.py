@@ -19,7 +19,7 @@ from craft.disk import flush
 Event = dict[str, Any]
 
 
-class JournalBusy(RuntimeError):
+class JournalBusy(ValueError):
     """Another process is writing this journal."""
 
 

@@ -58,14 +58,16 @@ class Recording(tune.Callback):
         if "outlook" in result:
             self._recorder.looked(key, json.loads(result["outlook"]))
             return
-        self._parts.common_cause.works()
-        if self._quarantine is not None:
-            self._quarantine.works()
+        progress = json.loads(result["progress"]) if "progress" in result else {}
+        if not progress.get("again"):  # a resumed trial tells what it had before, also where nothing can be trained
+            self._parts.common_cause.works()
+            if self._quarantine is not None:
+                self._quarantine.works()
         if "result" in result:
             slices = [TrialResult.from_json(one) for one in json.loads(result.get("slices", "[]"))]
             self._end(TrialResult.from_json(json.loads(result["result"])), slices, result.get("checkpoint_dir_name"))
         elif "progress" in result and not self._recorder.standing.is_settled(key):
-            self._recorder.progressed(key, json.loads(result["progress"]))
+            self._recorder.progressed(key, progress)
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         # One with a result is on record already; one without was stopped by the scheduler, or waits.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
+from craft.settings import TrainingSettings
 from orchestrator.sweepfile.fair import FAIR, RATE
 from orchestrator.sweepfile.mistakes import Mistake, unknown
 from orchestrator.sweepfile.space.blocks import parameter_names
@@ -32,7 +33,28 @@ def check_fair(content: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | 
         return [Mistake(path, "goes with compare: fair, which this file does not say; add it, or drop this") for path in paths]
     if sweep is None:
         return []
-    return [*_check_sections(sweep), *_check_blocks(blocks, sweep)]
+    return [*_check_settings(content, blocks, sweep), *_check_sections(sweep), *_check_blocks(blocks, sweep)]
+
+
+def _check_settings(content: dict[str, Any], blocks: Sequence[Block], sweep: Sweep) -> list[Mistake]:
+    """Where every block is tuned, what is tuned has values there, so a value for all blocks or for a task says nothing."""
+    if not all(block.tuned for block in blocks):
+        return []
+    per_task = content.get("task_training") or {}
+    places = [("training",), *(("task_training", task) for task in per_task)]
+    given = [content.get("training") or {}, *per_task.values()]
+    return [
+        Mistake((*path, name), "is tuned under compare: fair, so this value is never used; drop it, or tune something else")
+        for path, settings in zip(places, given, strict=True)
+        for name in sweep.tuned or {RATE: {}}
+        if isinstance(settings, dict) and settings.get(name, _default(name)) != _default(name)
+    ]
+
+
+def _default(name: str) -> Any:
+    """A training setting's; an effective file writes it out, so it is no choice of the user's."""
+    field = TrainingSettings.model_fields.get(name)
+    return None if field is None else field.default
 
 
 def _check_sections(sweep: Sweep) -> list[Mistake]:

@@ -48,12 +48,13 @@ def check_nested(value: dict[str, Any], path: YamlPath, name: str, model: type[B
     if not isinstance(triples, list) or not triples:
         return value, [Mistake((*path, KEY), f"got {shown(triples)}; must be a list of one or more triples, as in {EXAMPLE}")]
     mistakes: list[Mistake] = []
+    read = []
     for index, triple in enumerate(triples):
         if not isinstance(triple, list) or len(triple) != 3:
             mistakes.append(Mistake((*path, KEY, index), f"got {shown(triple)}; must be three ranks, as in [all, 16, 16]"))
             continue
         try:
-            model.model_validate({RANKS: triple})
+            read.append(model.model_validate({RANKS: triple}).model_dump()[RANKS])
         except ValidationError as error:
             mistakes += [
                 Mistake((*path, KEY, index, *one.path[1:]), one.message)
@@ -63,7 +64,7 @@ def check_nested(value: dict[str, Any], path: YamlPath, name: str, model: type[B
     if mistakes:
         return value, mistakes
     try:
-        chain = checked_chain([(r1, r2, r3) for r1, r2, r3 in triples])
+        chain = checked_chain(read)
     except ValueError as error:
         return value, [Mistake((*path, KEY), str(error))]
     return {KEY: [list(triple) for triple in chain]}, []

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.record.shipper import Standing
 from orchestrator.record.shipper_process import NICENESS, ShipperProcess
 from orchestrator.record.tracker import Tracker
 from tests.orchestrator.tracked import finished, history, progress, runs, spec
@@ -169,3 +170,12 @@ def test_nothing_is_printed_and_the_driver_never_loads_mlflow(tmp_path: Path) ->
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_nobody_waits_for_what_the_store_has_refused(tmp_path: Path) -> None:
+    process = ShipperProcess(tmp_path, "sqlite:///unused", {}, None)
+    process._standing = Standing(100, 1, 1, retrying=False)
+    assert process._settled()
+    assert process.drain(0.0) == 1, "it is still told as waiting"
+    process.added(1, 200)
+    assert not process._settled()

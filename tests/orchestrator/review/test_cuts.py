@@ -69,7 +69,9 @@ def test_cut_configurations_stand_on_the_front_and_in_the_store(ended: Path, tmp
     )
     assert [row["score"] for row in json.loads((ended / "cuts.json").read_text())] == [86, 71]
     # What a later session adds to its own configurations:
-    assert [(one.configuration, one.complete) for one in recorded_cuts(ended)] == [("c000002000", True), ("c000005000", True)]
+    kept = recorded_cuts(ended, {"0" * 16, "1" * 16})
+    assert [(one.configuration, one.complete) for one in kept] == [("c000002000", True), ("c000005000", True)]
+    assert recorded_cuts(ended, {"another"}) == [], "what they were cut from is no part of the sweep any more"
 
     client = MlflowClient(uri)
     runs = client.search_runs([client.get_experiment_by_name("sweep").experiment_id])
@@ -86,7 +88,7 @@ def test_cut_configurations_stand_on_the_front_and_in_the_store(ended: Path, tmp
 
 def test_a_sweep_without_cuts_is_not_read_for_them(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.review.cuts.read_folder", lambda *_: pytest.fail("the journal may be long"))
-    assert recorded_cuts(ended) == []
+    assert recorded_cuts(ended, {"0" * 16}) == []
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ def load(folder: Path, ranks: str, block: str = "warm_start: true", more: str = 
     return load_sweep(file)
 
 
-@pytest.mark.parametrize("ranks", [NESTED, f"{{values: [{NESTED}]}}"])
+@pytest.mark.parametrize("ranks", [NESTED, f"{{values: [{NESTED}]}}", '{nested: [[all, "32", 32], [all, 16, 16]]}'])
 def test_nested_ranks_are_one_value_ascending(tmp_path: Path, ranks: str) -> None:
     (block,) = load(tmp_path, ranks, "learning_rate: {values: [0.001, 0.01]}").blocks
     assert block.dimensions["ranks"] == Choice(({"nested": [["all", 16, 16], ["all", 32, 32]]},))
