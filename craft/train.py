@@ -127,10 +127,11 @@ class _Bar:
         self.live.update(self.row, description=f"scoring {what}: {done:,} of {total:,}")
 
     def report(self, progress: Progress) -> None:
-        score, loss = progress.metrics["search_score"], progress.metrics["search_loss"]
         place = f"epoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}"
         tests = [f"{name.removeprefix('accuracy_')} {value:.1f}" for name, value in progress.metrics.items() if _of_test(name)]
-        line = f"scored: {', '.join(tests)}" if tests else f"{place}  search score {score:.1f}  loss {loss:.4f}"
+        line = f"scored: {', '.join(tests)}" if tests else place
+        if not tests and "search_score" in progress.metrics:  # the largest of nested ranks may have had its steps
+            line += f"  search score {progress.metrics['search_score']:.1f}  loss {progress.metrics['search_loss']:.4f}"
         if progress.slices:
             line += "  slices " + ", ".join(f"{metrics['search_score']:.1f}" for metrics in progress.slices.values())
         self.live.print(line) if self.console.is_terminal else self.console.print(line)

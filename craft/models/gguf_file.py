@@ -142,11 +142,13 @@ def _header(path: str, size: int, _changed: int) -> GgufFile:
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             try:
                 found, end = _read(_Cursor(content, 24), path, tensors, values)
-            except (struct.error, UnicodeDecodeError, KeyError) as error:
+                _refuse_part(found)
+            except (ModelUnavailable, ModelUnsuited):
+                raise
+            except (struct.error, KeyError, ValueError, ZeroDivisionError, RecursionError) as error:
                 raise ModelUnavailable(_cut_off(path, size)) from error
     if end > size:
         raise ModelUnavailable(_cut_off(path, size, end))
-    _refuse_part(found)
     return found
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 WINDOW = 512
 SHIPPED = Path(__file__).with_name("plain_text.txt")
 BEFORE, AFTER = "text_loss_before", "text_loss_after"
+TEXT_DIGEST = "forgetting_text_sha256"
 
 
 class Forgetting:
@@ -77,7 +78,7 @@ class Forgetting:
         self._before, self._head = before, head
         self.facts = {
             "forgetting_text": settings.text or "shipped",
-            "forgetting_text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            TEXT_DIGEST: hashlib.sha256(text.encode()).hexdigest(),
         }
 
     def measure_before(self, base: nn.Module) -> None:
@@ -109,7 +110,7 @@ def read_text(settings: ForgettingSettings) -> str:
         Unavailable: its file cannot be read here.
         ValueError: it is not UTF-8, or empty.
     """
-    file = SHIPPED if settings.text is None else Path(settings.text)
+    file = SHIPPED if settings.text is None else Path(settings.text).expanduser()
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -16,6 +16,8 @@ import torch
 from peft import PeftModel
 from torch import nn
 
+from craft.methods import find_method
+from craft.models.gguf_file import is_gguf
 from craft.models.loading import load_config, load_model
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
@@ -38,7 +40,7 @@ def refuse_without_language_head(spec: RunSpec, kind: Kind) -> None:
     written = getattr(config, "architectures", None) or []
     # A GGUF file names no class; what is stored so are language models.
     is_language = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type) in written
-    if config.model_type in FAMILIES and (is_language or (not written and spec.model.endswith(".gguf"))):
+    if config.model_type in FAMILIES and (is_language or (not written and is_gguf(spec.model))):
         return
     holds = ", ".join(written) or f"a model of type {config.model_type} without the name of its class"
     raise ValueError(
@@ -60,7 +62,13 @@ class LanguageHead:
             ValueError: the model cannot be had.
         """
         language: Any = load_model(
-            name or spec.model, "generation", (), revision=spec.revision, precision=spec.training.precision, seed=spec.seed
+            name or spec.model,
+            "generation",
+            (),
+            revision=spec.revision,
+            precision=spec.training.precision,
+            master_weights=find_method(spec.method).master_weights,
+            seed=spec.seed,
         )
         self.output = language.get_output_embeddings()
         self.tied = self.output.weight is language.get_input_embeddings().weight

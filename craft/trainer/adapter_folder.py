@@ -91,8 +91,9 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
     if row.quantization is not None:
         refuse_elsewhere(row)
     tokenizer = load_tokenizer(name, revision=spec.revision)
-    precision, learnt = spec.training.precision, folder / TRAINABLE_FILE
-    saved = load_file(learnt) if learnt.is_file() else {}
+    precision, by_peft = spec.training.precision, (folder / "adapter_config.json").is_file()
+    learnt = folder / ("adapter_model.safetensors" if by_peft else TRAINABLE_FILE)
+    saved = load_file(learnt) if learnt.is_file() and (row.master_weights or not by_peft) else {}
     # Older versions trained a bfloat16 base's own weights in bfloat16.
     masters = row.master_weights and all(weight.dtype == torch.float32 for weight in saved.values())
     model: nn.Module = load_model(
@@ -108,7 +109,12 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         quantization=row.quantization(parameters) if row.quantization else None,
     )
     with quiet_libraries(), svd_from_store():
-        if (folder / "adapter_config.json").is_file():
+        if by_peft:
+            if masters and precision == "bfloat16":
+                heads = head_names(model)
+                for weight_name, weight in model.named_parameters():
+                    weight.requires_grad_(is_head(weight_name, heads))
+                narrow_frozen(model)
             model = PeftModel.from_pretrained(model, str(folder))
         else:
             context = BuildContext(TASK_TYPES[record["kind"]], seed=spec.seed)

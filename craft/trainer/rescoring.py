@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from craft.models.compute import compute_device
 from craft.models.quiet import quiet_libraries
 from craft.scoring.choose import make_scorer, splits_of
-from craft.scoring.forgetting import BEFORE, Forgetting
+from craft.scoring.forgetting import BEFORE, TEXT_DIGEST, Forgetting
 from craft.scoring.language_head import LanguageHead
 from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick
@@ -62,6 +63,7 @@ def score_adapter(
         if spec.measure.forgetting is not None and before is not None:
             head = None if task.kind == "generation" else LanguageHead(spec, base)
             measured = Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before, head=head)
+            _refuse_other_text(folder, record["facts"], measured.facts)
             metrics |= measured.metrics(model)
         served = measure_serving(model, tick) if spec.measure.serving else Served()
     record["metrics"] |= metrics | reported.metrics | served.metrics
@@ -73,3 +75,13 @@ def score_adapter(
 
     write_folder(folder, fill)
     return dict(record["metrics"])
+
+
+def _refuse_other_text(folder: Path, known: dict[str, Any], here: dict[str, str]) -> None:
+    trained = known.get(TEXT_DIGEST)
+    if trained is not None and trained != here[TEXT_DIGEST]:
+        raise ValueError(
+            f"the text of measure.forgetting has changed since the adapter in {folder} was trained (its SHA-256 is "
+            f"{here[TEXT_DIGEST][:12]}, then {trained[:12]}), so the loss before training does not stand beside it. "
+            "Put the old text back"
+        )

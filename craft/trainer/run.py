@@ -295,6 +295,7 @@ class Run:
             with self._scoring():
                 reported = self.scorer.reported(self.model, directory, keep)
                 forgotten = self.forgetting.metrics(self.model) if self.forgetting else {}
+                measured = dict(self.meter.costs())  # merging the adapter to time it takes memory, too
                 served = self._served()
         except ValueError as error:
             raise RunFailed(f"training diverged: {error}") from error
@@ -303,7 +304,6 @@ class Run:
         if describe is not None:
             metrics |= describe(self.model)
         notes = [*self.notes, *reported.notes, *served.notes]
-        measured = dict(self.meter.costs())
         if self.optimizer_bytes is not None:
             measured["optimizer_bytes"] = self.optimizer_bytes
         counts = replace(count(self.model), **measured)  # type: ignore[arg-type]

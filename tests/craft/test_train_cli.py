@@ -119,6 +119,14 @@ def test_a_run_from_a_users_csv_to_an_adapter_that_loads_as_printed(
     assert "going on from" in capsys.readouterr().err
 
 
+def test_nested_ranks_are_told_stage_by_stage(tiny_bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = ["--ranks", "all", "4", "4", "--ranks", "all", "8", "8"]
+    assert main(["--model", tiny_bert, "--task", "toy/sentiment", *ranks, *TINY, "--to", str(tmp_path / "out")]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
+    assert ["search score" in line for line in lines] == [True, False], "the second stage trains the smaller rank alone"
+    assert all("slices" in line for line in lines)
+
+
 def test_a_run_that_diverges_ends_with_1_and_its_reason(
     tiny_bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 NAME = "peft"
+TRAINS_NORMS = "LN_TUNING"
 
 
 class PeftParameters(Settings):
@@ -94,6 +95,11 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
     from craft.models.projections import target_modules
 
     settings = dict(parameters.config)
+    if parameters.peft_type == TRAINS_NORMS and any(weight.itemsize < 4 for weight in model.parameters()):
+        raise ValueError(
+            f"PEFT's {TRAINS_NORMS} trains the base's own norms, which need float32 beside matrices in it: take precision: "
+            "bf16-mixed or float32"
+        )
     if parameters.projections:
         settings["target_modules"] = target_modules(model, parameters.projections)
     built = put_on(model, parameters.peft_type, settings, context.task_type)

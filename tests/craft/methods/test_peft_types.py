@@ -297,6 +297,14 @@ def test_what_only_the_model_shows_is_said_in_words_too(tiny_bert: str) -> None:
     assert "No modules were targeted" in refused("LILY", target_modules=["no_such"])
 
 
+def test_norms_that_train_are_refused_over_bfloat16(tiny_llama: str) -> None:
+    parameters = {"peft_type": "LN_TUNING", "config": {"target_modules": ["norm"]}}
+    training: Any = {"precision": "bfloat16"}
+    spec = RunSpec(model=tiny_llama, task="toy/sentiment", method="peft", parameters=parameters, training=training)
+    with pytest.raises(ValueError, match="take precision: bf16-mixed or float32"):
+        planned_counts(spec)
+
+
 def test_a_name_in_small_letters_is_the_same_run_and_defaults_are_left_out() -> None:
     def run(**parameters: Any) -> RunSpec:
         return RunSpec(model="m", task="toy/sentiment", method="peft", parameters=parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,9 @@ def test_bad_files_are_told_apart(path: Path, source: Any, tmp_path: Path) -> No
     refused(whole[:4] + b"\1\0\0\0" + whole[8:], "GGUF version 1", ModelUnsuited)
     refused(whole[:4] + b"\0\0\0\3" + whole[8:], "lowest byte first", ModelUnsuited)
     refused(whole[:24] + b"\xff" * 200 + whole[224:], "cut off or damaged")
+    key = struct.pack("<Q", 17) + b"general.alignment"
+    for value in (struct.pack("<II", 4, 0), struct.pack("<IQ", 8, 1) + b"x", struct.pack("<I", 9) * 3000):
+        refused(whole[:16] + struct.pack("<Q", 1_000) + key + value + whole[24:], "cut off or damaged")
     odd = written.write(tmp_path / "odd.gguf", source, architecture="rwkv7").read_bytes()
     refused(odd, r"architecture 'rwkv7', and transformers .* reads GGUF files of .*llama", ModelUnsuited)
     part = written.write(tmp_path / "part.gguf", source, parts=3).read_bytes()

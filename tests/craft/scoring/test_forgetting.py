@@ -147,6 +147,10 @@ def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., Run
     assert metrics["text_loss_before"] == whole.metrics["text_loss_before"]
     assert metrics["forgetting"] == pytest.approx(after - metrics["text_loss_before"], abs=1e-5)
     assert metrics["forgetting"] != whole.metrics["forgetting"]
+    record = json.loads((tmp_path / "cut" / "run.json").read_text())
+    Path(record["spec"]["measure"]["forgetting"]["text"]).write_text("Quite another text, which the record knows nothing of.")
+    with pytest.raises(ValueError, match="has changed since the adapter"):
+        score_adapter(tmp_path / "cut", tmp_path)
 
 
 def test_a_key_changes_only_where_it_is_asked_for(make: Callable[..., RunSpec]) -> None:

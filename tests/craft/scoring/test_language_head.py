@@ -95,6 +95,24 @@ def test_what_a_classifier_forgets_is_what_its_backbone_does_in_the_language_mod
     assert plain.metrics["search_loss"] == result.metrics["search_loss"]
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bfloat16"])
+def test_a_base_that_trains_in_mixed_precision_reads_text_before_it(
+    tiny_model: Callable[..., Any], tmp_path: Path, precision: str
+) -> None:
+    made = tiny_model("llama", head="causal", seed=3)
+    made.config.tie_word_embeddings = False
+    made.save_pretrained(tmp_path)
+    options: Any = {"precision": precision, "master_weights": True}
+    classifier = load_model(str(tmp_path), "classification", ("a", "b"), pad_token_id=0, **options).eval()
+    language: Any = load_model(str(tmp_path), "generation", (), **options).eval()
+    spec = spec_of(tmp_path)
+    spec = spec.model_copy(update={"training": spec.training.model_copy(update={"precision": precision})})
+    inputs = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
+    with torch.no_grad():
+        found, expected = LanguageHead(spec).beside(classifier)(**inputs).logits, language(**inputs).logits
+    torch.testing.assert_close(found.float(), expected.float(), atol=0.02, rtol=0.02)  # the head's product may be float32
+
+
 def loss(model: Any, tokenizer: Any, text: str) -> float:
     """transformers' own loss over windows of 383 tokens behind the token that begins a text."""
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]

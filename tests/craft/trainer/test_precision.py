@@ -23,6 +23,7 @@ from craft.spec import RunSpec
 from craft.trainer import training
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.process import own_process_state
+from craft.trainer.rescoring import score_adapter
 from craft.trainer.training import train_run
 from craft.tuners.craft.export import holds_change
 from tests.craft.methods.test_contract import CASES
@@ -78,6 +79,9 @@ def test_the_norms_that_houlsby_trains_are_float32_over_bfloat16(tiny_bert: str,
     assert any("LayerNorm" in name for name in weights)
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert losses[-1] < losses[0]
+    scored = {name: result.metrics[name] for name in ("search_loss", "search_score", "score")}
+    again = score_adapter(result.adapter, tmp_path)
+    assert {name: again[name] for name in scored} == scored, "loaded again it computes as it was scored"
 
 
 @pytest.mark.parametrize("method", [name for name in MASTERS if name != "houlsby"])
