@@ -1,11 +1,12 @@
 """Score over learning rate at each rank of CRAFT, with one rate for all of J and with `rate_scaling: rank`.
 
-    python -m tests.benchmarks.rates_by_rank runs/rates
+    python -m tests.benchmarks.rates_by_rank docs/measurements/records/rates.csv
 
 One Markdown table a task and scaling: a row a rank, a column a rate, in the cells the search split's score, the best of a row
 in bold. "Apart" is the largest of the rows' best rates over the smallest. "Lowest above" is the lowest score at the rates from
 a row's best one to ten times it: the method has collapsed there if that is the task's chance. At the reference rank both
-scalings are the same training, so a record needs it once.
+scalings are the same training, so a record needs it once. "One rate for all" is the one with the best mean over ranks, among
+those that every rank has, beside the mean of the rows' best scores.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from craft.methods.nested import REFERENCE_RANK
 from orchestrator.results.summary import Entry
@@ -51,6 +53,21 @@ def lowest_above(scores: Mapping[float, float]) -> float:
     return min(score for rate, score in scores.items() if best <= rate <= DECADE * best)
 
 
+def common_rate(found: Scores) -> tuple[float, float]:
+    """The rate with the best mean score over ranks, among those that all ranks have, and that mean."""
+    shared = set.intersection(*(set(scores) for scores in found.values()))
+    means = {rate: fmean(scores[rate] for scores in found.values()) for rate in shared}
+    best = best_rate(means)
+    return best, means[best]
+
+
+def summary(found: Scores) -> str:
+    """The figures that one table says as a whole."""
+    rate, mean = common_rate(found)
+    each = fmean(max(scores.values()) for scores in found.values())
+    return f"best rates {apart(found):g} apart; one rate for all, {rate:g}: mean {mean:.1f}; each rank at its best: {each:.1f}"
+
+
 def table(found: Scores) -> str:
     rates = sorted({rate for scores in found.values() for rate in scores})
     lines = [f"| rank | {' | '.join(f'{rate:g}' for rate in rates)} | lowest above |", "| --- " * (len(rates) + 2) + "|"]
@@ -73,7 +90,7 @@ def main() -> None:
     for task, entries in finished_trials(parser.parse_args().records).items():
         for scaling in SCALINGS:
             found = scores_of(entries, scaling)
-            print(f"\n{task}, rate_scaling: {scaling}; best rates {apart(found):g} apart\n\n{table(found)}")
+            print(f"\n{task}, rate_scaling: {scaling}: {summary(found)}\n\n{table(found)}")
 
 
 if __name__ == "__main__":
