@@ -386,18 +386,3 @@ def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = view.configurations[view.configurations["m.adapter_bytes"].notna()]
     assert max(plain["largest"]) == frame["m.adapter_bytes"].max()
     assert {trace["name"] for trace in spec_of(row, view)["figure"]["data"]} == {"smallest", "largest"}
-
-
-def test_tables_of_measurements_are_those_of_their_records() -> None:
-    """The commands beside them print them; here the same functions make them from the committed trials."""
-    from tests.benchmarks import nested_ranks, rates_by_rank
-    from tests.benchmarks.recorded import finished_trials
-
-    records = ROOT / "docs/measurements/records"
-    text = (ROOT / "docs/measurements/nested.md").read_text()
-    for task in ("toy", "sst2", "stsb"):
-        for entries in finished_trials(sorted(records.glob(f"nested-{task}*.csv"))).values():
-            assert nested_ranks.table(nested_ranks.fronts(entries)) in text
-    for entries in finished_trials([records / "rates.csv"]).values():
-        for scaling in rates_by_rank.SCALINGS:
-            assert rates_by_rank.table(rates_by_rank.scores_of(entries, scaling)) in text
