@@ -26,8 +26,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from craft.methods import find_method
-from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Leave, Progress, RunFailed, RunResult, SliceResult
-from craft.scoring.forgetting import Forgetting
+from craft.models.gguf_file import MODEL_DIGEST
+from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Leave, Progress, RunFailed, RunPrevented, RunResult, SliceResult
+from craft.scoring.forgetting import TEXT_DIGEST, Forgetting
 from craft.scoring.scorer import Keep, Scorer
 from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick
@@ -49,6 +50,11 @@ STATE_FILE = "state.json"
 _OLD_STATE_FILE = "run.json"  # older checkpoints use this name
 _TRAINERS_FILES = (TRAINABLE_FILE, "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 _KEPT_CHECKPOINTS = 2
+_READ = {
+    "data_fingerprint": "the task's data have",
+    MODEL_DIGEST: "the model's GGUF file has",
+    TEXT_DIGEST: "the text of `forgetting` has",
+}
 
 
 @dataclass
@@ -234,11 +240,29 @@ class Run:
             "optimizer_bytes": self.optimizer_bytes,
             "seconds": self.seconds_before + time.perf_counter(),
             "resumed_at": self.resumed_at,
+            "read": self._read,
         }
         (aside / STATE_FILE).write_text(json.dumps(content, indent=1))
 
+    @property
+    def _read(self) -> dict[str, str]:
+        """What the run has read, by the name of its digest among the facts."""
+        return {name: self.facts[name] for name in _READ if name in self.facts}
+
     def restore(self, checkpoint: Path, content: dict[str, Any]) -> None:
-        """Takes over a checkpoint's state; Trainer restores its own part when it starts."""
+        """Takes over a checkpoint's state; Trainer restores its own part when it starts.
+
+        Raises:
+            RunPrevented: the run has read other data, another GGUF file or another text than it did before the checkpoint.
+        """
+        before, now = content.get("read", {}), self._read
+        for name, what in _READ.items():
+            if name in before and name in now and before[name] != now[name]:
+                digests = f"SHA-256 {before[name][:12]}, now {now[name][:12]}"
+                raise RunPrevented(
+                    f"{what} changed since checkpoint {checkpoint} was written ({digests}): put back what it was, or delete the "
+                    "run's checkpoints to train it anew"
+                )
         restore_trainable(self.model, load_file(checkpoint / TRAINABLE_FILE))
         self.best.load(content["best"], checkpoint / BEST_FILE, content["step"], self.model)
         for at, (run, best) in enumerate(self.slices):

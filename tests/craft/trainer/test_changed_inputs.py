@@ -1,0 +1,56 @@
+"""A run that is resumed reads what it read before its checkpoint, or says what has changed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from craft.results import RunPrevented
+from craft.settings import DataSettings, ForgettingSettings, MeasureSettings
+from craft.spec import RunSpec
+from craft.trainer.training import train_run
+from tests.craft import gguf_writing as written
+
+MakeSpec = Callable[..., RunSpec]
+
+
+def test_changed_data(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+
+    def fill(seed: int) -> None:
+        draw = random.Random(seed)
+        rows = [f"{draw.choice(['good', 'bad'])} and {draw.randrange(1000)},{'ab'[row % 2]}" for row in range(200)]
+        table.write_text("\n".join(["body,way", *rows]))
+
+    fill(seed=0)
+    custom = {"mine": {"train": str(table), "text": ["body"], "label": "way"}}
+    spec = tiny_spec(task="custom/mine", data=DataSettings(custom=custom), training={"evaluate_every": 0.5})
+    train_run(spec, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoint-9"  # of 12 steps
+    fill(seed=1)
+    with pytest.raises(RunPrevented, match=r"task's data have changed since checkpoint .*checkpoint-9 .*put back"):
+        train_run(spec, tmp_path / "resumed", resume_from=checkpoint)
+    fill(seed=0)
+    assert train_run(spec, tmp_path / "resumed", resume_from=checkpoint).steps == 12
+
+
+def test_changed_model_file_and_text(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    model = written.write(tmp_path / "tiny.gguf", written.random_llama(), written.Format.Q8_0)
+    text = tmp_path / "text.txt"
+    text.write_text("the 12 men and the dog " * 20)
+    spec = tiny_spec(
+        model=str(model),
+        measure=MeasureSettings(forgetting=ForgettingSettings(text=str(text))),
+        training={"evaluate_every": 0.5, "max_length": 48},
+    )
+    train_run(spec, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoint-9"
+    text.write_text("another text " * 20)
+    with pytest.raises(RunPrevented, match="the text of `forgetting` has changed"):
+        train_run(spec, tmp_path / "resumed", resume_from=checkpoint)
+    written.write(model, written.random_llama(seed=1), written.Format.Q8_0)
+    with pytest.raises(RunPrevented, match=r"the model's GGUF file has changed"):
+        train_run(spec, tmp_path / "resumed", resume_from=checkpoint)
