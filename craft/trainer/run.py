@@ -260,8 +260,8 @@ class Run:
             if name in before and name in now and before[name] != now[name]:
                 digests = f"SHA-256 {before[name][:12]}, now {now[name][:12]}"
                 raise RunPrevented(
-                    f"{what} changed since checkpoint {checkpoint} was written ({digests}): put back what it was, or delete the "
-                    "run's checkpoints to train it anew"
+                    f"{what} changed since checkpoint {checkpoint} was written ({digests}): put back what it was, or delete "
+                    "the run's checkpoints to train it anew"
                 )
         restore_trainable(self.model, load_file(checkpoint / TRAINABLE_FILE))
         self.best.load(content["best"], checkpoint / BEST_FILE, content["step"], self.model)
