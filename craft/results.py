@@ -30,6 +30,9 @@ PREDICTIONS_FOLDER = "predictions"
 SLICES_FOLDER = "slices"
 """Folder beside a run's adapter with a folder for each smaller rank that the run trained, named by the key of its own run."""
 
+TEXT, TEXT_DIGEST = "forgetting_text", "forgetting_text_sha256"
+"""Facts of a run that measures forgetting: the name of the text and its SHA-256."""
+
 LOSS_PASS = "loss"
 """What the progress of scoring calls a language model's loss on the search split."""
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from craft.results import Unavailable
+from craft.results import TEXT, TEXT_DIGEST, Unavailable
 from craft.scoring.encoding import Collator
 from craft.scoring.generation import positions
 from craft.scoring.language_head import LanguageHead
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 WINDOW = 512
 SHIPPED = Path(__file__).with_name("plain_text.txt")
 BEFORE, AFTER = "text_loss_before", "text_loss_after"
-TEXT_DIGEST = "forgetting_text_sha256"
 
 
 class Forgetting:
@@ -76,10 +75,7 @@ class Forgetting:
         self._tick: Tick = lambda _what, done, total: tick("forgetting", done, total)
         self.passes = [("forgetting", len(self._windows))]
         self._before, self._head = before, head
-        self.facts = {
-            "forgetting_text": settings.text or "shipped",
-            TEXT_DIGEST: hashlib.sha256(text.encode()).hexdigest(),
-        }
+        self.facts = {TEXT: name_of(settings), TEXT_DIGEST: _digest(text)}
 
     def measure_before(self, base: nn.Module) -> None:
         self._before = self._loss(base)
@@ -101,6 +97,20 @@ class Forgetting:
         if not math.isfinite(loss):
             raise ValueError(f"the loss on the text of measure.forgetting is {loss}")
         return loss
+
+
+def name_of(settings: ForgettingSettings) -> str:
+    """What a record calls the text: its file as the settings give it, or `shipped`."""
+    return settings.text or "shipped"
+
+
+def text_digest(settings: ForgettingSettings) -> str:
+    """SHA-256 of the text. Raises what `read_text` raises."""
+    return _digest(read_text(settings))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_text(settings: ForgettingSettings) -> str:

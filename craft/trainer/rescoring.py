@@ -12,8 +12,9 @@ from typing import Any
 
 from craft.models.compute import compute_device
 from craft.models.quiet import quiet_libraries
+from craft.results import TEXT_DIGEST
 from craft.scoring.choose import make_scorer, splits_of
-from craft.scoring.forgetting import BEFORE, TEXT_DIGEST, Forgetting
+from craft.scoring.forgetting import BEFORE, Forgetting
 from craft.scoring.language_head import LanguageHead
 from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick

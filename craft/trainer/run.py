@@ -27,8 +27,18 @@ from torch import nn
 
 from craft.methods import find_method
 from craft.models.gguf_file import MODEL_DIGEST
-from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Leave, Progress, RunFailed, RunPrevented, RunResult, SliceResult
-from craft.scoring.forgetting import TEXT_DIGEST, Forgetting
+from craft.results import (
+    PREDICTIONS_FOLDER,
+    SLICES_FOLDER,
+    TEXT_DIGEST,
+    Leave,
+    Progress,
+    RunFailed,
+    RunPrevented,
+    RunResult,
+    SliceResult,
+)
+from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Keep, Scorer
 from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick

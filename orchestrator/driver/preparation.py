@@ -84,22 +84,26 @@ def prepare(needs: Needs, cores: int = 1) -> dict[str, str]:
         cores: so many may be used: on a CPU several weights are decomposed at the same time, each with the threads of a trial.
 
     Returns:
-        The data's fingerprint by task, and the SHA-256 of each model that is a GGUF file by its name.
+        The data's fingerprint by task, and the SHA-256 of each model that is a GGUF file, and of the text of `forgetting`, by
+        its name.
 
     Raises:
         ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
+    from craft.scoring.forgetting import name_of, text_digest
     from craft.tasks.splits import load_splits
 
     for name in needs.methods:
         refuse_elsewhere(METHODS[name])
+    texts = [run.measure.forgetting for run in needs.tasks if run.measure.forgetting is not None]
+    digests = {name_of(text): text_digest(text) for text in texts}
     fingerprints = {
         run.task: load_splits(find_task(run.task, run.data), run.data, protocol=run.protocol).fingerprint for run in needs.tasks
     }
     for base in needs.bases:
         _prepare_base(base, cores)
     files = {base.run.model: gguf_digest(base.run.model) for base in needs.bases}
-    return fingerprints | {name: digest for name, digest in files.items() if digest is not None}
+    return fingerprints | digests | {name: digest for name, digest in files.items() if digest is not None}
 
 
 def _prepare_base(base: Base, cores: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from craft.models.gguf_file import MODEL_DIGEST
+from craft.results import TEXT, TEXT_DIGEST
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
 from orchestrator.sweepfile.load import load_sweep
@@ -64,12 +65,12 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
 
 
 def check_data(results: Iterable[TrialResult], trials: Iterable[TrialSpec], fingerprints: Mapping[str, str]) -> None:
-    """Compares the data, and a model's GGUF file, that are there now with those that finished trials were trained on.
+    """Compares the data, a model's GGUF file and the text of `forgetting` that are there now with those of finished trials.
 
     Args:
         results: the ledger's.
         trials: the plan's; they tell the task of a result.
-        fingerprints: of the present data, by task; of a GGUF file, by the model's name.
+        fingerprints: of the present data, by task; of a GGUF file, by the model's name; of a text, by its name.
 
     Raises:
         SweepError: the rows of a task have changed, or the file has.
@@ -77,15 +78,16 @@ def check_data(results: Iterable[TrialResult], trials: Iterable[TrialSpec], fing
     runs = {trial.key: trial.run for trial in trials}
     tasks = {key: run.task for key, run in runs.items()}
     for result in results:
-        model, trained = runs[result.key].model if result.key in runs else "", result.facts.get(MODEL_DIGEST)
-        if trained is not None and fingerprints.get(model, trained) != trained:
-            raise SweepError(
-                [
-                    f"{model} is not the file that this sweep's finished trials used (its SHA-256 is "
-                    f"{fingerprints[model][:12]}, then {trained[:12]})",
-                    "give back the file as it was, or start afresh with another --name",
-                ]
-            )
+        model, facts = runs[result.key].model if result.key in runs else "", result.facts
+        for name, digest in ((model, facts.get(MODEL_DIGEST)), (facts.get(TEXT, ""), facts.get(TEXT_DIGEST))):
+            if digest is not None and fingerprints.get(name, digest) != digest:
+                raise SweepError(
+                    [
+                        f"{name} is not the file that this sweep's finished trials used (its SHA-256 is "
+                        f"{fingerprints[name][:12]}, then {digest[:12]})",
+                        "give back the file as it was, or start afresh with another --name",
+                    ]
+                )
         task, before = tasks.get(result.key), result.facts.get("data_fingerprint")
         if task is not None and task in fingerprints and before is not None and fingerprints[task] != before:
             raise SweepError(

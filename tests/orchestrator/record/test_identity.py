@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from craft.models.gguf_file import MODEL_DIGEST
+from craft.results import TEXT, TEXT_DIGEST
 from craft.spec import RunSpec
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.resume import check_data
@@ -39,6 +40,15 @@ def test_another_gguf_file_under_finished_trials_is_refused() -> None:
     check_data([result], [trial], {"glue/cola": "aaaa"})
     with pytest.raises(SweepError, match=r"/m/one.gguf is not the file .* SHA-256 is 222222222222, then 111111111111"):
         check_data([result], [trial], {"glue/cola": "aaaa", "/m/one.gguf": "2" * 64})
+
+
+def test_another_text_of_forgetting_under_finished_trials_is_refused() -> None:
+    trial = TrialSpec(spec(), "c", "label")
+    result = TrialResult(trial.key, "finished", facts={TEXT: "mine.txt", TEXT_DIGEST: "1" * 64})
+    check_data([result], [trial], {"mine.txt": "1" * 64})
+    check_data([result], [trial], {"other.txt": "2" * 64})
+    with pytest.raises(SweepError, match=r"mine.txt is not the file .* SHA-256 is 222222222222, then 111111111111"):
+        check_data([result], [trial], {"mine.txt": "2" * 64})
 
 
 def test_other_rows_under_finished_trials_are_refused() -> None:
