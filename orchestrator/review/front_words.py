@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from craft.methods import METHODS
 from craft.words import format_bytes, format_duration
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Summary
@@ -91,8 +92,11 @@ def possible(summary: Summary) -> bool:
 
 
 def full_label(summary: Summary) -> str:
-    """The configuration's label, with the method in front unless the label begins with it."""
-    return summary.label if summary.label.lower().startswith(summary.method.lower()) else f"{summary.method} {summary.label}"
+    """The configuration's label, with the method in front unless the label begins with its name or title."""
+    row = METHODS.get(summary.method)
+    named = (summary.method, row.title if row else summary.method)
+    begins = summary.label.lower().startswith(tuple(name.lower() for name in named))
+    return summary.label if begins else f"{summary.method} {summary.label}"
 
 
 def shown(summary: Summary, name: str) -> str:

@@ -23,7 +23,7 @@ from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
 from orchestrator.review.front_picture import _draw_method
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
-from orchestrator.review.front_words import caption, size
+from orchestrator.review.front_words import caption, full_label, size
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")
@@ -263,6 +263,18 @@ def test_parameters_read_flat_and_typed() -> None:
     assert [text(value) for value in (3e-4, 1e-3, 0.005, 1.5e-5, 16.0, True, 0.0)] == [
         "3e-4", "0.001", "0.005", "1.5e-5", "16", "true", "0",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "label", "shown"),
+    [
+        ("lora_xs", "LoRA-XS r32 qv", "LoRA-XS r32 qv"),
+        ("peft LILY", "PEFT LILY r 16", "PEFT LILY r 16"),
+        ("ia3", "kv", "ia3 kv"),
+    ],
+)
+def test_a_method_is_named_once(four: list[Summary], method: str, label: str, shown: str) -> None:
+    assert full_label(replace(four[0], method=method, label=label)) == shown
 
 
 def test_sizes_read_like_in_papers() -> None:
