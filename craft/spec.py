@@ -59,9 +59,13 @@ class RunSpec(Settings):
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that name this run by its effective content.
+        """16 hexadecimal digits that name this run by its effective content."""
+        return content_hash(self.identity(), 16)
 
-        The key leaves out what does not affect this run's numbers: where the data folder lies, other tasks' files and settings.
+    def identity(self) -> dict[str, Any]:
+        """What the key is made of, as plain data.
+
+        What does not affect this run's numbers is left out: where the data folder lies, other tasks' files and settings.
         """
         own = self.training.identity(find_method(self.method).master_weights)
         content = self.model_dump(mode="json") | {"training": own}
@@ -79,7 +83,7 @@ class RunSpec(Settings):
         data["custom"] = {name: one for name, one in data["custom"].items() if f"custom/{name}" == self.task}
         if self.task.split("/")[0] != "commonsense":
             del data["generation"]
-        return content_hash(content, 16)
+        return content
 
     @property
     def slices(self) -> list[RunSpec]:

@@ -384,8 +384,7 @@ def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:
 
 
 def _without_micro_batch(spec: RunSpec) -> dict[str, Any]:
-    content = spec.model_dump(mode="json")
-    content["warm_start"] = spec.warm_start and spec.warm_start.run  # where its adapter lies may differ
+    content = spec.identity()
     training = content["training"]
     training["effective_batch"] = training.pop("batch_size") * training.pop("gradient_accumulation")
     del training["eval_batch_size"]

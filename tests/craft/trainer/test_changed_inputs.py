@@ -37,6 +37,16 @@ def test_changed_data(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     assert train_run(spec, tmp_path / "resumed", resume_from=checkpoint).steps == 12
 
 
+def test_what_is_no_part_of_the_run_may_change(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = tiny_spec(training={"evaluate_every": 0.5})
+    whole = train_run(spec, tmp_path / "run")
+    other = {"mine": {"train": "mine.csv", "text": ["body"], "label": "way"}}
+    moved = tiny_spec(data=DataSettings(root=str(tmp_path), custom=other), training={"evaluate_every": 0.5})
+    assert moved.key == spec.key
+    resumed = train_run(moved, tmp_path / "resumed", resume_from=tmp_path / "run" / "checkpoint-9")
+    assert resumed.metrics == whole.metrics
+
+
 def test_changed_model_file_and_text(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     model = written.write(tmp_path / "tiny.gguf", written.random_llama(), written.Format.Q8_0)
     text = tmp_path / "text.txt"
