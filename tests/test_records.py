@@ -1,4 +1,4 @@
-"""The tables of docs/measurements that come from committed trials are what their commands make of them, and how these compute."""
+"""Tables of docs/measurements that come from committed trials are what their commands make of them, and how these compute."""
 
 from __future__ import annotations
 
