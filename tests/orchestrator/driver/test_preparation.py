@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from craft.factors.svd import SvdStore, default_svd_store
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.loading import MINILM, load_model
+from craft.results import TEXT, TEXT_DIGEST
+from craft.settings import ForgettingSettings, MeasureSettings
 from craft.spec import RunSpec
 from orchestrator.driver.preparation import Base, needs_of, prepare
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.record.resume import check_data
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.resources import Resources
 
 
@@ -51,6 +56,25 @@ def test_a_base_that_is_sharded_is_decomposed_on_the_cpu() -> None:
     assert base.on_gpu
     (base,) = needs_of([trial("pissa", resources={"gpu": 1, "workers": 2, "fsdp": True})]).bases
     assert not base.on_gpu
+
+
+def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tmp_path: Path) -> None:
+    text = tmp_path / "mine.txt"
+    text.write_text("some words")
+    run = trial("lora", rank=2).run.model_copy(
+        update={"measure": MeasureSettings(forgetting=ForgettingSettings(text=str(text)))}
+    )
+    needs = needs_of([TrialSpec(run, "c", "l", Resources())])
+    found = prepare(needs)
+    assert found[str(text)] == hashlib.sha256(b"some words").hexdigest()
+    result = TrialResult(run.key, "finished", facts={TEXT: str(text), TEXT_DIGEST: found[str(text)]})
+    check_data([result], [TrialSpec(run, "c", "l")], found)
+    text.write_text("other words")
+    with pytest.raises(SweepError, match=r"mine\.txt is not the file"):
+        check_data([result], [TrialSpec(run, "c", "l")], prepare(needs))
+    text.unlink()
+    with pytest.raises(ValueError, match=r"mine\.txt cannot be read"):
+        prepare(needs)
 
 
 def test_after_preparation_no_trial_decomposes_and_the_numbers_are_those_of_its_own_threads(
