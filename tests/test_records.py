@@ -29,6 +29,14 @@ def test_rates_by_rank(scaling: str) -> None:
         assert rates_by_rank.table(rates_by_rank.scores_of(entries, scaling)) in (MEASUREMENTS / "nested.md").read_text()
 
 
+def test_energy_and_score() -> None:
+    groups = energy_and_score.groups_of([RECORDS / "energy.csv"])
+    assert len(groups) == 2
+    page = (MEASUREMENTS / "energy.md").read_text()
+    assert energy_and_score.table(groups) in page
+    assert energy_and_score.configurations(groups) in page
+
+
 def test_rank_correlations() -> None:
     """Against scipy's, and the partial one against the correlation of what a least-squares line leaves of the ranks."""
     values = np.random.default_rng(0).normal(size=(2, 30, 3))

@@ -8,7 +8,7 @@ the search split prefers takes part. "Energy at equal parameters" is the partial
 of energy and score after a straight line in the ranks of the parameters. Brackets hold the ends of a 95 % interval: percentiles
 of 10,000 bootstrap samples of configurations. "Pairs" counts the pairs of configurations with equal numbers of parameters in
 which the one that keeps more energy has the higher score; equal scores are left out, and so are cut and nested adapters, whose
-ranks did not train alone.
+ranks did not train alone. A second table has the configurations themselves, under each group its scores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ class Point(NamedTuple):
     energy: float
     parameters: float
     score: float
+    name: str = ""
+    """Projections and ranks."""
 
 
 def points(entries: Sequence[Entry]) -> list[Point]:
@@ -50,10 +52,22 @@ def points(entries: Sequence[Entry]) -> list[Point]:
         if energy is None or "cut_to" in one.parameters or "nested" in one.parameters or one.nested_in:
             continue
         point = Point(energy, one.result.counts["trainable_parameters"], one.result.metrics["score"])
-        same = f"{one.parameters['ranks']} {one.parameters['projections']} {one.parameters.get('rate_scaling', 'none')}"
-        found[same][one.configuration].append((point, one.result.metrics["search_score"]))
-    chosen = (max(rates.values(), key=lambda trials: fmean(searched for _, searched in trials)) for rates in found.values())
-    return [Point(*map(fmean, zip(*(point for point, _ in trials), strict=True))) for trials in chosen]
+        name = f"{_listed(one.parameters['projections'], ' ')}, {_listed(one.parameters['ranks'], '·')}"
+        scaling = one.parameters.get("rate_scaling", "none")
+        name += "" if scaling == "none" else f", rate_scaling: {scaling}"
+        found[name][one.configuration].append((point, one.result.metrics["search_score"]))
+    chosen = {
+        name: max(rates.values(), key=lambda trials: fmean(searched for _, searched in trials)) for name, rates in found.items()
+    }
+    return [
+        Point(
+            energy=fmean(point.energy for point, _ in trials),
+            parameters=fmean(point.parameters for point, _ in trials),
+            score=fmean(point.score for point, _ in trials),
+            name=name,
+        )
+        for name, trials in chosen.items()
+    ]
 
 
 def correlations(values: Floats) -> Floats:
@@ -89,12 +103,28 @@ def table(groups: Sequence[tuple[str, list[Point]]]) -> str:
         draws = np.random.default_rng(0).integers(len(found), size=(SAMPLES, len(found)))
         # Where every size has one energy, nothing is left of it at equal parameters.
         columns = 3 if compared else 2
-        values = np.array(found)
+        values = np.array([point[:3] for point in found])
         low, high = np.nanpercentile(correlations(values[draws])[:, :columns], [2.5, 97.5], axis=0)
         cells = [_shown(*ends) for ends in zip(correlations(values)[:columns], low, high, strict=True)]
         cells += [""] * (3 - columns) + [f"{agreed} of {compared}" if compared else ""]
         lines.append(f"| {name} | {len(found)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def configurations(groups: Sequence[tuple[str, list[Point]]]) -> str:
+    heads = ("projections and ranks", "parameters", "energy kept, %", *(name for name, _ in groups))
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    scores = [{point.name: point.score for point in found} for _, found in groups]
+    every = {point.name: point for _, found in groups for point in found}
+    for name, point in sorted(every.items(), key=lambda item: (item[1].parameters, item[1].energy)):
+        cells = [f"{score[name]:.1f}" if name in score else "" for score in scores]
+        lines.append(f"| {name} | {point.parameters:,.0f} | {100 * point.energy:.0f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _listed(values: Any, between: str) -> str:
+    """A list, which a CSV file holds as one text."""
+    return between.join(map(str, values.split(",") if isinstance(values, str) else values))
 
 
 def _shown(value: float, low: float, high: float) -> str:
@@ -116,7 +146,8 @@ def groups_of(records: Iterable[Path]) -> list[tuple[str, list[Point]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path, help="sweeps' folders, or CSV files of trials")
-    print(table(groups_of(parser.parse_args().records)))
+    groups = groups_of(parser.parse_args().records)
+    print(table(groups), configurations(groups), sep="\n\n")
 
 
 if __name__ == "__main__":
