@@ -9,7 +9,7 @@ over fewer tasks, and the seeds that are missing are counted where the score is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,7 +59,8 @@ class Summary:
     `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. A `screened`
     configuration ran with fewer seeds, only to choose another one: it is not compared with those that ran with all seeds, and
     it does not count as complete. `nested_in` is the configuration whose training made this one, if it is a slice of nested
-    ranks; its seconds are that training's. `tuning` is what the choice of its settings took, in a sweep that tunes.
+    ranks; its seconds are that training's. `tuning` is what the choice of its settings took, in a sweep that tunes; what was
+    cut from an adapter has its tuning.
     """
 
     configuration: str
@@ -154,12 +155,12 @@ def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str
     for entry in entries:
         grouped.setdefault(entry.configuration, []).append(entry)
     planned = counts or {}
-    tuning = _tuning(entry for group in grouped.values() for entry in group)
-    return [_summary(group, planned.get(name, {}), tuning) for name, group in grouped.items()]
+    tuning = _tuning([entry for group in grouped.values() for entry in group])
+    return [_summary(group, planned.get(name, {}), tuning.get(name)) for name, group in grouped.items()]
 
 
-def _tuning(entries: Iterable[Entry]) -> dict[str, Tuning]:
-    """What the tuning of each trained configuration took, by its id: the trials of all that have the same `tunes`."""
+def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
+    """What the tuning of each configuration took, by its id: the trials of all trained ones that have the same `tunes`."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.tunes is not None and entry.nested_in is None:
@@ -169,10 +170,12 @@ def _tuning(entries: Iterable[Entry]) -> dict[str, Tuning]:
         candidates = {entry.configuration: entry.parameters for entry in group if entry.task == group[0].task}
         whole = Tuning.of(len(candidates), [entry.result for entry in group])
         found |= {name: replace(whole, at_end=at_end) for name, at_end in ends(candidates).items()}
-    return found
+    trained = {entry.key: entry.nested_in or entry.configuration for entry in entries}
+    sources = {entry.configuration: trained.get(entry.parameters.get("cut_from", entry.key)) for entry in entries}
+    return {name: found[source] for name, source in sources.items() if source in found}
 
 
-def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: Mapping[str, Tuning]) -> Summary:
+def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: Tuning | None) -> Summary:
     ended = [(entry, entry.result) for entry in entries if entry.result is not None]
     finished = [(entry, result) for entry, result in ended if result.status == "finished"]
     tasks = list(dict.fromkeys(entry.task for entry in entries))
@@ -202,7 +205,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
         notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
         nested_in=first.nested_in,
-        tuning=tuning.get(first.nested_in or first.configuration),
+        tuning=tuning,
         keys=tuple(entry.key for entry in entries),
     )
 

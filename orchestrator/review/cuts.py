@@ -167,7 +167,9 @@ def recorded_cuts(folder: Path, trained: Collection[str]) -> list[Summary]:
     nothing but the folder's list of names."""
     if not SweepFolder(folder).cuts.is_file():
         return []
-    return summarize_entries(entry for entry in read_folder(folder).entries if entry.parameters.get("cut_from") in trained)
+    entries = read_folder(folder).entries
+    ours = {entry.configuration for entry in entries if entry.parameters.get("cut_from") in trained}
+    return [summary for summary in summarize_entries(entries) if summary.configuration in ours]
 
 
 def as_json(summaries: Sequence[Summary], cuts: Sequence[CutTrial]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.tracker import Tracker
 from orchestrator.results.front import mark_front
-from orchestrator.results.summary import Summary, summarize
+from orchestrator.results.summary import Entry, Summary, summarize, summarize_entries
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
 from orchestrator.review.front_words import caption
@@ -148,6 +148,18 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
     told = {row["rank"]: [row[f"tuning_{name}"] for name in ("trials", "failed", "seconds")] for row in rows}
     assert told == {"1": ["6", "0", "60"], "2": ["6", "2", "60"], "4": ["0", "0", "0"]}
     assert {row["rank"]: row["tuned"] for row in rows} == {"1": "True", "2": "True", "4": "False"}
+
+
+def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    run(plan)
+    results = Ledger(plan.sweep.folder).results()
+    entries = [Entry.of(trial, results[trial.key]) for trial in plan.trials]
+    source = next(one for one in entries if one.parameters["rank"] == 1)
+    cut = RunSpec(model="m", task=source.task, method="lora", cut_from={"run": source.key, "to": "parameters:9"})  # type: ignore[arg-type]
+    summaries = {one.configuration: one for one in summarize_entries([*entries, Entry.of(TrialSpec(cut, "cut", "cut"), None)])}
+    assert summaries["cut"].tuning == summaries[source.configuration].tuning is not None
+    assert summarize_entries([Entry.of(TrialSpec(cut, "cut", "cut"), None)])[0].tuning is None, "its training is not at hand"
 
 
 def test_the_store_and_the_folder_say_it_too(tmp_path: Path, uri: str) -> None:
