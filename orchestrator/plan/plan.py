@@ -20,7 +20,7 @@ from itertools import islice
 from orchestrator.plan.configuration import Configuration, Dropped, Earlier
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.plan.tuning import check_equal_budgets
+from orchestrator.plan.tuning import check_equal_budgets, groups_of
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
@@ -141,6 +141,15 @@ class Plan:
     def expected_trainings(self) -> int:
         """The same without slices of nested ranks, which an adaptive plan never has."""
         return self.expected_trials - sum(trial.nested_in is not None for trial in self.trials)
+
+    def further_trials(self) -> tuple[int, int]:
+        """How many trials further seeds bring at most where the best of each group gets them, and how many of these Ray
+        schedules. Elsewhere that is not known beforehand: (0, 0)."""
+        rule = self.sweep.replication
+        if rule is None or rule.choose != "best" or self.adaptive:
+            return 0, 0
+        each, groups = len(self.sweep.task_names) * len(rule.seeds), groups_of(self.planner, self.configurations)
+        return each * sum(len(self.together(group[0])) for group in groups), each * len(groups)
 
     @property
     def wanted(self) -> int:

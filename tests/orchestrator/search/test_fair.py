@@ -150,6 +150,12 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
     assert {row["rank"]: row["tuned"] for row in rows} == {"1": "True", "2": "True", "4": "False"}
 
 
+def test_the_further_seeds_are_in_the_time_left_from_the_beginning(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    assert (plan.expected_trainings, plan.further_trials()) == (FIRST_STAGE, (3 * 2 * 2, 3 * 2 * 2))
+    assert len(run(plan)) == FIRST_STAGE + 3 * 2 * 2
+
+
 def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan)
