@@ -1,9 +1,10 @@
 """What an older version of this project wrote is read and gone on with as that version would have done it.
 
-Everything here was made by `make.py` at commit 3706dda, before the packages were cut into folders: sweeps whose driver was
+Everything here was made with the code of commit 3706dda, before the packages were cut into folders: sweeps whose driver was
 killed, their tracking store, adapters, a run cut off, a factor store, a served model, a record for the simulator, keys. What
 that version itself made of them is in `expected.json` and `keys.json`. If one of these tests fails, users' folders are no
-longer read as they were: mend the code, not the numbers.
+longer read as they were: mend the code, not the numbers. The script that made it runs with that code alone and is kept in the
+history: `git show cd7e3c7:tests/made_before/make.py`.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def test_an_earlier_sweep_starts_another_one_warm(place: Place) -> None:
 
 
 def stand_in(log: str) -> Train:
-    """That of `make.py`, but for whoever kills it: three epochs with a checkpoint each."""
+    """That of the script that made the folder, but for whoever kills it: three epochs with a checkpoint each."""
 
     def train(spec, directory, *, report, resume_from, on_step):
         import json
