@@ -19,12 +19,13 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
 from tests.benchmarks.recorded import finished_trials
 
@@ -39,35 +40,36 @@ class Point(NamedTuple):
     energy: float
     parameters: float
     score: float
-    name: str = ""
-    """Projections and ranks."""
+    label: str = ""
 
 
 def points(entries: Sequence[Entry]) -> list[Point]:
     """The configurations of CRAFT that trained alone, each at its best learning rate."""
-    found: dict[str, dict[str, list[tuple[Point, float]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
     for one in entries:
-        assert one.result is not None
-        energy = one.result.metrics.get("energy_kept")
-        if energy is None or "cut_to" in one.parameters or "nested" in one.parameters or one.nested_in:
-            continue
-        point = Point(energy, one.result.counts["trainable_parameters"], one.result.metrics["score"])
-        name = f"{_listed(one.parameters['projections'], ' ')}, {_listed(one.parameters['ranks'], '·')}"
-        scaling = one.parameters.get("rate_scaling", "none")
-        name += "" if scaling == "none" else f", rate_scaling: {scaling}"
-        found[name][one.configuration].append((point, one.result.metrics["search_score"]))
-    chosen = {
-        name: max(rates.values(), key=lambda trials: fmean(searched for _, searched in trials)) for name, rates in found.items()
-    }
+        alone = one.nested_in is None and not {"nested", "cut_to"} & one.parameters.keys()
+        if alone and "energy_kept" in _result(one).metrics:
+            same = " ".join(str(one.parameters.get(name)) for name in ("ranks", "projections", "rate_scaling"))
+            found[same][one.configuration].append(one)
+    chosen = (max(rates.values(), key=lambda trials: _mean(trials, "search_score")) for rates in found.values())
     return [
         Point(
-            energy=fmean(point.energy for point, _ in trials),
-            parameters=fmean(point.parameters for point, _ in trials),
-            score=fmean(point.score for point, _ in trials),
-            name=name,
+            energy=_mean(trials, "energy_kept"),
+            parameters=_result(trials[0]).counts["trainable_parameters"],
+            score=_mean(trials, "score"),
+            label=trials[0].label,
         )
-        for name, trials in chosen.items()
+        for trials in chosen
     ]
+
+
+def _result(one: Entry) -> TrialResult:
+    assert one.result is not None
+    return one.result
+
+
+def _mean(trials: Sequence[Entry], metric: str) -> float:
+    return fmean(_result(one).metrics[metric] for one in trials)
 
 
 def correlations(values: Floats) -> Floats:
@@ -112,19 +114,14 @@ def table(groups: Sequence[tuple[str, list[Point]]]) -> str:
 
 
 def configurations(groups: Sequence[tuple[str, list[Point]]]) -> str:
-    heads = ("projections and ranks", "parameters", "energy kept, %", *(name for name, _ in groups))
+    heads = ("configuration", "parameters", "energy kept, %", *(name for name, _ in groups))
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-    scores = [{point.name: point.score for point in found} for _, found in groups]
-    every = {point.name: point for _, found in groups for point in found}
-    for name, point in sorted(every.items(), key=lambda item: (item[1].parameters, item[1].energy)):
-        cells = [f"{score[name]:.1f}" if name in score else "" for score in scores]
-        lines.append(f"| {name} | {point.parameters:,.0f} | {100 * point.energy:.0f} | {' | '.join(cells)} |")
+    scores = [{point.label: point.score for point in found} for _, found in groups]
+    every = {point.label: point for _, found in groups for point in found}
+    for label, point in sorted(every.items(), key=lambda item: (item[1].parameters, item[1].energy)):
+        cells = [f"{score[label]:.1f}" if label in score else "" for score in scores]
+        lines.append(f"| {label} | {point.parameters:,.0f} | {100 * point.energy:.0f} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _listed(values: Any, between: str) -> str:
-    """A list, which a CSV file holds as one text."""
-    return between.join(map(str, values.split(",") if isinstance(values, str) else values))
 
 
 def _shown(value: float, low: float, high: float) -> str:

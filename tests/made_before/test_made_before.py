@@ -148,7 +148,7 @@ def test_an_earlier_sweep_starts_another_one_warm(place: Place) -> None:
 
 
 def stand_in(log: str) -> Train:
-    """That of the script that made the folder, but for whoever kills it: three epochs with a checkpoint each."""
+    """What trained for the script that made the folder, but for whoever kills it: three epochs with a checkpoint each."""
 
     def train(spec, directory, *, report, resume_from, on_step):
         import json
