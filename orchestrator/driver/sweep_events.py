@@ -43,7 +43,7 @@ def begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
                 else {}
             ),
             "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
-            "trials": plan.expected_trials + plan.further_trials()[0],
+            "trials": plan.most_trials,
             "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.seeds, data=fingerprints),
             "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(),
         }

@@ -142,14 +142,25 @@ class Plan:
         """The same without slices of nested ranks, which an adaptive plan never has."""
         return self.expected_trials - sum(trial.nested_in is not None for trial in self.trials)
 
-    def further_trials(self) -> tuple[int, int]:
-        """How many trials further seeds bring at most where the best of each group gets them, and how many of these Ray
-        schedules. Elsewhere that is not known beforehand: (0, 0)."""
+    @property
+    def most_trials(self) -> int:
+        """`expected_trials` and, where the best of each group gets further seeds, these. What `choose: front` will choose is
+        not known beforehand."""
+        return self.expected_trials + len(self._further())
+
+    @property
+    def most_trainings(self) -> int:
+        """The same of `expected_trainings`, within the sweep's budget."""
+        most = self.expected_trainings + sum(one.nested_in is None for one in self._further())
+        return most if self.sweep.budget.trials is None else min(most, self.sweep.budget.trials)
+
+    def _further(self) -> list[Configuration]:
+        """The configuration of each trial that further seeds can bring, as if the first of each group were its best."""
         rule = self.sweep.replication
         if rule is None or rule.choose != "best" or self.adaptive:
-            return 0, 0
-        each, groups = len(self.sweep.task_names) * len(rule.seeds), groups_of(self.planner, self.configurations)
-        return each * sum(len(self.together(group[0])) for group in groups), each * len(groups)
+            return []
+        groups = groups_of(self.planner, self.configurations)
+        return [one for group in groups for one in self.together(group[0])] * len(self.sweep.task_names) * len(rule.seeds)
 
     @property
     def wanted(self) -> int:

@@ -129,6 +129,24 @@ def test_it_runs_the_trials_of_two_stages_written_by_hand(tmp_path: Path) -> Non
     assert len(fair.trials) == FIRST_STAGE + 3 * 2 * 2
 
 
+def test_several_seeds_tune_where_the_file_says_so(tmp_path: Path) -> None:
+    """Seed 0 alone would choose a rate at which seed 1 collapses."""
+
+    def score(trial: TrialSpec) -> float | None:
+        value = by_rate(trial)
+        luck = {(0.1, 0): 30.0, (0.1, 1): -60.0}.get((trial.run.training.learning_rate, trial.run.seed), 0.0)
+        return None if value is None else value + luck
+
+    more = "replication: {seeds: [2], choose: best, tuned: [learning_rate]}\n"
+    one, two = plan_of(tmp_path / "one", FAIR), plan_of(tmp_path / "two", FAIR.replace("[0, 1, 2]", "[0, 1]"), more)
+    run(one, score)
+    assert two.most_trials == len(run(two, score)) == 2 * FIRST_STAGE + 3 * 2
+    assert (chosen(one)[1], chosen(two)[1]) == (0.1, 0.01)
+    (found,) = [summary for summary in judged(two) if summary.complete and summary.parameters["rank"] == 1]
+    assert found.tuning is not None
+    assert (found.seeds, found.tuning.candidates, found.tuning.trials) == (3, 3, 3 * 2 * 2)
+
+
 def test_every_point_says_its_budget(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan)
@@ -152,8 +170,7 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
 
 def test_the_further_seeds_are_in_the_time_left_from_the_beginning(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
-    assert (plan.expected_trainings, plan.further_trials()) == (FIRST_STAGE, (3 * 2 * 2, 3 * 2 * 2))
-    assert len(run(plan)) == FIRST_STAGE + 3 * 2 * 2
+    assert plan.most_trials == plan.most_trainings == len(run(plan)) == FIRST_STAGE + 3 * 2 * 2
 
 
 def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_training_gets_further_seeds_with_all_its_slices_if_one_may_be_on_the_
 def test_one_rate_is_chosen_for_a_training_by_the_mean_over_its_slices(tmp_path: Path) -> None:
     more = "replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}\n"
     plan = nested_plan(tmp_path, block="learning_rate: {values: [0.001, 0.01, 0.1]}", more=more)
-    assert plan.further_trials() == (3 * 2, 2)
+    assert (plan.most_trials, plan.most_trainings) == (3 * 3 + 3 * 2, 3 + 2)
     scores = {0.001: {2: 90.0, 4: 50.0, 8: 50.0}, 0.01: {2: 70.0, 4: 70.0, 8: 70.0}, 0.1: {2: 10.0, 4: 80.0, 8: 90.0}}
     ran = run(plan, tmp_path, lambda one: scores[one.run.training.learning_rate][size_of(one.run)])
     # The best of a single slice is elsewhere, for each of the three slices.
@@ -166,5 +166,6 @@ def test_one_rate_is_chosen_for_a_training_by_the_mean_over_its_slices(tmp_path:
 def test_a_budget_of_trials_for_further_seeds_counts_trainings(tmp_path: Path) -> None:
     more = "replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}\nbudget: {trials: 4}\n"
     plan = nested_plan(tmp_path, block="learning_rate: {values: [0.001, 0.01]}", more=more)
+    assert plan.most_trainings == 4
     ran = run(plan, tmp_path, lambda one: -one.run.training.learning_rate)
     assert [(one.run.training.learning_rate, one.run.seed) for one in ran] == [(0.001, 0), (0.01, 0), (0.001, 1), (0.001, 2)]
