@@ -21,7 +21,7 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.front import knee, mark_front
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
-from orchestrator.review.front_picture import _draw_method
+from orchestrator.review.front_picture import _draw_method, colour_and_marker
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
 from orchestrator.review.front_words import caption, full_label, size
 
@@ -243,6 +243,10 @@ def test_the_picture_is_a_png_that_is_not_blank(seeds: int, tmp_path: Path) -> N
         & (abs(pixels[..., 2] - 0xB2 / 255) < 0.02)
     )
     assert blue.sum() > 200, "the first method's colour is on the picture"
+
+
+def test_methods_of_the_picture_do_not_look_alike() -> None:
+    assert len({colour_and_marker(index) for index in range(40)}) == 40
 
 
 def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:
