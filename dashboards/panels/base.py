@@ -33,6 +33,7 @@ Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, fl
 # than theirs so that it holds on the dark one
 BLUE = "#1B80C4"
 OKABE_ITO = ("#D55E00", BLUE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
+MORE_COLOURS = ("#8E5FB5", "#8C6D00", "#17A3A3", "#B0414E", "#6F9A1F", "#5C6BC0", "#9C6B4E")  # where methods are many
 KNOWN_METHODS = ("craft", "lora", "dora", "pissa", "vera", "lora_xs", "full")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "hexagon")
 SCALE = [[0.0, "#00224e"], [0.25, "#35456c"], [0.5, "#7d7c78"], [0.75, "#bcae6c"], [1.0, "#fee838"]]  # cividis
@@ -169,7 +170,7 @@ def colours(methods: Iterable[str]) -> dict[str, str]:
     """A colour for each method: known methods have fixed ones, the others get the remaining colours in alphabetical order."""
     names = sorted(set(methods))
     taken = {name: OKABE_ITO[KNOWN_METHODS.index(name)] for name in names if name in KNOWN_METHODS}
-    free = [colour for colour in OKABE_ITO if colour not in taken.values()] or list(OKABE_ITO)
+    free = [colour for colour in (*OKABE_ITO, *MORE_COLOURS) if colour not in taken.values()]
     others = [name for name in names if name not in taken]
     return taken | {name: free[number % len(free)] for number, name in enumerate(others)}
 

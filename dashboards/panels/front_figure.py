@@ -153,7 +153,7 @@ def _front_traces(sweeps: list[str], few: bool) -> list[Plain]:
 def _note(plain: Plain) -> str:
     words = {
         "partial": "still running (hollow)",
-        "incomplete": "incomplete (hollow)",
+        "incomplete": "incomplete or with fewer seeds (hollow)",
         "running": "waiting for a first score",
         "failed": "failed",
         "stopped": "stopped early",
