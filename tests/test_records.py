@@ -1,4 +1,4 @@
-"""Tables of docs/measurements that come from committed trials are what their commands make of them, and how these compute."""
+"""Tables of docs/measurements and of the README that come from committed trials are what their commands make of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, spearmanr
 
-from tests.benchmarks import energy_and_score, nested_ranks, rates_by_rank
+from orchestrator.review.front_tables import markdown
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from tests.benchmarks import energy_and_score, nested_ranks, rates_by_rank, recorded_front
 from tests.benchmarks.recorded import finished_trials
 
-MEASUREMENTS = Path(__file__).parent.parent / "docs/measurements"
+ROOT = Path(__file__).parent.parent
+MEASUREMENTS = ROOT / "docs/measurements"
 RECORDS = MEASUREMENTS / "records"
 
 
@@ -27,6 +30,15 @@ def test_rates_by_rank(scaling: str) -> None:
     assert len(by_task) == 2
     for entries in by_task.values():
         assert rates_by_rank.table(rates_by_rank.scores_of(entries, scaling)) in (MEASUREMENTS / "nested.md").read_text()
+
+
+def test_the_fair_comparison() -> None:
+    summaries = recorded_front.summaries_of([RECORDS / "glue-fair.csv"])
+    table, page = markdown(summaries, DEFAULT_OBJECTIVES), (MEASUREMENTS / "fair.md").read_text()
+    assert table in page
+    assert recorded_front.by_seed(summaries) in page
+    rows = table.splitlines()
+    assert "\n".join([*rows[:2], *(row for row in rows if row.startswith("| ● |"))]) in (ROOT / "README.md").read_text()
 
 
 def test_energy_and_score() -> None:
