@@ -82,7 +82,7 @@ class SweepFolder:
 
     @property
     def scratch(self) -> Path:
-        """Working files of the trials that run at the moment, by trial key."""
+        """Working files of the trials that run at the moment, a folder for each attempt."""
         return self.path / "scratch"
 
     @property

@@ -34,7 +34,7 @@ from orchestrator.tune.team import TeamTraining
 from orchestrator.worker import crash
 from orchestrator.worker.gpus import keep_to_share
 from orchestrator.worker.settings import WorkerSettings
-from orchestrator.worker.worker import STDERR_FILE, work
+from orchestrator.worker.worker import stderr_left, work
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Recording(tune.Callback):
             log.exception("the place of trial %s is not kept", trial.config["key"])
 
     def _why(self, trial: Any) -> str:
-        return crash.describe(_error_of(trial), self._parts.folder.scratch / trial.config["key"] / STDERR_FILE)
+        return crash.describe(_error_of(trial), stderr_left(self._parts.folder.scratch, trial.config["key"]))
 
 
 class Stopper(tune.Stopper):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -219,15 +220,23 @@ def _keep(end: Ended, folder: Path) -> None:
     (folder / RESULT_FILE).write_text(json.dumps(end.result.to_json()))
 
 
+def stderr_left(scratch: Path, key: str) -> Path | None:
+    """What the last process of a trial wrote to stderr, if it died; `scratch` is that of its settings."""
+    return next(scratch.glob(f"{key}-*/{STDERR_FILE}"), None)
+
+
 @contextmanager
 def _scratch(settings: WorkerSettings, key: str) -> Iterator[Path]:
     with ExitStack() as stack:
         if settings.scratch is None:
             folder = stack.enter_context(scratch_folder(key))
         else:
-            folder = Path(settings.scratch) / key
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            root = Path(settings.scratch)
+            for earlier in root.glob(f"{key}-*"):
+                shutil.rmtree(earlier, ignore_errors=True)
+            root.mkdir(parents=True, exist_ok=True)
+            # A folder for each attempt: the process of an interrupted one may end, and remove its own, after the next began.
+            folder = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=root))
             # A process that dies never comes to this, so that its stderr stays for the driver to read.
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         (folder / "run").mkdir()

@@ -19,7 +19,7 @@ from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.worker.settings import WorkerSettings
-from orchestrator.worker.worker import work
+from orchestrator.worker.worker import _scratch, stderr_left, work
 
 SPEC = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
 
@@ -77,6 +77,17 @@ def test_it_reports_progress_then_its_result_with_a_sealed_adapter(tmp_path: Pat
     assert files["adapter/weights"] == "w"
     assert files["predictions/boolq.jsonl"] == "{}"
     assert TrialResult.from_json(json.loads(files["result.json"])) == TrialResult.from_json(last["result"])
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_an_interrupted_attempt_that_ends_late_leaves_the_next_one_its_files(tmp_path: Path) -> None:
+    """A resumed sweep may start a trial again before its earlier process has come to its end."""
+    before, after = (_scratch(settings(tmp_path), SPEC.key) for _ in range(2))
+    earlier = before.__enter__()
+    with after as folder:
+        assert not earlier.exists(), "what an attempt leaves does not pile up"
+        before.__exit__(None, None, None)
+        assert (folder / "run").is_dir()
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
@@ -211,7 +222,7 @@ from craft.factors.ticking import tick
 from craft.spec import RunSpec
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.worker.settings import WorkerSettings
-from orchestrator.worker.worker import work
+from orchestrator.worker.worker import _scratch, stderr_left, work
 spec = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
 def train(*arguments, **named):
     for pause in {pauses}:
@@ -224,7 +235,7 @@ work(spec.key, json.dumps(spec.to_json()), settings, lambda *_: None)
 """
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=120)
     assert done.returncode == code
-    left = tmp_path / "scratch" / SPEC.key / "stderr.log"
-    assert left.exists() == (code == 1)
-    if code:
+    left = stderr_left(tmp_path / "scratch", SPEC.key)
+    assert (left is not None) == (code == 1)
+    if left is not None:
         assert "in train" in left.read_text()
