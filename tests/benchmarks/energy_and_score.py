@@ -8,7 +8,7 @@ the search split prefers takes part. "Energy at equal parameters" is the partial
 of energy and score after a straight line in the ranks of the parameters. Brackets hold the ends of a 95 % interval: percentiles
 of 10,000 bootstrap samples of configurations. "Pairs" counts the pairs of configurations with equal numbers of parameters in
 which the one that keeps more energy has the higher score; equal scores are left out, and so are cut and nested adapters, whose
-ranks did not train alone. A second table has the configurations themselves, under each group its scores.
+ranks did not train alone. Then each record has a table of the configurations themselves, under each group its scores.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def groups_of(records: Iterable[Path]) -> list[tuple[str, list[Point]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path, help="sweeps' folders, or CSV files of trials")
-    groups = groups_of(parser.parse_args().records)
-    print(table(groups), configurations(groups), sep="\n\n")
+    records = parser.parse_args().records
+    print(table(groups_of(records)), *(configurations(groups_of([record])) for record in records), sep="\n\n")
 
 
 if __name__ == "__main__":
