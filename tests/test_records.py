@@ -41,12 +41,23 @@ def test_the_fair_comparison() -> None:
     assert "\n".join([*rows[:2], *(row for row in rows if row.startswith("| ● |"))]) in (ROOT / "README.md").read_text()
 
 
+def test_a_decoder() -> None:
+    page = (MEASUREMENTS / "smollm2.md").read_text()
+    heads, questions = (recorded_front.summaries_of([RECORDS / f"smollm2-{name}.csv"]) for name in ("heads", "commonsense"))
+    assert markdown(heads, DEFAULT_OBJECTIVES) in page
+    assert markdown(questions, DEFAULT_OBJECTIVES) in page
+    tests = [f"accuracy_{name}" for name in ("boolq", "piqa", "winogrande", "arc_easy", "openbookqa")]
+    assert recorded_front.means(questions, tests) in page
+
+
 def test_energy_and_score() -> None:
-    groups = energy_and_score.groups_of([RECORDS / "energy.csv"])
-    assert len(groups) == 2
+    records = [RECORDS / "energy.csv", RECORDS / "smollm2-energy.csv"]
     page = (MEASUREMENTS / "energy.md").read_text()
+    groups = energy_and_score.groups_of(records)
+    assert len(groups) == 3
     assert energy_and_score.table(groups) in page
-    assert energy_and_score.configurations(groups) in page
+    for record in records:
+        assert energy_and_score.configurations(energy_and_score.groups_of([record])) in page
 
 
 def test_rank_correlations() -> None:
