@@ -11,11 +11,8 @@ A classifier's backbone reads the text under the language head of its checkpoint
 
 The loss before training is the base model's, before a method is put on it: PiSSA and others change the base's weights then.
 
-Hugging Face's method_comparison (`calculate_mean_per_token_loss` in `MetaMathQA/run.py`) means the same by the word: a mean
-over the tokens of a text, after minus before. It differs in three things. It takes the first 768 tokens of each of 100
-Wikipedia articles; it measures *before* with the untrained adapter in place; and, as read in 2026, it compares the logits at a
-position with the token at that position, which the model has just read, and not with the next one. So its numbers are not
-differences of this loss.
+Hugging Face's method_comparison (`MetaMathQA/run.py`) means the same by the word, on the first 768 tokens of each of 100 Wikipedia
+articles.
 """
 
 from __future__ import annotations
