@@ -5,7 +5,7 @@ reads this table. Where a library gives NaN or a warning, a convention gives 0 i
 scores a plain 0:
 
 - Matthews is 0 if the predictions or the labels contain a single class;
-- Pearson and Spearman are 0 if the predictions or the labels are constant;
+- Pearson and Spearman are 0 if the predictions or the labels are constant up to float32's rounding;
 - F1 is 0 without a true positive.
 
 `collapsed` tells a model that always gives the same answer from one that is merely bad.
@@ -75,18 +75,19 @@ def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     from scipy.stats import pearsonr
 
     sides = [np.asarray(side, dtype=np.float64) for side in (predictions, labels)]
-    if any(np.linalg.norm(side - side.mean()) <= 1e-13 * np.linalg.norm(side) for side in sides):
-        return 0.0
-    return float(pearsonr(*sides).statistic)
+    return 0.0 if any(map(_constant, sides)) else float(pearsonr(*sides).statistic)
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson correlation of the ranks, ties sharing their mean rank; 0 if either side is constant."""
+    """Pearson correlation of the ranks, ties sharing their mean rank; 0 if either side is constant up to rounding."""
     from scipy.stats import spearmanr
 
-    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
-        return 0.0
-    return float(spearmanr(predictions, labels).statistic)
+    return 0.0 if _constant(predictions) or _constant(labels) else float(spearmanr(predictions, labels).statistic)
+
+
+def _constant(values: np.ndarray) -> bool:
+    """Whether values differ by no more than a network that computes in float32 errs, whatever type holds them now."""
+    return bool(np.ptp(values) <= 1e-5 * np.max(np.abs(values)))
 
 
 METRICS: dict[str, Metric] = {
@@ -168,4 +169,4 @@ def collapsed(predictions: Any) -> bool:
         outputs = outputs.argmax(axis=1)
     if len(outputs) < 2:
         return False
-    return bool(np.ptp(outputs) <= 1e-6 * np.max(np.abs(outputs))) if outputs.dtype.kind == "f" else bool(np.ptp(outputs) == 0)
+    return _constant(outputs) if outputs.dtype.kind == "f" else bool(np.ptp(outputs) == 0)

@@ -114,6 +114,15 @@ def test_pearson_survives_a_large_offset_and_float32_scores():
     )
 
 
+@pytest.mark.parametrize("mean", [2.7, -1e-3, 4e5])
+def test_one_value_with_the_rounding_of_float32_is_constant(mean):
+    labels = np.linspace(0, 5, 400, dtype=np.float32)
+    value = np.float32(mean)
+    rounded = (value + np.spacing(value) * np.round(labels)).astype(np.float32)  # five last places that follow the labels
+    assert len(set(rounded.tolist())) > 1 and collapsed(rounded[:, None])
+    assert compute_metrics(TASKS["glue/stsb"], rounded[:, None], labels) == {"pearson": 0, "spearman": 0, "score": 0}
+
+
 def test_collapse_is_recognized_in_every_form_of_output():
     assert collapsed(np.array([[0.1, 0.9], [0.4, 0.6], [-3, 5]]))
     assert not collapsed(np.array([[0.1, 0.9], [0.6, 0.4]]))
