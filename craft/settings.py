@@ -81,7 +81,7 @@ class TrainingSettings(Settings):
         None, gt=0, description="Peak learning rate of the task head; `learning_rate` if absent."
     )
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
-    warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the learning rate rises from 0.")
+    warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the learning rate rises.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
         "linear", description="How the learning rate goes on after the warm-up."
     )

@@ -11,8 +11,7 @@ A classifier's backbone reads the text under the language head of its checkpoint
 
 The loss before training is the base model's, before a method is put on it: PiSSA and others change the base's weights then.
 
-Hugging Face's method_comparison (`MetaMathQA/run.py`) means the same by the word, on the first 768 tokens of each of 100 Wikipedia
-articles.
+Hugging Face's method_comparison (`MetaMathQA/run.py`) means the same by the word, on Wikipedia articles.
 """
 
 from __future__ import annotations

@@ -10,13 +10,10 @@ import math
 from itertools import accumulate, pairwise
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, SequentialLR
-from transformers import get_scheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
 
 from craft.methods.nested import SHRINKING_SHARE
 from craft.settings import TrainingSettings
-
-_SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 
 def total_steps(training: TrainingSettings, examples: int, stages: int = 1) -> int:
@@ -50,8 +47,16 @@ def make_schedule(training: TrainingSettings, optimizer: torch.optim.Optimizer, 
 
     def one(steps: int) -> LRScheduler:
         warmup = math.ceil(training.warmup_ratio * steps)
-        return get_scheduler(_SCHEDULES[training.schedule], optimizer, num_warmup_steps=warmup, num_training_steps=steps)
+        return LambdaLR(optimizer, lambda step: _factor(training.schedule, step, warmup, steps))
 
     if len(ends) == 1:
         return one(ends[0])
     return SequentialLR(optimizer, [one(end - begin) for begin, end in pairwise([0, *ends])], milestones=ends[:-1])
+
+
+def _factor(schedule: str, step: int, warmup: int, steps: int) -> float:
+    """Share of the peak learning rate after `step` of `steps`. A warm-up begins above 0, so that the first step trains too."""
+    if step < warmup:
+        return (step + 1) / warmup
+    left = max(0.0, (steps - step) / max(1, steps - warmup))
+    return {"linear": left, "cosine": 0.5 * (1.0 + math.cos(math.pi * (1.0 - left))), "constant": 1.0}[schedule]

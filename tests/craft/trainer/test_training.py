@@ -21,7 +21,7 @@ from craft.tasks import TASKS
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify, write_folder
 from craft.trainer.memory import OutOfMemory, smaller_batches
-from craft.trainer.steps import evaluation_steps, total_steps
+from craft.trainer.steps import evaluation_steps, make_schedule, total_steps
 from craft.trainer.training import train_run
 from tests.craft.trainer.same import same_run, same_weights
 
@@ -328,6 +328,35 @@ def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": 9.0}), 95) == [13]
     assert evaluation_steps(settings.model_copy(update={"max_steps": 7}), 95) == [5, 7]
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": 0.01, "max_steps": 3}), 95) == [1, 2, 3]
+
+
+def test_a_run_of_one_step_trains(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    one, two = (
+        train_run(tiny_spec(method="lora", training={"max_steps": 1, "learning_rate": rate}), tmp_path / str(rate))
+        for rate in (1e-2, 1e-3)
+    )
+    assert not same_weights(one.adapter / "adapter_model.safetensors", two.adapter / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "steps", "expected"),
+    [
+        ("linear", 0.06, 1, [1]),
+        ("linear", 0.5, 4, [1 / 2, 1, 1, 1 / 2]),
+        ("linear", 0, 4, [1, 3 / 4, 2 / 4, 1 / 4]),
+        ("cosine", 0.2, 5, [1, 1, (2 + 2**0.5) / 4, 1 / 2, (2 - 2**0.5) / 4]),
+        ("constant", 0.4, 5, [1 / 2, 1, 1, 1, 1]),
+    ],
+)
+def test_rates_of_every_step(schedule: str, warmup: float, steps: int, expected: list[float]) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    made = make_schedule(TrainingSettings(schedule=schedule, warmup_ratio=warmup), optimizer, [steps])
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        made.step()
+    assert rates == pytest.approx(expected)
 
 
 def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:
