@@ -13,8 +13,6 @@ Names of metrics, everywhere from the trainer to the dashboard:
 `energy_kept`          CRAFT: share of the stacked weights' squared norm that the ranks keep, over all projections
 `forgetting`           language models, where `measure` asks for it: `text_loss_after` - `text_loss_before`, the mean loss on
                        the tokens of a text in nats, of the trained model and of its base (`craft.scoring.forgetting`)
-`serving_speed`        where `measure` asks for it: how fast the model reads, as a share of its base's speed; and
-                       `serving_tokens_per_second`, both also with `_merged` (`craft.scoring.serving`)
 =====================  ==========================================================================================
 """
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import not_
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -15,12 +17,15 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     PlainSerializer,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core.core_schema import CoreSchema, with_info_after_validator_function
 
 Protocol = Literal["honest", "customary"]
 
@@ -44,10 +49,27 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
+@dataclass(frozen=True)
+class Retired:
+    """Marks a setting that earlier versions had: a record keeps it, and a new file that gives it is refused with `advice`."""
+
+    advice: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return with_info_after_validator_function(self._refuse_in_files, handler(source))
+
+    def _refuse_in_files(self, given: Any, info: ValidationInfo) -> Any:
+        if given and info.context != RECORDED:
+            raise ValueError(f"this setting was removed: {self.advice}")
+        return given
+
+
 def spellings(model: type[BaseModel]) -> dict[str, str]:
     """Every name that a file may use for a field of `model` -> the field's own name. The name to show comes first."""
     found: dict[str, str] = {}
     for name, field in model.model_fields.items():
+        if any(isinstance(mark, Retired) for mark in field.metadata):
+            continue
         alias = field.validation_alias
         choices = alias.choices if isinstance(alias, AliasChoices) else [name]
         found |= {str(choice): name for choice in choices}
@@ -252,6 +274,7 @@ class ForgettingSettings(Settings):
     text: str | None = Field(None, min_length=1, description="Text file in UTF-8; the shipped text if absent.")
 
 
+NO_SERVING = "a merged adapter has the speed of its base by construction"
 NOT_SPLIT = "needs the base model whole, and resources.fsdp splits it over the workers: drop one of them"
 
 
@@ -263,11 +286,7 @@ class MeasureSettings(Settings):
         description="`forgetting`, for language models: the mean loss on a text, after training minus before.",
     )
 
-    serving: bool = Field(
-        False,
-        description="`serving_speed` and `serving_tokens_per_second`: how fast the model reads with its adapter beside the "
-        "weights and merged into them, as a share of the base's speed and in tokens.",
-    )
+    serving: Annotated[SkipJsonSchema[bool], Retired(NO_SERVING)] = Field(False, exclude_if=not_)
 
     @field_validator("forgetting", mode="before")
     @classmethod

@@ -81,7 +81,7 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             training[key] = value
         else:
             allowed = [*known, *shown_names(TrainingSettings), *(f"data.{name}" for name in DataSettings.model_fields)]
-            allowed += [f"measure.{name}" for name in MeasureSettings.model_fields]
+            allowed += [f"measure.{name}" for name in shown_names(MeasureSettings)]
             raise CallError(f"--set {text}: unknown key {key!r}.{nearest(key, allowed)} Keys: {', '.join(allowed)}")
     warm_start = _warm_start(Path(arguments.warm_start)) if arguments.warm_start else None
     try:

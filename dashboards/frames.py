@@ -39,10 +39,6 @@ MEANS = (
     "energy_joules",
     "energy_kept",
     "forgetting",
-    "serving_speed",
-    "serving_speed_merged",
-    "serving_tokens_per_second",
-    "serving_tokens_per_second_merged",
     "seconds",
 )  # each trial measures these; a configuration that is not summed up has their mean
 IDENTITY = ("sweep", "run_id", "label", "method", "protocol", "state", "reason", "started", "ended")

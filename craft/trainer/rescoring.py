@@ -16,7 +16,6 @@ from craft.results import TEXT_DIGEST
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
 from craft.scoring.language_head import LanguageHead
-from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -66,9 +65,8 @@ def score_adapter(
             measured = Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before, head=head)
             _refuse_other_text(folder, record["facts"], measured.facts)
             metrics |= measured.metrics(model)
-        served = measure_serving(model, tick) if spec.measure.serving else Served()
-    record["metrics"] |= metrics | reported.metrics | served.metrics
-    record["notes"] = [*record["notes"], *reported.notes, *served.notes]
+    record["metrics"] |= metrics | reported.metrics
+    record["notes"] = [*record["notes"], *reported.notes]
 
     def fill(aside: Path) -> None:
         shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))

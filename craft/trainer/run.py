@@ -40,7 +40,6 @@ from craft.results import (
 )
 from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Keep, Scorer
-from craft.scoring.serving import Served, measure_serving
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks.task import Task
@@ -329,15 +328,14 @@ class Run:
             with self._scoring():
                 reported = self.scorer.reported(self.model, directory, keep)
                 forgotten = self.forgetting.metrics(self.model) if self.forgetting else {}
-                measured = dict(self.meter.costs())  # merging the adapter to time it takes memory, too
-                served = self._served()
+                measured = dict(self.meter.costs())
         except ValueError as error:
             raise RunFailed(f"training diverged: {error}") from error
-        metrics = best.metrics | reported.metrics | forgotten | served.metrics
+        metrics = best.metrics | reported.metrics | forgotten
         describe = find_method(spec.method).describe
         if describe is not None:
             metrics |= describe(self.model)
-        notes = [*self.notes, *reported.notes, *served.notes]
+        notes = [*self.notes, *reported.notes]
         if self.optimizer_bytes is not None:
             measured["optimizer_bytes"] = self.optimizer_bytes
         counts = replace(count(self.model), **measured)  # type: ignore[arg-type]
@@ -353,11 +351,6 @@ class Run:
         }
         adapter = save_adapter(self.model, directory / "adapter", record)
         return SliceResult(metrics, counts, adapter, best.step, notes)
-
-    def _served(self) -> Served:
-        if not self.spec.measure.serving or (self.team is not None and self.team.rank != 0):
-            return Served()
-        return measure_serving(self.model, self.listener.answered)
 
 
 def _slice_file(at: int) -> str:

@@ -65,10 +65,6 @@ METRICS = (
     Metric("tuning_seconds", "time of its tuning (s)", "minimize"),
     Metric("energy_kept", "energy kept by the decomposition", "maximize"),
     Metric("forgetting", "forgetting (nats a token)", "minimize"),
-    Metric("serving_speed", "serving speed (base = 1)", "maximize"),
-    Metric("serving_speed_merged", "serving speed, merged (base = 1)", "maximize"),
-    Metric("serving_tokens_per_second", "tokens per second when serving", "maximize"),
-    Metric("serving_tokens_per_second_merged", "tokens per second when serving, merged", "maximize"),
 )
 
 
@@ -132,13 +128,18 @@ def make_view(
 
 
 def metrics_of(view: View) -> list[Metric]:
-    """The metrics for which some configuration has a value: the score, every task's score, then the rest of METRICS.
+    """The metrics for which some configuration has a value: the score, every task's score, the rest of METRICS, and objectives
+    of older sweeps that METRICS no longer has.
 
     The direction of an objective is that of the first sweep that has it.
     """
     tasks = [Metric(f"score/{task}", f"score on {task}", "maximize") for task in view.tasks]
-    known = [one for one in (METRICS[0], *tasks, *METRICS[1:]) if column(view.configurations, f"m.{one.name}").notna().any()]
     ways = {name: way for sweep in reversed(view.sweeps) for name, way in sweep.objectives.items()}
+    older = [
+        Metric(name, name.replace("_", " "), way) for name, way in ways.items() if name not in {one.name for one in METRICS}
+    ]
+    every = (METRICS[0], *tasks, *METRICS[1:], *older)
+    known = [one for one in every if column(view.configurations, f"m.{one.name}").notna().any()]
     return [replace(one, better=ways.get(one.name, one.better)) for one in known]
 
 

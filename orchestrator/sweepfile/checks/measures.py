@@ -14,9 +14,7 @@ from orchestrator.sweepfile.mistakes import Mistake
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep
 
-MEASURED = {"forgetting": "forgetting"} | dict.fromkeys(
-    ("serving_speed", "serving_speed_merged", "serving_tokens_per_second", "serving_tokens_per_second_merged"), "serving"
-)
+MEASURED = {"forgetting": "forgetting"}
 """Metrics that a trial has only where `measure` asks for them -> the key of `measure` to give."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from craft.results import Counts
+from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
@@ -87,11 +88,18 @@ def test_what_cannot_be_measured_is_said_at_its_line(tmp_path: Path) -> None:
     (line,) = refused(tmp_path, "objectives: {score: maximize, forgetting: minimize}\n")
     assert "sweep.yaml:7: objectives.forgetting: " in line
     assert "add measure: {forgetting: true}" in line
-    (line,) = refused(tmp_path, "objectives: {score: maximize, serving_speed: maximize}\nmeasure: {forgetting: true}\n")
-    assert "add measure: {serving: true}" in line
-    (line,) = refused(tmp_path, "measure: {serving: true}\nresources: {gpu: 1, workers: 2, fsdp: true}\n")
-    assert "measure.serving: needs the base model whole" in line
+    (line,) = refused(tmp_path, "measure: {forgetting: true}\nresources: {gpu: 1, workers: 2, fsdp: true}\n")
+    assert "measure.forgetting: needs the base model whole" in line
+    (line,) = refused(tmp_path, "objectives: {score: maximize, serving_speed: maximize}\n")
+    assert "sweep.yaml:7: objectives.serving_speed: this metric was removed: a merged adapter has the speed" in line
+    (line,) = refused(tmp_path, "measure: {serving: true}\n")
+    assert "sweep.yaml:7: measure.serving: this setting was removed: a merged adapter has the speed" in line
     (line,) = refused(tmp_path, "measure: {forgeting: true}\n")
     assert "forgetting" in line
     (line,) = refused(tmp_path, "measure: {forgetting: 3}\n")
     assert "measure.forgetting" in line
+
+
+def test_a_record_that_measured_serving_speed_keeps_its_key() -> None:
+    content = {"model": "m", "task": "glue/rte", "method": "lora", "measure": {"serving": True}}
+    assert RunSpec.recorded(content).key == "1d865ccbb67c2734"  # as the version that measured it named the run
