@@ -32,6 +32,14 @@ Protocol = Literal["honest", "customary"]
 # Records may hold float16 too, which the plain serializer writes without a warning.
 Precision = Annotated[Literal["float32", "bf16-mixed", "bfloat16"], PlainSerializer(str)]
 
+HeadStart = Literal["random", "labels", "probe"]
+
+OLDER: dict[str, dict[str, Any]] = {"training": {"head_start": "random"}}
+"""What a setting means in a record of a version that did not have it, by its section of a run or a sweep file.
+
+Such a value is left out of keys and records, so that earlier runs keep theirs. New files get the setting's own default.
+"""
+
 RECORDED = {"recorded": True}
 """Context in which what an earlier version wrote is validated: it may hold settings that new runs are refused."""
 
@@ -90,6 +98,17 @@ def by_field(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]
     return {names.get(key, key): value for key, value in given.items()}
 
 
+def with_older(content: Mapping[str, Any]) -> dict[str, Any]:
+    """`content` of an earlier version's run or sweep file, with what it meant (`OLDER`) where it says nothing."""
+    return {**content, **{section: meant | (content.get(section) or {}) for section, meant in OLDER.items()}}
+
+
+def without_older(section: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """`settings` of that section without those that mean what the versions before them did (`OLDER`)."""
+    older = OLDER[section]
+    return {name: value for name, value in settings.items() if name not in older or older[name] != value}
+
+
 class TrainingSettings(Settings):
     """How a run trains. The defaults are the CRAFT paper's where it states them."""
 
@@ -101,6 +120,11 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the adapter.")
     head_learning_rate: float | None = Field(
         None, gt=0, description="Peak learning rate of the task head; `learning_rate` if absent."
+    )
+    head_start: HeadStart = Field(
+        "probe",
+        description="The task head starts as a linear model fitted on the frozen base (`probe`), with random weights and the "
+        "labels' mean or shares as its bias (`labels`), or with random weights (`random`).",
     )
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
     warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the learning rate rises.")
@@ -152,9 +176,13 @@ class TrainingSettings(Settings):
             return given
         raise ValueError(NO_FLOAT16)
 
+    def without_head(self) -> TrainingSettings:
+        """The settings of a task that is answered in words: it has no head that could start anywhere."""
+        return self.model_copy(update={"head_start": "random"})
+
     def recorded(self) -> dict[str, Any]:
         """The settings as records hold them. One that was added later is left out where it is not used."""
-        content = self.model_dump(mode="json")
+        content = without_older("training", self.model_dump(mode="json"))
         if not self.tf32:
             del content["tf32"]
         return content

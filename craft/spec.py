@@ -22,7 +22,9 @@ from craft.settings import (
     TrainingSettings,
     WarmStart,
     content_hash,
+    with_older,
 )
+from craft.tasks import TASKS
 
 
 class RunSpec(Settings):
@@ -48,6 +50,12 @@ class RunSpec(Settings):
         object.__setattr__(self, "parameters", checked)
         return self
 
+    @model_validator(mode="after")
+    def _words_need_no_head(self) -> RunSpec:
+        if self.task in TASKS and TASKS[self.task].kind == "generation":
+            object.__setattr__(self, "training", self.training.without_head())
+        return self
+
     @classmethod
     def recorded(cls, content: Any) -> RunSpec:
         """The run of a record that some version wrote: it may hold settings that new runs are refused.
@@ -55,7 +63,7 @@ class RunSpec(Settings):
         Raises:
             ValueError: `content` describes no run.
         """
-        return cls.model_validate(content, context=RECORDED)
+        return cls.model_validate(with_older(content), context=RECORDED)
 
     @property
     def key(self) -> str:

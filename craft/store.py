@@ -1,9 +1,10 @@
-"""`python -m craft.store`: lists, checks and removes stored decompositions, of stacks (`craft.factors.store`) and of single
-weights (`craft.factors.svd`)."""
+"""`python -m craft.store`: lists, checks and removes what is stored: decompositions of stacks (`craft.factors.store`) and of
+single weights (`craft.factors.svd`), and fitted task heads (`craft.trainer.head_start`)."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +15,16 @@ from rich.console import Console
 from rich.table import Table
 
 from craft.factors import hosvd, svd
-from craft.factors.factor_file import CorruptFactors, FactorOrigin, read_factors, read_origin, unfinished
+from craft.factors.factor_file import (
+    CorruptFactors,
+    FactorOrigin,
+    key_of,
+    read_factors,
+    read_facts,
+    read_origin,
+    read_tensors,
+    unfinished,
+)
 from craft.factors.shelf import Shelf
 from craft.words import format_bytes
 
@@ -73,10 +83,14 @@ def _list(store: Shelf, console: Console) -> int:
 def _described(path: Path) -> tuple[str, str, str, str]:
     """What the file holds: projection, shape, weights, ranks. Raises as `read_origin` does."""
     origin: svd.SvdOrigin | FactorOrigin
-    try:
+    facts = read_facts(path)
+    if "head" in facts:
+        head = json.loads(facts["head"])
+        return f"head, {head['kind']}", " x ".join(map(str, head["shape"])), head["weights"][:8], f"{head['examples']} examples"
+    if "svd" in facts:
         origin, components = svd.read_svd_origin(path)
         name, ranks, now = "singular vectors", f"2 x {components}", svd.ALGORITHM
-    except CorruptFactors:
+    else:
         origin, found = read_origin(path)
         name, ranks, now = origin.projection, ", ".join(map(str, found)), hosvd.ALGORITHM
     old = "" if origin.algorithm == now else f" ({origin.algorithm})"
@@ -86,12 +100,11 @@ def _described(path: Path) -> tuple[str, str, str, str]:
 
 def _check(path: Path) -> None:
     """Reads a file whole. Raises CorruptFactors where it is not what its name says, FileNotFoundError where it is gone."""
-    try:
-        svd.read_svd_origin(path)
-    except CorruptFactors:
-        key = read_factors(path)[1].key
+    facts = read_facts(path)
+    if "head" in facts:
+        key = key_of(read_tensors(path)[1]["head"])
     else:
-        key = svd.read_svd(path)[1].key
+        key = svd.read_svd(path)[1].key if "svd" in facts else read_factors(path)[1].key
     if key != path.stem:
         raise CorruptFactors(f"{path} holds the decomposition of other weights than its name says")
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -31,13 +32,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     console = Console(stderr=True, highlight=False)
     try:
-        spec = run_spec(arguments)
-        directory = Path(arguments.to) if arguments.to else Path("runs") / "craft" / f"{spec.task.replace('/', '-')}-{spec.key}"
+        spec = _as_begun(arguments) if arguments.resume else run_spec(arguments)
+        directory = _directory(arguments, spec)
         _check_directory(directory, spec)
         return _run(spec, directory, arguments.resume, console)
     except CallError as error:
         console.print(f"craft.train: {error}", markup=False, soft_wrap=True)
         return 2
+
+
+def _directory(arguments: argparse.Namespace, spec: RunSpec) -> Path:
+    return Path(arguments.to) if arguments.to else Path("runs") / "craft" / f"{spec.task.replace('/', '-')}-{spec.key}"
+
+
+def _as_begun(arguments: argparse.Namespace) -> RunSpec:
+    """The run of the flags; if the flags mean another run to an earlier version, and that has a checkpoint here, that run."""
+    older = run_spec(arguments, older=True)
+    states = sorted(_directory(arguments, older).glob("checkpoint-*/*.json"))
+    specs = [json.loads(file.read_text()).get("spec") for file in states if file.name in ("state.json", "run.json")]
+    began = any(spec and RunSpec.recorded(spec).key == older.key for spec in specs)
+    return older if began else run_spec(arguments)
 
 
 def _check_directory(directory: Path, spec: RunSpec) -> None:

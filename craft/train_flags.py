@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from craft.methods import METHODS, find_method
 from craft.methods.nested import checked_chain
 from craft.plain_yaml import YamlProblem, read_plain
-from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings
+from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings, with_older
 from craft.spec import RunSpec
 from craft.words import nearest
 
@@ -39,8 +39,11 @@ class CallError(ValueError):
     """A mistake in the flags; the message is one sentence for the person who made it."""
 
 
-def run_spec(arguments: argparse.Namespace) -> RunSpec:
+def run_spec(arguments: argparse.Namespace, older: bool = False) -> RunSpec:
     """The run that the flags describe.
+
+    Args:
+        older: as a version understood them that had none of the settings in `craft.settings.OLDER`.
 
     Raises:
         CallError: the first mistake in the flags.
@@ -52,8 +55,9 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
     known = spellings(method.parameters)
     training_names = spellings(TrainingSettings)
     parameters: dict[str, Any] = {}
-    training: dict[str, Any] = {}
-    data: dict[str, Any] = {}
+    known_then: dict[str, dict[str, Any]] = with_older({}) if older else {}
+    training: dict[str, Any] = {**known_then.get("training", {})}
+    data: dict[str, Any] = {**known_then.get("data", {})}
     measure: dict[str, Any] = {}
     if arguments.data_root:
         data["root"] = str(Path(arguments.data_root).expanduser().resolve())

@@ -98,7 +98,8 @@ def _record(arguments: Sequence[str], console: Console) -> int:
 
 
 def _replay(given: argparse.Namespace, console: Console) -> int:
-    sweep, record = load_sweep(given.sweep, given.overrides), _recorded(given.recorded)
+    record = _recorded(given.recorded)
+    sweep = load_sweep(given.sweep, given.overrides, record.older)
     record, best, grid_epochs = _judged_by(sweep, record, given.surrogate)
     yardstick = Yardstick(best, sweep.objectives)
     faults = Faults(given.failures, given.preemptions)

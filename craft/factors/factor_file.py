@@ -50,7 +50,12 @@ class FactorOrigin:
     @cached_property
     def key(self) -> str:
         """40 hexadecimal digits: the file's name without its suffix."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:40]
+        return key_of(json.dumps(asdict(self), sort_keys=True))
+
+
+def key_of(content: str) -> str:
+    """40 hexadecimal digits: the name, without its suffix, of the file that stands for this content."""
+    return hashlib.sha256(content.encode()).hexdigest()[:40]
 
 
 def write_factors(path: Path, factors: TuckerFactors, origin: FactorOrigin) -> None:
@@ -119,6 +124,22 @@ def read_factors(path: Path) -> tuple[TuckerFactors, FactorOrigin]:
         )
         return factors, _origin(facts)
     except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFactors(f"{path} is not a stored decomposition: {error}") from error
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """The facts that `write_tensors` wrote; only the file's head is read, and no checksum is checked.
+
+    Raises:
+        CorruptFactors: the header is damaged.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError) as error:
         raise CorruptFactors(f"{path} is not a stored decomposition: {error}") from error
 
 

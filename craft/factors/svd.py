@@ -13,7 +13,6 @@ A method that takes it from here computes the numbers that it would have compute
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -24,7 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from craft.factors.factor_file import CorruptFactors, read_tensors, write_tensors
+from craft.factors.factor_file import CorruptFactors, key_of, read_tensors, write_tensors
 from craft.factors.hashing import hash_weights
 from craft.factors.shelf import Shelf, default_root, max_bytes_from_environment
 from craft.factors.ticking import tick
@@ -60,7 +59,7 @@ class SvdOrigin:
     @cached_property
     def key(self) -> str:
         """40 hexadecimal digits: the file's name without its suffix."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:40]
+        return key_of(json.dumps(asdict(self), sort_keys=True))
 
 
 class SvdStore(Shelf):

@@ -1,6 +1,6 @@
-"""Methods that train the model's own parameters: full fine-tuning, and BitFit, which trains the biases alone.
+"""Methods that train the model's own parameters: full fine-tuning, BitFit (the biases) and the task head alone.
 
-Neither makes a PEFT model. The trained parameters are saved and counted under their own names.
+None makes a PEFT model. The trained parameters are saved and counted under their own names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,31 @@ def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn
     return model
 
 
+def build_head(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
+    """The control of every comparison: nothing is adapted, so its adapter has 0 parameters.
+
+    Raises:
+        ValueError: the model answers in words.
+    """
+    from craft.models.heads import head_names, is_head
+
+    heads = head_names(model)
+    if not heads:
+        raise ValueError("head trains the task head alone, and a model that answers in words has none; take another method")
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(is_head(name, heads))
+    return model
+
+
 METHODS: tuple[Method, ...] = (
+    Method(
+        "head",
+        "Head",
+        "Alain and Bengio 2016, arXiv 1610.01644",
+        NoParameters,
+        build_head,
+        lambda _parameters: "alone",
+    ),
     Method(
         "full",
         "Full fine-tuning",

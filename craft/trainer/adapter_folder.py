@@ -139,7 +139,7 @@ def refuse_other_file(name: str, record: dict[str, Any]) -> None:
         )
 
 
-def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
+def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     """Puts the weights of another run's adapter into a model with the same method.
 
     From another task it takes everything but the head, and the parameters must be the same. From the same task it takes the
@@ -148,6 +148,9 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
     Args:
         start: the other run, and the folder of its adapter.
         spec: this run's.
+
+    Returns:
+        Whether the head was taken, too.
 
     Raises:
         ValueError: no such folder, another run's adapter, or one of another model, method or parameters.
@@ -185,6 +188,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> None:
         odd = ", ".join(unknown[:3]) or "it is empty"
         raise ValueError(f"the adapter in {folder} does not fit the model that starts from it: {odd}")
     put(model, own | saved)
+    return goes_on
 
 
 def trainable_state(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -33,11 +33,15 @@ class Meter:
         self._now: Callable[[], Any] = _event if torch.cuda.is_available() else time.perf_counter
         self._began: Any = None
         self._unread: list[tuple[Any, Any]] = []
+        self._peak_before = 0
+        self._energy_before: float | None = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Peak memory and energy count from here: what a run did before, or read, others share."""
         gc.collect()
         self._resettable = _reset_peak_memory()
         self._energy_at_start = _energy()
-        self._peak_before = 0
-        self._energy_before: float | None = 0.0
 
     def step_begins(self) -> None:
         self._began = self._now()

@@ -35,7 +35,7 @@ from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer, splits_of
-from craft.scoring.encoding import Collator
+from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.forgetting import Forgetting
 from craft.scoring.language_head import LanguageHead, refuse_without_language_head
 from craft.scoring.scorer import Scorer
@@ -45,6 +45,7 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import start_from
+from craft.trainer.head_start import start_head
 from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
@@ -131,9 +132,7 @@ def _trained(
     meter = Meter()
     resumed = None if resume_from is None else read_checkpoint(resume_from, spec)
     try:
-        run = _prepare(spec, directory, meter, listener, team)
-        if spec.warm_start is not None and resumed is None:
-            start_from(run.model, spec.warm_start, spec)
+        run = _prepare(spec, directory, meter, listener, team, fresh=resumed is None)
     except Unavailable as error:
         raise RunPrevented(str(error)) from error
     except ValueError as error:
@@ -160,8 +159,13 @@ def _prepare(
     meter: Meter,
     listener: Listener,
     team: Team | None,
+    fresh: bool,
 ) -> Run:
-    """Loads data and model and puts the method on the model. Raises ValueError for mistakes of the user."""
+    """Loads data and model and puts the method on the model. Raises ValueError for mistakes of the user.
+
+    Args:
+        fresh: whether the run starts here, so that the head and a warm start are put in; a checkpoint holds them otherwise.
+    """
     task, training = find_task(spec.task, spec.data), spec.training
     method = find_method(spec.method)
     refuse_elsewhere(method)
@@ -177,6 +181,11 @@ def _prepare(
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes]
+    collator = Collator(int(tokenizer.pad_token_id))
+    whole = spec.warm_start is None and not (team is not None and team.sharded)
+    if fresh and whole:
+        _start_head(spec, base, scorer, collator, shared=True)
+        meter.restart()
     transformers.set_seed(spec.seed)
     context = BuildContext(
         TASK_TYPES[task.kind],
@@ -189,6 +198,9 @@ def _prepare(
         narrow_frozen(model)
     if team is not None and team.sharded:
         shard_base(model, base_weights, team)
+    taken = fresh and spec.warm_start is not None and start_from(model, spec.warm_start, spec)
+    if fresh and not whole and not taken:
+        _start_head(spec, model, scorer, collator, shared=False)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
     facts = _facts(spec, splits.fingerprint, scorer) | ({"workers": team.size} if team else {})
@@ -204,7 +216,7 @@ def _prepare(
     run.trainer = RunTrainer(
         model,
         scorer.train,
-        Collator(int(tokenizer.pad_token_id)),
+        collator,
         kind=task.kind,
         training=training,
         seed=spec.seed,
@@ -218,6 +230,18 @@ def _prepare(
         nest=nest,
     )
     return run
+
+
+def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *, shared: bool) -> None:
+    if isinstance(scorer.train, EncodedSplit):
+        start = (
+            spec.training.head_start,
+            find_task(spec.task, spec.data).kind,
+            scorer.train,
+            collator,
+            spec.training.eval_batch_size,
+        )
+        start_head(model, *start, shared=shared)
 
 
 def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: int | None, parameters: Any) -> Any:

@@ -11,12 +11,16 @@ A trial is named by its content, so finished work is recognised wherever it stan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from craft.models.gguf_file import MODEL_DIGEST
 from craft.results import TEXT, TEXT_DIGEST
+from craft.settings import OLDER
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
 from orchestrator.sweepfile.load import load_sweep
@@ -45,6 +49,28 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
     return lines
 
 
+def load_as_begun(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep file at `path`. Where its sweep began with an earlier version, a setting that came later keeps the meaning of
+    that version, unless the file sets it.
+
+    Raises:
+        SweepError: as `load_sweep`.
+    """
+    sweep = load_sweep(path, overrides)
+    stored = SweepFolder(sweep.folder).effective
+    return load_sweep(path, overrides, _older(stored)) if stored.exists() else sweep
+
+
+def _older(effective: Path) -> dict[str, dict[str, Any]]:
+    """The rows of OLDER that an effective sweep file lacks: its version did not have these settings."""
+    try:
+        content = yaml.safe_load(effective.read_text(encoding="utf-8"))
+        said = {section: content.get(section) or {} for section in OLDER}
+    except (yaml.YAMLError, AttributeError, UnicodeDecodeError):
+        return {}  # `check_resume` says what is wrong with it
+    return {section: {name: meant[name] for name in meant if name not in said[section]} for section, meant in OLDER.items()}
+
+
 def check_resume(folder: Path, sweep: Sweep) -> None:
     """Compares `sweep` with the effective file in `folder`.
 
@@ -55,7 +81,7 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
     if not stored.exists():
         return
     try:
-        before = load_sweep(stored)
+        before = load_sweep(stored, older=_older(stored))
     except SweepError as error:
         raise SweepError([f"{stored} is what this sweep ran with, but it cannot be read any more:", *error.lines]) from None
     lines = contradictions(before, sweep)

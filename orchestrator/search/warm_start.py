@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from craft.settings import OLDER
 from orchestrator.plan.configuration import Earlier
 from orchestrator.plan.parameters import flat_parameters, flatten, text
 from orchestrator.plan.plan import Plan, make_plan
@@ -97,7 +98,9 @@ def _matching(name: str, summary: Summary, sweep: Sweep, planner: Planner) -> Ea
         except SweepError:
             continue
         run = flat_parameters(planner.run_spec(configuration, sweep.task_names[0], sweep.seeds[0]))
-        if not all(_same(run.get(key), value) for key, value in summary.parameters.items() if key not in ELSEWHERE):
+        # A setting that older versions did not have stands in no record that means what they did.
+        theirs = {**dict.fromkeys(OLDER["training"]), **summary.parameters}
+        if not all(_same(run.get(key), value) for key, value in theirs.items() if key not in ELSEWHERE):
             continue
         own = {"score": summary.value("search_score")}
         found = {one: own.get(one, configuration.known.get(one, summary.value(one))) for one in sweep.objectives}

@@ -17,7 +17,7 @@ from typing import Any
 
 from craft.methods import shown_method
 from craft.results import Counts
-from craft.settings import content_hash
+from craft.settings import OLDER, content_hash
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, flatten
 from orchestrator.record.folder import SweepFolder
@@ -62,6 +62,12 @@ class RecordedCurves:
         if len(self._by_name) < len(self.curves):
             raise ValueError(f"the record holds {len(self.curves) - len(self._by_name)} trials twice")
         self._counts: dict[str, Counts] = {}
+
+    @property
+    def older(self) -> dict[str, dict[str, Any]]:
+        """The training settings that no curve names, with what they meant then (`craft.settings.OLDER`)."""
+        named = {name for curve in self.curves for name in curve.parameters}
+        return {"training": {name: meant for name, meant in OLDER["training"].items() if name not in named}}
 
     def curve(self, run: RunSpec) -> Curve:
         """The curve of a run. Raises MissingCurve."""

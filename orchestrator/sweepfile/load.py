@@ -31,8 +31,14 @@ from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.sweepfile.yaml_source import read_yaml
 
 
-def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
+def load_sweep(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), older: Mapping[str, Mapping[str, Any]] | None = None
+) -> Sweep:
     """The sweep file at `path` with `overrides` (`key.path=value`) applied.
+
+    Args:
+        older: by section, settings that an earlier version's sweep did not have, with what they meant there (rows of
+            `craft.settings.OLDER`). They hold where the file says nothing.
 
     Raises:
         SweepError: the file or an override is wrong; one line for each mistake.
@@ -49,6 +55,9 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
             source.override(assignment)
     except YamlProblem as problem:
         raise SweepError([str(problem)]) from None
+    for section, meant in (older or {}).items():
+        if isinstance(said := source.content.get(section) or {}, dict):
+            source.content[section] = {**meant, **said}
     sweep, mistakes = check(source.content)
     if sweep is None or mistakes:
         ordered = sorted(mistakes, key=lambda one: source.line(one.path))

@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings, MeasureSettings, Protocol, Settings, TrainingSettings, by_field
-from craft.tasks import expand_tasks
+from craft.tasks import expand_tasks, find_task
 from orchestrator.sweepfile.fair import tuned_settings
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
@@ -164,6 +164,11 @@ class Sweep(Settings):
         """The sweep's tasks, with every suite replaced by its tasks."""
         return tuple(expand_tasks(self.tasks, self.data))
 
+    @cached_property
+    def has_heads(self) -> bool:
+        """Whether any task is answered by a head, not in words."""
+        return any(find_task(name, self.data).kind != "generation" for name in self.task_names)
+
     @property
     def folder(self) -> Path:
         """The folder in which the sweep keeps everything: `storage/name`."""
@@ -189,7 +194,8 @@ class Sweep(Settings):
         merged: dict[str, Any] = {}
         for layer in (*layers, chosen, own.get(suite, {}), own.get(task, {})):
             merged |= layer
-        return TrainingSettings.model_validate(merged)
+        settings = TrainingSettings.model_validate(merged)
+        return settings if self.has_heads else settings.without_head()
 
     def resources_for(self, block: Block | None) -> Resources:
         """The resources of a trial from `block`: the block's own amounts, and the file's `resources` for the rest."""

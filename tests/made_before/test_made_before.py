@@ -25,6 +25,7 @@ import torch
 
 from craft.factors.store import default_store
 from craft.results import Counts, RunResult
+from craft.settings import OLDER
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
@@ -35,7 +36,7 @@ from orchestrator.plan.plan import Plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
 from orchestrator.record.ledger import Ledger
-from orchestrator.record.resume import check_resume
+from orchestrator.record.resume import check_resume, load_as_begun
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
 from orchestrator.search import warm_start
 from orchestrator.search.proposers import propose
@@ -120,7 +121,7 @@ def test_a_sweep_s_folder_and_its_store_are_read(place: Place, name: str) -> Non
     assert sorted([one.key, one.configuration, one.task, one.seed] for one in stored.entries if one.key) == expected["stored"]
     curves, left_out = record_sweep(folder)
     assert [len(curves), left_out, [curve.name for curve in curves]] == expected["curves"]
-    check_resume(folder, load_sweep(MADE / f"{name}.yaml"))  # it is the same sweep
+    check_resume(folder, load_as_begun(MADE / f"{name}.yaml", [f"storage={place.root / 'runs'}"]))  # it is the same sweep
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -131,7 +132,7 @@ def test_an_adapter_of_a_sweep_s_folder_is_found(place: Place, tmp_path: Path, n
 
 
 def test_a_study_is_taken_up_and_proposes_what_it_would_have(place: Place) -> None:
-    plan = planned(load_sweep(MADE / "tpe.yaml"))
+    plan = planned(load_as_begun(MADE / "tpe.yaml", [f"storage={place.root / 'runs'}"]))
     proposer = propose(plan, place.folder("tpe"))
     assert [one.id for one in plan.configurations] == EXPECTED["cut"]["tpe"]["proposed"]
     proposed = proposer.suggest()
@@ -140,7 +141,7 @@ def test_a_study_is_taken_up_and_proposes_what_it_would_have(place: Place) -> No
 
 
 def test_an_earlier_sweep_starts_another_one_warm(place: Place) -> None:
-    sweep = load_sweep(MADE / "warm.yaml", [f"storage={place.root / 'runs'}"])
+    sweep = load_sweep(MADE / "warm.yaml", [f"storage={place.root / 'runs'}"], OLDER)
     plan = planned(sweep)
     assert plain([asdict(one) for one in plan.earlier]) == EXPECTED["cut"]["earlier"]
     proposer = propose(plan, None)
@@ -201,7 +202,7 @@ def test_a_sweep_that_was_cut_off_comes_to_the_same_end(place: Place, monkeypatc
     monkeypatch.setattr(session, "run_sweep", functools.partial(session.run_sweep, train=stand_in(str(log))))
     arguments = [str(MADE / f"{name}.yaml"), "--tracking-uri", place.uri, "--storage", str(place.root / "runs")]
     given = command.parser().parse_args([*arguments, "--cpus", "1", "--quiet", "--resume"])
-    sweep = load_sweep(given.sweep, command._overrides(given))
+    sweep = load_as_begun(given.sweep, command._overrides(given))
     check_resume(sweep.folder, sweep)
     console = Console(file=sys.stdout, quiet=True)
     assert command._run(given, planned(sweep), sweep.folder, True, console, "again") == 0
@@ -238,7 +239,7 @@ def test_an_adapter_gives_the_outputs_that_it_gave(method: str) -> None:
     found = outputs_of(MADE / "adapters" / method)
     torch.testing.assert_close(found, torch.tensor(EXPECTED["trained"][method]["outputs"]), atol=1e-5, rtol=1e-5)
     content = json.loads((MADE / "adapters" / method / "run.json").read_text())
-    assert RunSpec.model_validate(content["spec"]).key == EXPECTED["trained"][method]["key"]
+    assert RunSpec.recorded(content["spec"]).key == EXPECTED["trained"][method]["key"]
 
 
 def test_stored_factors_are_found_and_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +255,7 @@ def test_stored_factors_are_found_and_not_computed_again(tmp_path: Path, monkeyp
 
 def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = EXPECTED["trained"]["checkpoint"]
-    spec = RunSpec.model_validate(expected["spec"])
+    spec = RunSpec.recorded(expected["spec"])
     assert spec.key == expected["key"]
     monkeypatch.chdir(MADE)  # its model is `base`
     reported: list[int] = []
@@ -288,9 +289,9 @@ def test_a_record_is_read_from_both_kinds_of_file() -> None:
 @pytest.mark.parametrize("name", [name for name in EXPECTED["replays"] if name != "whole"])
 def test_a_record_is_replayed_to_the_same_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     expected, record = EXPECTED["replays"][name], read_record(MADE / "curves.csv")
-    best, epochs = whole_record(load_sweep(MADE / "replay.yaml"), record)
+    best, epochs = whole_record(load_sweep(MADE / "replay.yaml", older=record.older), record)
     assert epochs == EXPECTED["replays"]["whole"]
-    sweep = load_sweep(MADE / "replay.yaml", expected["changes"])
+    sweep = load_sweep(MADE / "replay.yaml", expected["changes"], record.older)
     one = simulate(sweep, record, 3, Yardstick(best, sweep.objectives))
     assert [one.finished, one.stopped, one.failed] == expected["ended"]
     assert [one.epochs, one.seconds] == pytest.approx([expected["epochs"], expected["seconds"]])
@@ -311,7 +312,7 @@ def shipped(file: str) -> Path:
 
 @pytest.mark.parametrize("file", KEYS)
 def test_a_shipped_sweep_has_the_keys_it_had(file: str) -> None:
-    expected, sweep = KEYS[file], load_sweep(shipped(file))
+    expected, sweep = KEYS[file], load_sweep(shipped(file), older=OLDER)
     plan = warm_start.planned(sweep, Planner(sweep, lambda run: Counts(1000, 10, 10**6, 4000), lambda run: 1000))
     trials = plan.trials or plan.examples
     assert [len(plan.configurations), plan.expected_trials] == [expected["configurations"], expected["trials"]]
@@ -325,7 +326,7 @@ def test_a_shipped_sweep_has_the_keys_it_had(file: str) -> None:
 
 @pytest.mark.parametrize("file", [file for file in KEYS if "counted" in KEYS[file]])
 def test_a_shipped_sweep_is_counted_as_it_was(file: str) -> None:
-    expected, plan = KEYS[file]["counted"], warm_start.planned(load_sweep(shipped(file)))
+    expected, plan = KEYS[file]["counted"], warm_start.planned(load_sweep(shipped(file), older=OLDER))
     assert plan.expected_trials == expected["trials"]
     found = [[one.id, one.counts.trainable_parameters] for one in (plan.configurations or plan.probed)]
     assert found == expected["configurations"]

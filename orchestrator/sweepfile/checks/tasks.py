@@ -42,6 +42,12 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
         for block in sweep.blocks
         if METHODS[block.method].requires == "cuda" and not sweep.resources_for(block).gpu
     ]
+    words = [name for name in sweep.task_names if find_task(name, sweep.data).kind == "generation"]
+    mistakes += [
+        Mistake((*block.path, "method"), f"head trains the task head alone, and {words[0]} is answered in words; drop one of them")
+        for block in sweep.blocks
+        if words and block.method == "head"
+    ]
     for block in sweep.blocks:
         whole = _not_split(block.method)
         if sweep.resources_for(block).fsdp and whole:

@@ -18,6 +18,7 @@ LAYER = 4 * (D * D + D) + (D * MLP + MLP) + (MLP * D + D) + 2 * 2 * D
 WHOLE = (30522 + 512 + 2) * D + 2 * D + L * LAYER + D * D + D
 ADAPTER = 2 * D * 16 + D + 16
 FORMULAS = {
+    "head": 0,
     "craft": 2 * (6**2 + 64**2 + 64**2),
     "craft_star": 4 * (6**2 + 64**2 + 64**2),
     "full": WHOLE,

@@ -1,0 +1,216 @@
+"""Where the task head starts (`training.head_start`): `start_head`.
+
+    random    drawn from the seed
+    labels    drawn; the bias is the labels' mean, or the logarithms of their shares
+    probe     fitted on the frozen model: logistic regression for classes, ridge regression for numbers
+
+`probe` is linear probing before fine-tuning (Kumar et al. 2022, arXiv 2202.10054). A feature x is what the head's last linear
+layer reads while the model is as the run finds it. The fit sees z = (x - m) / s, with mean m and spread s of each feature, and
+the layer stores it folded, so that it stays a plain linear layer whose outputs are logits or values in the labels' own unit::
+
+    B z + c  =  W x + b        W = B / s        b = c - W m
+
+A layer without a bias (LLaMA's `score`) has no c, and nothing to subtract m with: only s is folded. A constant then comes from
+features whose mean is not 0.
+
+The base model decides the features. A method that begins as exactly that model begins at the score of the fit; one whose start
+is a little off (CRAFT's `init_epsilon`, VB-LoRA's bank) begins that much beside it.
+
+Runs with the same base weights, the same tokens and labels and the same computation have the same fit. The first one makes it
+and keeps it beside the decompositions (`craft.factors.shelf`); the others, which wait if need be, read it. It is found by the
+content of all that it is made of, the random inner layers of a head (RoBERTa's `dense`) included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from craft.factors.factor_file import key_of, read_tensors, write_tensors
+from craft.factors.hashing import hash_weights
+from craft.factors.shelf import Shelf
+from craft.factors.ticking import tick
+from craft.models.compute import computes_in_bfloat16
+from craft.models.heads import head_names
+from craft.scoring.encoding import Collator, EncodedSplit
+from craft.scoring.evaluation import predict
+from craft.settings import HeadStart
+from craft.tasks.task import Kind
+
+ALGORITHM = "head-probe-1"
+"""Names the fit; part of every stored head's address. Raise it when results change."""
+MOST_EXAMPLES = 10_000
+"""Examples of the training split that the fit sees, at most: a seeded sample of a larger one."""
+STRENGTH = 0.01
+"""C of the logistic regression: the inverse of its penalty."""
+PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
+"""Of the ridge regression, which chooses one by leaving one example out."""
+
+
+def start_head(
+    model: nn.Module, how: HeadStart, kind: Kind, train: EncodedSplit, collator: Collator, batch_size: int, *, shared: bool
+) -> None:
+    """Puts the start `how` into the head of `model`, which has its random start.
+
+    Args:
+        model: a sequence classifier, with or without a method on it.
+        train: the training split.
+        batch_size: examples in one batch of the forward pass.
+        shared: whether other runs have the same features, so that the fit is kept for them; not where the model has learnt.
+
+    Raises:
+        ValueError: the head does not end in a linear layer, or `labels` finds no bias there.
+    """
+    if how == "random":
+        return
+    holder, name = _last_linear(model)
+    layer = getattr(holder, name)
+    if how == "labels":
+        if layer.bias is None:
+            raise ValueError("training.head_start: labels sets the bias of the head, and this model's head has none; use probe")
+        _set(layer, {"bias": torch.from_numpy(_constant(train.labels, kind, len(layer.weight)))})
+        return
+    sample = _sample(train)
+
+    def fit() -> dict[str, Tensor]:
+        setattr(holder, name, nn.Identity())
+        try:
+            features = predict(model, sample, collator, batch_size, lambda *_: tick())
+        finally:
+            setattr(holder, name, layer)
+        weight, bias = fit_linear(features, sample.labels, kind, len(layer.weight), bias=layer.bias is not None)
+        parts = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+        return {part: torch.from_numpy(values.astype(np.float32)) for part, values in parts.items()}
+
+    _set(layer, _kept(_address(model, layer, kind, sample, collator, batch_size), fit) if shared else fit())
+
+
+def fit_linear(
+    features: np.ndarray, labels: np.ndarray, kind: Kind, outputs: int, *, bias: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The linear layer that predicts `labels` (n,) from `features` (n, d): its weight (outputs, d) and bias (outputs,).
+
+    A class without an example gets the least of all biases. Labels of a single class or value give weights of 0.
+    """
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler(with_mean=bias)
+    z = scaler.fit_transform(features.astype(np.float64))
+    weight, constant = np.zeros((outputs, z.shape[1])), _constant(labels, kind, outputs)
+    present = np.unique(labels)
+    if kind == "regression" and len(present) > 1:
+        found = RidgeCV(PENALTIES, fit_intercept=bias).fit(z, labels.astype(np.float64))
+        weight[0], constant = found.coef_, np.atleast_1d(found.intercept_)
+    elif len(present) > 1:
+        found = LogisticRegression(C=STRENGTH, fit_intercept=bias, max_iter=1000).fit(z, labels)
+        two = len(present) == 2
+        weight[present] = np.concatenate([-found.coef_, found.coef_]) / 2 if two else found.coef_
+        intercept = np.concatenate([-found.intercept_, found.intercept_]) / 2 if two else found.intercept_
+        constant = np.full(outputs, intercept.min() - np.log(len(labels)))
+        constant[present] = intercept
+    weight /= scaler.scale_
+    return weight, constant - weight @ scaler.mean_ if bias else None
+
+
+def _constant(labels: np.ndarray, kind: Kind, outputs: int) -> np.ndarray:
+    """What a head without features would answer, (outputs,): the mean, or the logarithms of the shares (Laplace's)."""
+    if kind == "regression":
+        return np.array([labels.mean(dtype=np.float64)])
+    return np.log((np.bincount(labels, minlength=outputs) + 1) / (len(labels) + outputs))
+
+
+def _last_linear(model: nn.Module) -> tuple[Any, str]:
+    """The module that holds the head's last linear layer, and its name there. Of a head that PEFT copied, the copy."""
+    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    heads = head_names(model)
+    found = [
+        path
+        for path, module in base.named_modules()
+        if isinstance(module, nn.Linear) and path.split(".")[0] in heads and "original_module" not in path.split(".")
+    ]
+    if not found or base.get_submodule(found[-1]).out_features != base.config.num_labels:
+        raise ValueError(
+            f"training.head_start: probe fits the last linear layer of a head, and that of {type(base).__name__} ends "
+            "otherwise; use head_start: random"
+        )
+    holder, _, name = found[-1].rpartition(".")
+    return base.get_submodule(holder), name
+
+
+def _set(layer: Any, parts: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, values in parts.items():
+            getattr(layer, name).copy_(values)
+
+
+def _sample(train: EncodedSplit) -> EncodedSplit:
+    if len(train) <= MOST_EXAMPLES:
+        return train
+    rows = np.sort(np.random.default_rng(0).choice(len(train), MOST_EXAMPLES, replace=False))
+    examples = [train[int(row)] for row in rows]
+    columns = {name: np.concatenate([one[name] for one in examples]) for name in train.columns}
+    return EncodedSplit(columns, np.concatenate([[0], np.cumsum(train.lengths[rows])]), train.labels[rows])
+
+
+def _address(
+    model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator: Collator, batch_size: int
+) -> dict[str, Any]:
+    """Everything that the fit is made of."""
+    own = {id(value) for value in layer.state_dict(keep_vars=True).values()}
+    weights = [value for value in model.state_dict(keep_vars=True).values() if id(value) not in own]
+    data = hashlib.sha256()
+    for name, values in [*sample.columns.items(), ("offsets", sample.offsets), ("labels", sample.labels)]:
+        data.update(f"{name} {values.dtype} {values.shape}".encode())
+        data.update(np.ascontiguousarray(values).data)
+    config = {key: value for key, value in model.config.to_dict().items() if key not in _NAMES}
+    return {
+        "algorithm": ALGORITHM,
+        "model": type(model).__name__,
+        "config": hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest(),
+        "weights": hash_weights(weights),
+        "data": data.hexdigest(),
+        "kind": kind,
+        "examples": len(sample),
+        "shape": list(layer.weight.shape),
+        "bias": layer.bias is not None,
+        "padding": collator.pad_token_id,
+        "batch_size": batch_size,
+        "bfloat16": computes_in_bfloat16(model),
+        "device": next(model.parameters()).device.type,
+    }
+
+
+_NAMES = ("_name_or_path", "id2label", "label2id")
+"""Of a configuration: what changes no feature."""
+
+
+def _kept(address: dict[str, Any], fit: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The fit of this address, made at most once for all processes that share the cache."""
+    facts, shelf = {"head": json.dumps(address, sort_keys=True)}, Shelf()
+    key = key_of(facts["head"])
+    held = shelf.stored(key, facts, read_tensors)
+    if held is None:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(shelf.locked(key))
+            except OSError as error:
+                shelf.warn_unkept("the start of a task head", str(error))
+                return fit()
+            held = shelf.stored(key, facts, read_tensors, warn=True)
+            if held is None:
+                held = fit()
+                try:
+                    write_tensors(shelf.path(key), held, facts)
+                except OSError as error:
+                    shelf.warn_unkept("the start of a task head", str(error))
+                shelf.shrink(spare=shelf.path(key))
+    shelf.used(key)
+    return held

@@ -1,0 +1,261 @@
+"""Where a head starts: the fit against scikit-learn's own answers, what is shared, and what older records mean."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from craft.factors.shelf import Shelf, StoreWarning
+from craft.models.loading import load_model
+from craft.results import Progress
+from craft.scoring.encoding import Collator, EncodedSplit
+from craft.scoring.evaluation import predict
+from craft.settings import HeadStart
+from craft.spec import RunSpec
+from craft.store import main as store
+from craft.tasks.task import Kind
+from craft.trainer import head_start
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.head_start import PENALTIES, STRENGTH, fit_linear, start_head
+from craft.trainer.training import train_run
+from tests.craft.trainer.same import same_run, same_weights
+
+MakeSpec = Callable[..., RunSpec]
+N = 60
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "factors"
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets an entry for every fit that is made."""
+    made: list[int] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        made.append(1)
+        return fit_linear(*args, **kwargs)
+
+    monkeypatch.setattr(head_start, "fit_linear", counted)
+    return made
+
+
+def split(kind: Kind, classes: int = 2) -> EncodedSplit:
+    """Texts of 3 to 9 tokens with labels that their tokens tell in part. Values lie around 3."""
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, classes, N)
+    tokens = [draw.integers(4 + 15 * label, 30 + 15 * label, draw.integers(3, 10)) for label in labels]
+    values = labels if kind == "classification" else (3 + labels + draw.normal(0, 0.1, N)).astype(np.float32)
+    offsets = np.concatenate([[0], np.cumsum([len(one) for one in tokens])])
+    return EncodedSplit({"input_ids": np.concatenate(tokens).astype(np.int32)}, offsets, values)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("labels", "outputs"), [([0, 1], 2), ([0, 1, 2], 3), ([0, 2], 3), ([1, 2, 3], 4)])
+def test_a_folded_classifier_gives_the_probabilities_of_scikit_learn(labels: list[int], outputs: int, bias: bool) -> None:
+    draw = np.random.default_rng(1)
+    features = draw.normal(0.05, 0.04, (N, 12)).astype(np.float32)
+    given = draw.choice(labels, N)
+    weight, constant = fit_linear(features, given, "classification", outputs, bias=bias)
+    theirs = make_pipeline(
+        StandardScaler(with_mean=bias), LogisticRegression(C=STRENGTH, fit_intercept=bias, max_iter=1000)
+    ).fit(features.astype(float), given)
+    assert (constant is None) != bias
+    ours = torch.tensor(features @ weight.T + (0 if constant is None else constant))
+    np.testing.assert_allclose(ours[:, labels].softmax(dim=1), theirs.predict_proba(features.astype(float)), atol=1e-5)
+    if bias:
+        assert ours.softmax(dim=1)[:, [one for one in range(outputs) if one not in labels]].sum(dim=1).max() < 1 / N
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_folded_regression_answers_in_the_labels_unit(bias: bool) -> None:
+    draw = np.random.default_rng(2)
+    features = draw.normal(0.5, 0.04, (N, 12))
+    values = 3 + features @ draw.normal(0, 5, 12)
+    weight, constant = fit_linear(features, values, "regression", 1, bias=bias)
+    theirs = make_pipeline(StandardScaler(with_mean=bias), RidgeCV(PENALTIES, fit_intercept=bias)).fit(features, values)
+    ours = features @ weight[0] + (0 if constant is None else constant)
+    np.testing.assert_allclose(ours, theirs.predict(features), atol=1e-5)
+    assert abs(ours.mean() - values.mean()) < 0.1
+
+
+@pytest.mark.parametrize(("kind", "value"), [("classification", 1), ("regression", 2.5)])
+def test_labels_of_one_value_give_that_answer(kind: Kind, value: float) -> None:
+    weight, constant = fit_linear(
+        np.eye(5), np.full(5, value).astype(type(value)), kind, 1 if kind == "regression" else 3, bias=True
+    )
+    assert not weight.any()
+    assert constant is not None
+    assert constant.argmax() == 1 if kind == "classification" else constant[0] == value
+
+
+def test_every_family_starts_at_the_fit_of_its_frozen_features(family: str, tiny_model: Callable[..., Any]) -> None:
+    model = tiny_model(family, head="classifier")
+    model.config.pad_token_id = 0
+    data, collator = split("classification"), Collator(0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    start_head(model, "probe", "classification", data, collator, 16, shared=True)
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert len({name.rpartition(".")[0] for name in changed}) == 1
+    outputs = torch.tensor(predict(model, data, collator, 16))
+    loss = torch.nn.functional.cross_entropy(outputs, torch.tensor(data.labels))
+    assert loss < 0.95 * np.log(2)
+    if family in ("bert", "llama"):  # the features by hand
+        rows = []
+        for at in range(N):
+            out = getattr(model, model.base_model_prefix)(torch.tensor(data[at]["input_ids"].astype(np.int64))[None])
+            rows.append((out.pooler_output if family == "bert" else out.last_hidden_state[:, -1]).detach()[0].numpy())
+        features, bias = np.stack(rows).astype(float), family == "bert"
+        theirs = make_pipeline(StandardScaler(with_mean=bias), LogisticRegression(C=STRENGTH, fit_intercept=bias))
+        expected = theirs.fit(features, data.labels).predict_proba(features)
+        np.testing.assert_allclose(outputs.softmax(dim=1), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("classification", None), ("regression", 3.5)])
+def test_the_bias_of_labels_is_their_mean_or_their_shares(tiny_bert: str, kind: Kind, expected: float | None) -> None:
+    data = split(kind)
+    model: Any = load_model(tiny_bert, kind, ("a", "b"))
+    weight = model.classifier.weight.clone()
+    start_head(model, "labels", kind, data, Collator(0), 16, shared=True)
+    assert torch.equal(model.classifier.weight, weight)
+    bias = model.classifier.bias.detach()
+    if expected is None:
+        torch.testing.assert_close(bias.softmax(0), torch.tensor(np.bincount(data.labels) / N).float(), atol=0.01, rtol=0)
+    else:
+        assert abs(bias.item() - expected) < 0.2
+
+
+def test_a_head_without_a_bias_cannot_start_at_the_labels(tiny_model: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="head has none; use probe"):
+        start_head(
+            tiny_model("llama", head="classifier"), "labels", "regression", split("regression"), Collator(0), 16, shared=True
+        )
+
+
+def test_a_fit_is_made_once_for_what_it_is_made_of(
+    tiny_spec: MakeSpec, tmp_path: Path, fits: list[int], own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str, **changes: Any) -> dict[str, torch.Tensor]:
+        training = {"max_steps": 1, "learning_rate": 1e-9, **changes.pop("training", {})}
+        return load_file(
+            next(train_run(tiny_spec(**changes, training=training), tmp_path / name).adapter.glob("*.safetensors"))
+        )
+
+    first = run("first", method="bitfit")
+    others = run("others", method="head", seed=4), run("precision", method="full", training={"learning_rate": 1e-8})
+    assert len(fits) == 1
+    for other in others:
+        torch.testing.assert_close(other["classifier.weight"], first["classifier.weight"], atol=1e-6, rtol=0)
+    for number, changes in enumerate(({"train_examples": 40}, {"max_length": 16}, {"eval_batch_size": 8}), start=2):
+        run(str(number), method="head", training=changes)
+        assert len(fits) == number
+    (kept, *_) = sorted(own_cache.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
+    assert store(["verify"]) == 0
+    assert store(["list"]) == 0
+    assert "head, classification" in capsys.readouterr().out
+    content = kept.read_bytes()
+    kept.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert store(["verify"]) == 1
+    with pytest.warns(StoreWarning, match="made anew"):
+        again = run("again", method="bitfit")
+    assert len(fits) == 5
+    assert torch.equal(again["classifier.weight"], first["classifier.weight"])
+    assert store(["verify"]) == 0
+
+
+def test_a_folder_that_cannot_be_written_costs_a_fit_each(
+    tiny_bert: str, monkeypatch: pytest.MonkeyPatch, fits: list[int]
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError("read-only")
+
+    monkeypatch.setattr(Shelf, "locked", refuse)
+    for _ in range(2):
+        model = load_model(tiny_bert, "classification", ("a", "b"))
+        with pytest.warns(StoreWarning, match="start of a task head"):
+            start_head(model, "probe", "classification", split("classification"), Collator(0), 16, shared=True)
+    assert len(fits) == 2
+
+
+def test_random_inner_layers_of_a_head_have_a_fit_for_each_seed(tiny_model: Callable[..., Any], fits: list[int]) -> None:
+    for seed in (0, 1, 0):
+        model = tiny_model("roberta", seed=seed, head="classifier")
+        start_head(model, "probe", "classification", split("classification"), Collator(1), 16, shared=True)
+    assert len(fits) == 2
+
+
+def test_a_large_split_is_sampled(tiny_bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_start, "MOST_EXAMPLES", 20)
+    data = split("classification", 3)
+    sample = head_start._sample(data)
+    assert len(sample) == 20
+    rows = [
+        next(at for at in range(N) if np.array_equal(data[at]["input_ids"], one["input_ids"]))
+        for one in map(sample.__getitem__, range(20))
+    ]
+    assert rows == sorted(rows)
+    assert np.array_equal(sample.labels, data.labels[rows])
+
+
+@pytest.mark.parametrize("start", ["probe", "labels", "random"])
+def test_a_run_resumes_from_its_start(tiny_spec: MakeSpec, tmp_path: Path, start: HeadStart) -> None:
+    spec = tiny_spec(task="toy/similarity", training={"head_start": start, "evaluate_every": 0.5})
+    kept: list[Path] = []
+
+    def keep(progress: Progress) -> None:
+        assert progress.checkpoint is not None
+        kept.append(shutil.copytree(progress.checkpoint, tmp_path / "kept" / progress.checkpoint.name))
+
+    whole = train_run(spec, tmp_path / "whole", report=keep)
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    assert same_run(whole, train_run(spec, tmp_path / "resumed", resume_from=kept[0]))
+    again = train_run(spec, tmp_path / "again")
+    assert same_weights(*(run.adapter / "adapter_model.safetensors" for run in (whole, again)))
+
+
+def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path: Path, own_cache: Path) -> None:
+    source = tiny_spec(task="toy/entailment", method="bitfit", training={"head_start": "random", "learning_rate": 0.1})
+    adapter = train_run(source, tmp_path / "source").adapter
+    start = {"run": source.key, "adapter": str(adapter)}
+    spec = tiny_spec(method="bitfit", warm_start=start, training={"max_steps": 1, "learning_rate": 1e-9})
+    model, _ = load_adapter(train_run(spec, tmp_path / "warm").adapter)
+    assert not list(own_cache.glob("*.safetensors"))
+    cold = tiny_spec(method="bitfit", training={"max_steps": 1, "learning_rate": 1e-9})
+    other, _ = load_adapter(train_run(cold, tmp_path / "cold").adapter)
+    assert not torch.allclose(model.classifier.weight, other.classifier.weight, atol=1e-3)  # type: ignore[operator,union-attr]
+    goes_on = tiny_spec(
+        task="toy/entailment", method="bitfit", warm_start=start, training={"max_steps": 1, "learning_rate": 1e-9}
+    )
+    same, _ = load_adapter(train_run(goes_on, tmp_path / "on").adapter)
+    learnt, _ = load_adapter(adapter)
+    torch.testing.assert_close(same.classifier.weight, learnt.classifier.weight, atol=1e-6, rtol=0)  # type: ignore[union-attr]
+
+
+def test_a_record_without_a_start_means_random_and_keeps_its_key() -> None:
+    content = {"model": "m", "task": "toy/sentiment", "method": "lora", "training": {"epochs": 2}}
+    old = RunSpec.recorded(content)
+    assert old.training.head_start == "random"
+    assert "head_start" not in old.training.recorded()
+    new = RunSpec.model_validate(content)
+    assert new.training.recorded()["head_start"] == "probe"
+    assert new.key != old.key == RunSpec.recorded(old.model_dump(mode="json")).key
+    assert RunSpec.recorded(new.model_dump(mode="json")).key == new.key
+
+
+def test_a_task_in_words_has_no_start() -> None:
+    content = {"model": "m", "task": "commonsense", "method": "lora"}
+    keys = {RunSpec(**content, training={"head_start": start}).key for start in ("random", "labels", "probe")}
+    assert keys == {RunSpec.recorded(content).key}
