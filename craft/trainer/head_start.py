@@ -160,9 +160,7 @@ def _sample(train: EncodedSplit) -> EncodedSplit:
     return EncodedSplit(columns, np.concatenate([[0], np.cumsum(train.lengths[rows])]), train.labels[rows])
 
 
-def _address(
-    model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator: Collator, batch_size: int
-) -> dict[str, Any]:
+def _address(model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator: Collator, batch_size: int) -> dict[str, Any]:
     """Everything that the fit is made of."""
     own = {id(value) for value in layer.state_dict(keep_vars=True).values()}
     weights = [value for value in model.state_dict(keep_vars=True).values() if id(value) not in own]

@@ -44,7 +44,7 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
     ]
     words = [name for name in sweep.task_names if find_task(name, sweep.data).kind == "generation"]
     mistakes += [
-        Mistake((*block.path, "method"), f"head trains the task head alone, and {words[0]} is answered in words; drop one of them")
+        Mistake((*block.path, "method"), f"head trains the task head, and {words[0]} is answered in words; drop one")
         for block in sweep.blocks
         if words and block.method == "head"
     ]
