@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy.stats import rankdata, spearmanr
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import energy_and_score, nested_ranks, rates_by_rank, recorded_front
+from tests.benchmarks import nested_ranks, rates_by_rank, recorded_front
 from tests.benchmarks.recorded import finished_trials
 
 ROOT = Path(__file__).parent.parent
@@ -48,32 +46,3 @@ def test_a_decoder() -> None:
     assert markdown(questions, DEFAULT_OBJECTIVES) in page
     tests = [f"accuracy_{name}" for name in ("boolq", "piqa", "winogrande", "arc_easy", "openbookqa")]
     assert recorded_front.means(questions, tests) in page
-
-
-def test_energy_and_score() -> None:
-    records = [RECORDS / "energy.csv", RECORDS / "smollm2-energy.csv"]
-    page = (MEASUREMENTS / "energy.md").read_text()
-    groups = energy_and_score.groups_of(records)
-    assert len(groups) == 3
-    assert energy_and_score.table(groups) in page
-    for record in records:
-        assert energy_and_score.configurations(energy_and_score.groups_of([record])) in page
-
-
-def test_rank_correlations() -> None:
-    """Against scipy's, and the partial one against the correlation of what a least-squares line leaves of the ranks."""
-    values = np.random.default_rng(0).normal(size=(2, 30, 3))
-    values[..., 2] += values[..., 0] + values[..., 1]
-    values[..., 1] = np.round(values[..., 1])  # ties
-    for sample, found in zip(values, energy_and_score.correlations(values), strict=True):
-        energy, size, score = (rankdata(column) for column in sample.T)
-        expected = [spearmanr(energy, score).statistic, spearmanr(size, score).statistic]
-        left = [column - np.polyval(np.polyfit(size, column, 1), size) for column in (energy, score)]
-        assert found == pytest.approx([*expected, np.corrcoef(left)[0, 1]])
-
-
-def test_pairs_of_equal_size() -> None:
-    point = energy_and_score.Point
-    found = [point(0.1, 8, 50), point(0.2, 8, 60), point(0.3, 8, 55), point(0.3, 8, 50), point(0.9, 16, 40), point(0.2, 16, 40)]
-    # 0.1 and 0.2 agree, 0.1 and 0.3 (55) agree, 0.2 disagrees with both 0.3; equal scores and equal energies are left out.
-    assert energy_and_score.pairs(found) == (2, 4)

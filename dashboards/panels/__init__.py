@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, energy, front, importance, parallel, progress, slices, spending, table
+from dashboards.panels import curves, front, importance, parallel, progress, slices, spending, table
 from dashboards.panels.base import Panel, Plain, View, make_view
 
 PANELS: dict[str, Panel] = {
@@ -13,7 +13,6 @@ PANELS: dict[str, Panel] = {
         importance.PANEL,
         slices.HEAT,
         slices.SLICES,
-        energy.PANEL,
         parallel.PANEL,
         spending.TIME,
         spending.VOLUME,

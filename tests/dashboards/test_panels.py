@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from dashboards.page import as_json
 from dashboards.panels import PANELS, make_view, spec_of
 from dashboards.panels.base import colours, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
-from dashboards.panels.energy import rank_correlation
 from dashboards.panels.front import data as front_data
 from dashboards.panels.slices import heat_data
 from dashboards.panels.spending import volume_data
@@ -121,15 +119,6 @@ def test_importance_finds_the_parameter_that_decides() -> None:
     shares = PANELS["importance"].data(view_of(("ranks", runs)))["shares"]["craft"]
     for evaluator in ("ped_anova", "fanova"):
         assert shares[evaluator]["learning_rate"] > 0.8, evaluator
-
-
-def test_rank_correlation_is_spearmans() -> None:
-    from scipy.stats import spearmanr
-
-    rng = np.random.default_rng(3)
-    first, second = pd.Series(rng.integers(0, 5, 30).astype(float)), pd.Series(rng.normal(size=30))
-    assert rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
-    assert np.isnan(rank_correlation(first, first * 0))
 
 
 def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(store_at: Callable[..., Store]) -> None:
