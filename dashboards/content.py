@@ -15,7 +15,7 @@ from typing import Any
 from dashboards.feed import Feed
 from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
 from dashboards.panels.progress import STATES, planned_trials, trial_counts
-from dashboards.published import literature
+from dashboards.published import published_rows
 from dashboards.store import Store, SweepEntry
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
     """The chosen sweeps side by side, with the revision they stand at."""
     taken = [feed.snapshot() for feed in feeds]
     revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, taken, strict=True))
-    return revision, make_view([frames for _, frames in taken], literature(), store.run_link, store.curves)
+    return revision, make_view([frames for _, frames in taken], published_rows(), store.run_link, store.curves)
 
 
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:

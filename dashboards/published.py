@@ -1,14 +1,11 @@
 """Published rows as data: what others report, drawn beside measured points and never mixed with them.
 
-Two sources, each keyed by model and protocol, and every row says both wherever it is shown:
-
-- the CRAFT paper's two tables, which follow the customary protocol of their suite, not this project's default one;
-- Hugging Face's comparison of PEFT methods: one model, one task that no sweep here trains, one seed, most methods untuned.
+They are the CRAFT paper's two tables, which follow the customary protocol of their suite, not this project's default one. Every
+row says its model, protocol and source wherever it is shown.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from pathlib import Path
@@ -20,13 +17,6 @@ PROTOCOLS = {
     "glue": "customary GLUE: the dev set both selects the epoch and is reported, best of a run's epochs",
     "commonsense": "customary commonsense (LLM-Adapters): tests both select the epoch and are reported",
 }
-COMPARISON = FOLDER / "peft_method_comparison.json"
-
-
-@cache
-def literature() -> pd.DataFrame:
-    """All published rows: the paper's, then those of Hugging Face's comparison."""
-    return pd.concat([published_rows(), comparison_rows()], ignore_index=True)
 
 
 @cache
@@ -45,15 +35,6 @@ def published_rows() -> pd.DataFrame:
             frame["averaged_tasks"] = 8
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
-
-
-@cache
-def comparison_rows() -> pd.DataFrame:
-    """Hugging Face's runs, with the columns of `published_rows` and what else their record says of each."""
-    content = json.loads(COMPARISON.read_text(encoding="utf-8"))
-    about, frame = content["about"], pd.DataFrame(content["rows"], columns=content["columns"])
-    frame["source"] = about["source"] + ", by PEFT " + frame["commit"] + f" ({about['licence']})"
-    return frame.assign(model=about["model"], suite=about["task"], protocol=about["protocol"], averaged_tasks=1)
 
 
 def published_model(name: str) -> str | None:

@@ -11,13 +11,6 @@ from dashboards.published import published_model
 NO_ROWS = "none"
 
 
-LABELLED = 20
-"""Rows of a model that all get their name in the plot; of more rows, some of those that no smaller one beats."""
-
-APART = 1.5
-"""Points of score between two names that stand above each other: closer ones cannot be read."""
-
-
 def published(view: View, metrics: list[Metric]) -> Plain:
     """Every published row with its values, and the model whose rows are shown first: the sweep's, where the paper has it."""
     models: list[str] = [str(model) for frame in view.sweeps for model in _models(frame)]
@@ -26,44 +19,15 @@ def published(view: View, metrics: list[Metric]) -> Plain:
     records = []
     for index, row in view.published.iterrows():
         known = {metric.name: row[metric.name] for metric in metrics if metric.name in columns} | {"score": row["average"]}
-        record = {name: row[name] for name in ("model", "source", "protocol", "suite")}
-        record |= {
-            "id": f"published/{index}",
-            "method": _name(row),
-            "short": row["method"],
-            "averaged": _averaged(row),
-            "further": _further(row),
-        }
+        record = {name: row[name] for name in ("model", "method", "source", "protocol", "suite")}
+        record |= {"id": f"published/{index}", "averaged": _averaged(row)}
         records.append(record | {"values": {metric.name: number(known.get(metric.name)) for metric in metrics}})
     return {"rows": records, "shown": shown, "of": models}
-
-
-def _name(row: Any) -> str:
-    """The method, with its configuration where the source has several of one method."""
-    configuration = row.get("configuration")
-    return (
-        row["method"]
-        if configuration in (None, "default") or configuration != configuration
-        else f"{row['method']} {configuration}"
-    )
 
 
 def _averaged(row: Any) -> str:
     tasks = int(row["averaged_tasks"])
     return f"{tasks} tasks" if tasks > 1 else "one task"
-
-
-def _further(row: Any) -> list[list[Any]]:
-    """What only some sources say of a row: lines for its card."""
-    names = {
-        "learning_rate": "learning rate",
-        "forgetting": "forgetting",
-        "peak_memory_bytes": "GPU memory, most reserved (bytes)",
-        "adapter_bytes": "adapter file (bytes)",
-        "seconds": "training without evaluations (s)",
-    }
-    lines = [[words, number(row[name])] for name, words in names.items() if name in row]
-    return [line for line in lines if line[1] is not None]
 
 
 def _models(frame: Frames) -> list[str]:
@@ -82,7 +46,7 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
     for model in sorted({row["model"] for row in rows}):
         chosen = [row for row in rows if row["model"] == model]
         values[f"published/{model}"] = [row["id"] for row in chosen]
-        values[f"published/{model}/name"] = _labels(chosen)
+        values[f"published/{model}/name"] = [text(row["method"]) for row in chosen]
         values[f"published/{model}/legend"] = f"published: {text(model)}, {text(chosen[0]['suite'])}"
         values[f"published/{model}/says"] = (
             f"The stars are published results of {model} on {chosen[0]['suite']}, not of this sweep: {chosen[0]['protocol']}."
@@ -105,20 +69,6 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
     }
 
 
-def _labels(rows: list[Plain]) -> list[str]:
-    """The names beside the stars: of many rows, the methods of those that score more than every smaller one, and where such
-    lie close together that of the best."""
-    if len(rows) <= LABELLED:
-        return [text(row["method"]) for row in rows]
-    sizes = [(row["values"].get("trainable_parameters") or 0, row["values"].get("score") or 0.0) for row in rows]
-    front = [own for own in sizes if not any(other != own and other[0] <= own[0] and other[1] >= own[1] for other in sizes)]
-    named: list[tuple[float, float]] = []
-    for own in sorted(front, key=lambda one: -one[1]):
-        if all(other[0] > 2 * own[0] or other[1] - own[1] > APART for other in named):
-            named.append(own)
-    return [text(row["short"]) if own in named else "" for row, own in zip(rows, sizes, strict=True)]
-
-
 def published_choice(published: Plain) -> Plain:
     suites = {row["model"]: row["suite"] for row in published["rows"]}
     words = {NO_ROWS: "hidden"} | {model: f"{model} ({suite})" for model, suite in suites.items()}
@@ -129,5 +79,5 @@ def published_details(row: Plain) -> Plain:
     """What the card says of a published row."""
     lines = [["model", row["model"]], ["trainable parameters", row["values"].get("trainable_parameters")]]
     lines += [["score", row["values"].get("score")], ["averaged over", row["averaged"]]]
-    lines += [["task", row["suite"]], *row["further"], ["protocol", row["protocol"]], ["source", row["source"]]]
+    lines += [["task", row["suite"]], ["protocol", row["protocol"]], ["source", row["source"]]]
     return {"title": f"{row['method']} (published)", "lines": [line for line in lines if line[1] is not None]}

@@ -66,7 +66,6 @@ class PastSweep:
         where: the folder or store it was read from, for people.
         uri: the tracking store that has its record; None if the address lacks its password.
         entries: every trial that the sweep asks for: each configuration on each task with each seed.
-        began: when each trial began for the first time, in seconds since 1970, by key; known from its folder alone.
         fetch: gives a trial's adapter folder, by the trial's key; its second argument is an empty folder for copies.
     """
 
@@ -75,7 +74,6 @@ class PastSweep:
     uri: str | None
     entries: tuple[Entry, ...]
     fetch: Callable[[str, Path], Path] = field(repr=False)
-    began: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -147,11 +145,9 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     sweep = read_terms(SweepFolder(folder).effective)
     results = Ledger(folder).results()
     known = {}
-    began: dict[str, float] = {}
     for event, _ in read(SweepFolder(folder).journal):
         if event.get("kind") == "trial_started":
             names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
-            began.setdefault(event["key"], event["time"] / 1000)
             known[event["key"]] = Entry(
                 **{name: event[name] for name in names},
                 parameters=event["params"],
@@ -165,7 +161,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     def fetch(key: str, scratch: Path) -> Path:
         return _stored_adapter(folder, key, results[key].facts.get("adapter"), scratch)
 
-    return PastSweep(sweep, str(folder), uri and resolve_uri(uri), _whole(sweep, entries), fetch, began)
+    return PastSweep(sweep, str(folder), uri and resolve_uri(uri), _whole(sweep, entries), fetch)
 
 
 def read_terms(file: Path) -> SweepTerms:
