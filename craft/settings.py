@@ -34,7 +34,7 @@ Precision = Annotated[Literal["float32", "bf16-mixed", "bfloat16"], PlainSeriali
 
 HeadStart = Literal["random", "labels", "probe"]
 
-OLDER: dict[str, dict[str, Any]] = {"training": {"head_start": "random"}}
+OLDER: dict[str, dict[str, Any]] = {"training": {"head_start": "random", "head_learning_rate": None}}
 """What a setting means in a record of a version that did not have it, by its section of a run or a sweep file.
 
 Such a value is left out of keys and records, so that earlier runs keep theirs. New files get the setting's own default.
@@ -106,7 +106,8 @@ def with_older(content: Mapping[str, Any]) -> dict[str, Any]:
 def without_older(section: str, settings: dict[str, Any]) -> dict[str, Any]:
     """`settings` of that section without those that mean what the versions before them did (`OLDER`)."""
     older = OLDER[section]
-    return {name: value for name, value in settings.items() if name not in older or older[name] != value}
+    # Earlier versions wrote their settings that were None.
+    return {name: value for name, value in settings.items() if value is None or older.get(name) != value}
 
 
 class TrainingSettings(Settings):
@@ -119,7 +120,7 @@ class TrainingSettings(Settings):
     eval_batch_size: int = Field(64, gt=0, description="Examples in one batch of an evaluation.")
     learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the adapter.")
     head_learning_rate: float | None = Field(
-        None, gt=0, description="Peak learning rate of the task head; `learning_rate` if absent."
+        1e-3, gt=0, description="Peak learning rate of the task head, whatever the adapter's is; `null`: the adapter's."
     )
     head_start: HeadStart = Field(
         "probe",
@@ -178,7 +179,7 @@ class TrainingSettings(Settings):
 
     def without_head(self) -> TrainingSettings:
         """The settings of a task that is answered in words: it has no head that could start anywhere."""
-        return self.model_copy(update={"head_start": "random"})
+        return self.model_copy(update=OLDER["training"])
 
     def recorded(self) -> dict[str, Any]:
         """The settings as records hold them. One that was added later is left out where it is not used."""

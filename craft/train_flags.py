@@ -147,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
     add("--rank", type=int, help="the rank of methods that have one, such as lora")
     add("--projections", nargs="+", metavar="WORD", help="which weights: q k v o up gate down")
     add("--dropout", type=float, help="the method's own dropout")
-    add("--learning-rate", type=float, help="the adapter's; the head's too unless --set head_learning_rate=...")
+    add("--learning-rate", type=float, help="the adapter's; the head's is --set head_learning_rate=... (1e-3)")
     add("--epochs", type=float)
     add("--batch-size", type=int)
     add("--precision", metavar="NAME", help="float32 (the default), bf16-mixed or bfloat16")

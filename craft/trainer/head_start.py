@@ -48,10 +48,11 @@ ALGORITHM = "head-probe-1"
 """Names the fit; part of every stored head's address. Raise it when results change."""
 MOST_EXAMPLES = 10_000
 """Examples of the training split that the fit sees, at most: a seeded sample of a larger one."""
-STRENGTH = 0.01
-"""C of the logistic regression: the inverse of its penalty."""
-PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
-"""Of the ridge regression, which chooses one by leaving one example out."""
+STRENGTH = 2.0
+"""C of the logistic regression, the inverse of its penalty, times the number of examples."""
+PENALTY = 10.0
+"""The ridge regression's, for each example. Both are far stronger than a head alone would want: a head that fits the training split
+leaves the adapter nothing to learn (docs/measurements/recipe.md)."""
 
 
 def start_head(
@@ -99,7 +100,7 @@ def fit_linear(
 
     A class without an example gets the least of all biases. Labels of a single class or value give weights of 0.
     """
-    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.preprocessing import StandardScaler
 
     scaler = StandardScaler(with_mean=bias)
@@ -107,10 +108,10 @@ def fit_linear(
     weight, constant = np.zeros((outputs, z.shape[1])), _constant(labels, kind, outputs)
     present = np.unique(labels)
     if kind == "regression" and len(present) > 1:
-        found = RidgeCV(PENALTIES, fit_intercept=bias).fit(z, labels.astype(np.float64))
+        found = Ridge(PENALTY * len(labels), fit_intercept=bias).fit(z, labels.astype(np.float64))
         weight[0], constant = found.coef_, np.atleast_1d(found.intercept_)
     elif len(present) > 1:
-        found = LogisticRegression(C=STRENGTH, fit_intercept=bias, max_iter=1000).fit(z, labels)
+        found = LogisticRegression(C=STRENGTH / len(labels), fit_intercept=bias, max_iter=1000).fit(z, labels)
         two = len(present) == 2
         weight[present] = np.concatenate([-found.coef_, found.coef_]) / 2 if two else found.coef_
         intercept = np.concatenate([-found.intercept_, found.intercept_]) / 2 if two else found.intercept_

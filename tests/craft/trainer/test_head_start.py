@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -26,7 +26,7 @@ from craft.store import main as store
 from craft.tasks.task import Kind
 from craft.trainer import head_start
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.head_start import PENALTIES, STRENGTH, fit_linear, start_head
+from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
 from tests.craft.trainer.same import same_run, same_weights
 
@@ -71,7 +71,7 @@ def test_a_folded_classifier_gives_the_probabilities_of_scikit_learn(labels: lis
     given = draw.choice(labels, N)
     weight, constant = fit_linear(features, given, "classification", outputs, bias=bias)
     theirs = make_pipeline(
-        StandardScaler(with_mean=bias), LogisticRegression(C=STRENGTH, fit_intercept=bias, max_iter=1000)
+        StandardScaler(with_mean=bias), LogisticRegression(C=STRENGTH / len(features), fit_intercept=bias, max_iter=1000)
     ).fit(features.astype(float), given)
     assert (constant is None) != bias
     ours = torch.tensor(features @ weight.T + (0 if constant is None else constant))
@@ -86,7 +86,7 @@ def test_a_folded_regression_answers_in_the_labels_unit(bias: bool) -> None:
     features = draw.normal(0.5, 0.04, (N, 12))
     values = 3 + features @ draw.normal(0, 5, 12)
     weight, constant = fit_linear(features, values, "regression", 1, bias=bias)
-    theirs = make_pipeline(StandardScaler(with_mean=bias), RidgeCV(PENALTIES, fit_intercept=bias)).fit(features, values)
+    theirs = make_pipeline(StandardScaler(with_mean=bias), Ridge(PENALTY * len(features), fit_intercept=bias)).fit(features, values)
     ours = features @ weight[0] + (0 if constant is None else constant)
     np.testing.assert_allclose(ours, theirs.predict(features), atol=1e-5)
     assert abs(ours.mean() - values.mean()) < 0.1
@@ -119,7 +119,7 @@ def test_every_family_starts_at_the_fit_of_its_frozen_features(family: str, tiny
             out = getattr(model, model.base_model_prefix)(torch.tensor(data[at]["input_ids"].astype(np.int64))[None])
             rows.append((out.pooler_output if family == "bert" else out.last_hidden_state[:, -1]).detach()[0].numpy())
         features, bias = np.stack(rows).astype(float), family == "bert"
-        theirs = make_pipeline(StandardScaler(with_mean=bias), LogisticRegression(C=STRENGTH, fit_intercept=bias))
+        theirs = make_pipeline(StandardScaler(with_mean=bias), LogisticRegression(C=STRENGTH / len(features), fit_intercept=bias))
         expected = theirs.fit(features, data.labels).predict_proba(features)
         np.testing.assert_allclose(outputs.softmax(dim=1), expected, atol=1e-3)
 
