@@ -51,8 +51,8 @@ MOST_EXAMPLES = 10_000
 STRENGTH = 2.0
 """C of the logistic regression, the inverse of its penalty, times the number of examples."""
 PENALTY = 10.0
-"""The ridge regression's, for each example. Both are far stronger than a head alone would want: a head that fits the training split
-leaves the adapter nothing to learn (docs/measurements/recipe.md)."""
+"""The ridge regression's, for each example. Both are far stronger than a head alone would want: a head that fits the training
+split leaves the adapter nothing to learn (docs/measurements/recipe.md)."""
 
 
 def start_head(

@@ -86,7 +86,9 @@ def test_a_folded_regression_answers_in_the_labels_unit(bias: bool) -> None:
     features = draw.normal(0.5, 0.04, (N, 12))
     values = 3 + features @ draw.normal(0, 5, 12)
     weight, constant = fit_linear(features, values, "regression", 1, bias=bias)
-    theirs = make_pipeline(StandardScaler(with_mean=bias), Ridge(PENALTY * len(features), fit_intercept=bias)).fit(features, values)
+    theirs = make_pipeline(StandardScaler(with_mean=bias), Ridge(PENALTY * len(features), fit_intercept=bias)).fit(
+        features, values
+    )
     ours = features @ weight[0] + (0 if constant is None else constant)
     np.testing.assert_allclose(ours, theirs.predict(features), atol=1e-5)
     assert abs(ours.mean() - values.mean()) < 0.1
@@ -119,7 +121,9 @@ def test_every_family_starts_at_the_fit_of_its_frozen_features(family: str, tiny
             out = getattr(model, model.base_model_prefix)(torch.tensor(data[at]["input_ids"].astype(np.int64))[None])
             rows.append((out.pooler_output if family == "bert" else out.last_hidden_state[:, -1]).detach()[0].numpy())
         features, bias = np.stack(rows).astype(float), family == "bert"
-        theirs = make_pipeline(StandardScaler(with_mean=bias), LogisticRegression(C=STRENGTH / len(features), fit_intercept=bias))
+        theirs = make_pipeline(
+            StandardScaler(with_mean=bias), LogisticRegression(C=STRENGTH / len(features), fit_intercept=bias)
+        )
         expected = theirs.fit(features, data.labels).predict_proba(features)
         np.testing.assert_allclose(outputs.softmax(dim=1), expected, atol=1e-3)
 
@@ -149,7 +153,7 @@ def test_a_fit_is_made_once_for_what_it_is_made_of(
     tiny_spec: MakeSpec, tmp_path: Path, fits: list[int], own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(name: str, **changes: Any) -> dict[str, torch.Tensor]:
-        training = {"max_steps": 1, "learning_rate": 1e-9, **changes.pop("training", {})}
+        training = {"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None, **changes.pop("training", {})}
         return load_file(
             next(train_run(tiny_spec(**changes, training=training), tmp_path / name).adapter.glob("*.safetensors"))
         )
@@ -227,17 +231,26 @@ def test_a_run_resumes_from_its_start(tiny_spec: MakeSpec, tmp_path: Path, start
 
 
 def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path: Path, own_cache: Path) -> None:
-    source = tiny_spec(task="toy/entailment", method="bitfit", training={"head_start": "random", "learning_rate": 0.1})
+    source = tiny_spec(
+        task="toy/entailment",
+        method="bitfit",
+        training={"head_start": "random", "learning_rate": 0.1, "head_learning_rate": None},
+    )
     adapter = train_run(source, tmp_path / "source").adapter
     start = {"run": source.key, "adapter": str(adapter)}
-    spec = tiny_spec(method="bitfit", warm_start=start, training={"max_steps": 1, "learning_rate": 1e-9})
+    spec = tiny_spec(
+        method="bitfit", warm_start=start, training={"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None}
+    )
     model, _ = load_adapter(train_run(spec, tmp_path / "warm").adapter)
     assert not list(own_cache.glob("*.safetensors"))
-    cold = tiny_spec(method="bitfit", training={"max_steps": 1, "learning_rate": 1e-9})
+    cold = tiny_spec(method="bitfit", training={"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None})
     other, _ = load_adapter(train_run(cold, tmp_path / "cold").adapter)
     assert not torch.allclose(model.classifier.weight, other.classifier.weight, atol=1e-3)  # type: ignore[operator,union-attr]
     goes_on = tiny_spec(
-        task="toy/entailment", method="bitfit", warm_start=start, training={"max_steps": 1, "learning_rate": 1e-9}
+        task="toy/entailment",
+        method="bitfit",
+        warm_start=start,
+        training={"max_steps": 1, "learning_rate": 1e-9, "head_learning_rate": None},
     )
     same, _ = load_adapter(train_run(goes_on, tmp_path / "on").adapter)
     learnt, _ = load_adapter(adapter)

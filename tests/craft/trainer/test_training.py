@@ -360,7 +360,7 @@ def test_rates_of_every_step(schedule: str, warmup: float, steps: int, expected:
 
 
 def test_the_head_has_a_learning_rate_of_its_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    spec = tiny_spec(training={"head_learning_rate": 1e-30, "select": "last"})
+    spec = tiny_spec(training={"head_start": "random", "head_learning_rate": 1e-30, "select": "last"})
     result = train_run(spec, tmp_path)
     model, _ = load_adapter(result.adapter)
     from craft.models.loading import load_model
