@@ -11,15 +11,13 @@ PANELS: dict[str, Panel] = {
         front.PANEL,
         table.PANEL,
         importance.PANEL,
-        slices.HEAT,
-        slices.SLICES,
+        slices.PANEL,
         parallel.PANEL,
         spending.TIME,
         spending.VOLUME,
         curves.PANEL,
         progress.PROGRESS,
         progress.FAILURES,
-        progress.TIMELINE,
     )
 }
 SECTIONS = {"front": "The front", "mattered": "What mattered", "curves": "Learning curves", "progress": "Progress"}

@@ -36,7 +36,6 @@ OKABE_ITO = ("#D55E00", BLUE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A
 MORE_COLOURS = ("#8E5FB5", "#8C6D00", "#17A3A3", "#B0414E", "#6F9A1F", "#5C6BC0", "#9C6B4E")  # where methods are many
 KNOWN_METHODS = ("craft", "lora", "dora", "pissa", "vera", "lora_xs", "full")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "hexagon")
-SCALE = [[0.0, "#00224e"], [0.25, "#35456c"], [0.5, "#7d7c78"], [0.75, "#bcae6c"], [1.0, "#fee838"]]  # cividis
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,14 @@
-"""How far a sweep is, what failed and why, and whether the cluster was busy.
-
-The timeline packs trials into lanes: a trial takes the lowest lane that is free when it starts, so the number of lanes is the
-concurrency that was reached and a gap is a worker without work.
-"""
+"""How far a sweep is, and what failed and why."""
 
 from __future__ import annotations
 
-import heapq
 import json
 import time
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, text
+from dashboards.panels.base import Panel, Plain, View, not_cut, text
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
@@ -180,86 +174,7 @@ def failures_draw(plain: Plain) -> Plain:
     return {"table": {"columns": columns, "id": [row[4] for row in plain["rows"]], "plain": True}}
 
 
-def timeline_data(view: View) -> Plain:
-    """Trials as bars over time: lane, start and length in minutes since the first start."""
-    trials = view.trials[view.trials["started"].notna()].sort_values("started", kind="stable")
-    if trials.empty:
-        return {"empty": "No trial has started yet, so the cluster has no timeline."}
-    began = trials["started"].astype(float).to_numpy()
-    going = any(frame.sweep is not None and frame.sweep.status == "RUNNING" for frame in view.sweeps)
-    last = float(np.nanmax([began.max(), trials["ended"].astype(float).max()]))
-    # a killed sweep leaves trials marked as running: they are taken to have ended at the last moment on record
-    now = time.time() * 1000 if going and (trials["state"] == "running").any() else last
-    ended = trials["ended"].astype(float).fillna(now).to_numpy()
-    ended = np.maximum(ended, began)
-    lanes = pack(began, ended)
-    first = began.min()
-    span = max(1.0, ended.max() - first)
-    busy = float((ended - began).sum() / (span * (max(lanes) + 1)))
-    return {
-        "lane": [lane + 1 for lane in lanes],
-        "start": numbers((began - first) / 60000),
-        "length": numbers((ended - began) / 60000),
-        "state": trials["state"].tolist(),
-        "id": trials["configuration"].tolist(),
-        "lanes": max(lanes) + 1,
-        "busy": busy,
-    }
-
-
-def pack(began: np.ndarray, ended: np.ndarray) -> list[int]:
-    """The lowest free lane for each interval, in order of starts. Intervals that only touch may share one."""
-    free: list[int] = []
-    taken: list[tuple[float, int]] = []
-    lanes: list[int] = []
-    for start, end in zip(began, ended, strict=True):
-        while taken and taken[0][0] <= start:
-            heapq.heappush(free, heapq.heappop(taken)[1])
-        lane = heapq.heappop(free) if free else len(taken)
-        heapq.heappush(taken, (float(end), lane))
-        lanes.append(lane)
-    return lanes
-
-
-def timeline_draw(plain: Plain) -> Plain:
-    traces: list[Plain] = []
-    for state in STATES:
-        pick = [index for index, one in enumerate(plain["state"]) if one == state]
-        if not pick:
-            continue
-        bar: Plain = {
-            "type": "bar",
-            "orientation": "h",
-            "name": state,
-            "marker": {"color": STATE_COLOURS[state], "line": {"width": 0.6, "color": "panel"}},
-        }
-        bar |= {"base": [plain["start"][index] for index in pick], "x": [plain["length"][index] for index in pick]}
-        traces.append(
-            bar | {"y": [plain["lane"][index] for index in pick], "customdata": [plain["id"][index] for index in pick]}
-        )
-    layout = {
-        "barmode": "overlay",
-        "bargap": 0.25,
-        "xaxis": {"title": {"text": "minutes since the first trial"}},
-        "yaxis": {"title": {"text": "lane"}, "dtick": max(1, plain["lanes"] // 12), "autorange": "reversed"},
-        "hovermode": "closest",
-        "height": min(520, 170 + 26 * plain["lanes"]),
-    }
-    lanes = f"{plain['lanes']} lane{'s' if plain['lanes'] > 1 else ''}"
-    note = f"Up to {plain['lanes']} at once; {lanes} busy {100 * plain['busy']:.0f} % of the time."
-    return {"choices": [], "values": {}, "figure": {"data": traces, "layout": layout}, "note": note}
-
-
 PROGRESS = Panel(
     "progress", "Progress", "progress", "Trials done, running, stopped, failed and to come.", progress_data, progress_draw
 )
 FAILURES = Panel("failures", "Failures", "progress", "What failed, with the reason each gave.", failures_data, failures_draw)
-TIMELINE = Panel(
-    "timeline",
-    "Utilization",
-    "progress",
-    "Each bar is a trial; gaps are workers without work.",
-    timeline_data,
-    timeline_draw,
-    wide=True,
-)

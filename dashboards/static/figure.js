@@ -140,7 +140,7 @@ Craft.Figure = class {
     // a kind of mark that does not occur (no trial stopped) needs no entry in the legend
     if (trace.x && trace.x.length === 0) trace.showlegend = false;
     if (trace.error_y && !(trace.error_y.array || []).some(value => value !== null)) delete trace.error_y;
-    if (trace.customdata && trace.type !== "heatmap") trace.hoverinfo = "none";
+    if (trace.customdata) trace.hoverinfo = "none";
     if (trace.mode && trace.mode.includes("text") && this.holder.clientWidth < 520) trace.mode = "markers";
     if (trace.customdata && trace.mode === "markers") {
       // plotly's own dimming while one drags would stay behind: `dim` does it

@@ -9,7 +9,7 @@ import pytest
 
 from dashboards.panels import PANELS, spec_of
 from dashboards.panels.front import data as front_data
-from dashboards.panels.slices import slices_data
+from dashboards.panels.slices import data as slices_data
 from dashboards.panels.table import data as table_data
 from orchestrator.results.pareto import knee, log_axes
 from tests.dashboards.synthetic import configuration, grid

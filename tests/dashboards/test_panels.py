@@ -17,7 +17,6 @@ from dashboards.panels import PANELS, make_view, spec_of
 from dashboards.panels.base import colours, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
-from dashboards.panels.slices import heat_data
 from dashboards.panels.spending import volume_data
 from dashboards.panels.table import data as table_data
 from dashboards.published import published_rows
@@ -46,7 +45,7 @@ def test_every_panel_draws_or_says_why_not(panel: str, view: str) -> None:
                 for key in ("x", "y", "customdata")
                 if (got := resolved(trace.get(key), spec["values"], dict(zip(chosen, combination, strict=True)))) is not None
             }
-            assert len(lengths) <= 1 or trace["type"] == "heatmap"
+            assert len(lengths) <= 1
 
 
 def resolved(node: Any, values: dict[str, Any], chosen: dict[str, str]) -> list[Any] | None:
@@ -96,17 +95,6 @@ def test_hypervolume_grows_to_that_of_all_points() -> None:
     assert group["volume"][-1] == pytest.approx(whole, rel=1e-4)
     assert group["volume"] == sorted(group["volume"])
     assert group["hours"][-1] == pytest.approx(22 * 6 * 50 / 3600, rel=0.03)
-
-
-def test_heat_map_holds_the_best_of_each_pair_of_ranks() -> None:
-    view = full_view()
-    frame = view.configurations
-    maps = heat_data(view)["maps"]
-    assert set(maps) == {"q,v", "q,k,v,o"}
-    chosen = frame[(frame["p.r2"] == 64) & (frame["p.projections"] == "q,v") & (frame["state"] == "done")]
-    where = maps["q,v"]["r2"].index("64")
-    assert maps["q,v"]["best"][where][where] == pytest.approx(chosen["m.score"].max(), rel=1e-5)
-    assert maps["q,v"]["count"][where][where] == 2
 
 
 def test_importance_finds_the_parameter_that_decides() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import time
 
-import numpy as np
 import pytest
 
 from dashboards.content import state_of
 from dashboards.panels.front import data as front_data
-from dashboards.panels.progress import failures_data, pack, progress_data, progress_draw, timeline_data
+from dashboards.panels.progress import failures_data, progress_data, progress_draw
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import full_view, view_of
 
@@ -71,27 +70,9 @@ def test_the_page_says_what_trials_do_as_the_driver_last_said_it() -> None:
     assert group["underway"] is None, "a driver that has been silent for an hour is gone"
 
 
-def test_lanes_never_overlap_and_are_as_few_as_possible() -> None:
-    rng = np.random.default_rng(2)
-    began = np.sort(rng.uniform(0, 100, 80))
-    ended = began + rng.uniform(0, 20, 80)
-    lanes = np.array(pack(began, ended))
-    for lane in set(lanes):
-        of_lane = lanes == lane
-        assert (began[of_lane][1:] >= ended[of_lane][:-1]).all()
-    concurrency = max(int(((began <= moment) & (ended > moment)).sum()) for moment in began)
-    assert max(lanes) + 1 == concurrency
-
-
 def test_progress_counts_what_is_to_come_and_failures_give_reasons() -> None:
     view = full_view()
     counts = progress_data(view)["groups"][0]["counts"]
     trials = 22 * 6 + 1 + 2
     assert counts == {"finished": 22 * 6 + 1, "running": 1, "stopped": 0, "failed": 1, "to come": max(0, 80 - trials)}
     assert failures_data(view)["rows"][0][:3] == [1, "trial", "NaN loss at step 3"]
-
-
-def test_timeline_of_a_sweep_that_was_killed_does_not_grow() -> None:
-    runs = configuration("a", scores={"toy": [1.0, 2.0]}, states={("toy", 1): "running"}, summarize=False)
-    plain = timeline_data(view_of(("ranks", [sweep_run("ranks", status="interrupted"), *runs])))
-    assert max(start + length for start, length in zip(plain["start"], plain["length"], strict=True)) <= 2
