@@ -127,7 +127,12 @@ class TrainingSettings(Settings):
         description="The task head starts as a linear model fitted on the frozen base (`probe`), with random weights and the "
         "labels' mean or shares as its bias (`labels`), or with random weights (`random`).",
     )
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        description="AdamW's weight decay: towards 0, or towards the start where zeros would not be the base model "
+        "(CRAFT, DoRA, PiSSA, OLoRA, MiLoRA, LoRA-XS, (IA)³, `peft`).",
+    )
     warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the learning rate rises.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
         "linear", description="How the learning rate goes on after the warm-up."

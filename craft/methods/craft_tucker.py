@@ -187,6 +187,7 @@ METHOD: Method = Method(
     label=label,
     optimizer=optimizer,
     resolve=resolve,
+    decays_to_start=True,
     describe=describe,
 )
 METHODS: tuple[Method, ...] = (METHOD, replace(METHOD, name="craft_star", title="CRAFT*", parameters=CraftStarParameters))

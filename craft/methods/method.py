@@ -38,6 +38,8 @@ class Method:
         trains_base: whether every weight of the base model trains, so that the base cannot be split among workers.
         singular_vectors: whether `build` takes the singular vectors of each adapted weight, `parameters.rank` of them, from the
             store (`craft.factors.svd`), so that they can be made once beforehand.
+        decays_to_start: whether weight decay pulls the adapter's weights to where they start, because with zeros in their place
+            the model would not be the base model.
         master_weights: whether weights of the base model train. They are float32 under every precision, because most steps of
             a small learning rate are smaller than bfloat16 can add to a weight.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
@@ -57,6 +59,7 @@ class Method:
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
     trains_base: bool = False
     singular_vectors: bool = False
+    decays_to_start: bool = False
     master_weights: bool = False
     describe: Callable[[nn.Module], dict[str, float]] | None = None
 

@@ -67,15 +67,18 @@ class RunTrainer(Trainer):
         make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = torch.optim.AdamW,
         team: Team | None = None,
         nest: Nest | None = None,
+        starts: dict[nn.Parameter, torch.Tensor] | None = None,
     ) -> None:
         """
         Args:
             nest: the ranks that are trained together, where they nest.
+            starts: weights that weight decay pulls to these values, and not to zeros.
             leave: writes a checkpoint of the present step; called when `on_step` has raised `Leave`, which then goes on.
         """
         self.training, self.meter, self.evaluation, self.make_optimizer = training, meter, evaluation, make_optimizer
         self.leave = leave
         self.leaving: Leave | None = None
+        self._starts = starts or {}
         self.team, self.nest = team, nest
         stages = 1 if nest is None else nest.stages
         self.evaluated_at = frozenset(evaluation_steps(training, len(split), stages))
@@ -122,6 +125,13 @@ class RunTrainer(Trainer):
             schedule: Any = make_schedule(self.training, scheduled, self.stage_ends)
             self.lr_scheduler = schedule
         return self.lr_scheduler
+
+    @torch.no_grad()
+    def move_starts(self, sign: int) -> None:
+        """Before the optimizer's step (-1) it takes the starts off the weights, so that weight decay pulls their difference to
+        zero; after it (1) it puts them back."""
+        for weight, start in self._starts.items():
+            weight.add_(start, alpha=sign)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self._tokens += inputs.pop("tokens")
@@ -279,6 +289,12 @@ class _EvaluateAt(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         self.trainer.meter.step_begins()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+        self.trainer.move_starts(-1)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+        self.trainer.move_starts(1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         self.trainer.meter.step_ends(self.trainer.take_tokens())

@@ -22,6 +22,7 @@ from typing import Any
 import peft
 import torch
 import transformers
+from torch import nn
 
 import craft
 from craft.factors.ticking import tick
@@ -30,7 +31,7 @@ from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.methods.nested import stages
 from craft.models.compute import compute_device, narrow_frozen
 from craft.models.gguf_file import MODEL_DIGEST, gguf_digest, is_gguf
-from craft.models.heads import TASK_TYPES
+from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
@@ -198,6 +199,8 @@ def _prepare(
         narrow_frozen(model)
     if team is not None and team.sharded:
         shard_base(model, base_weights, team)
+    # Before the run's own start or its checkpoint is put in, so that a resumed run finds the same.
+    starts = _adapter_weights(model) if method.decays_to_start and training.weight_decay else None
     taken = fresh and spec.warm_start is not None and start_from(model, spec.warm_start, spec)
     if fresh and not whole and not taken:
         _start_head(spec, model, scorer, collator, shared=False)
@@ -228,8 +231,16 @@ def _prepare(
         make_optimizer=make_optimizer,
         team=team,
         nest=nest,
+        starts=starts,
     )
     return run
+
+
+def _adapter_weights(model: nn.Module) -> dict[nn.Parameter, torch.Tensor]:
+    """Copies of the weights that train, the task head's excepted."""
+    heads = head_names(model)
+    named = model.named_parameters()
+    return {weight: weight.detach().clone() for name, weight in named if weight.requires_grad and not is_head(name, heads)}
 
 
 def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *, shared: bool) -> None:

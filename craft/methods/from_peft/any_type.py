@@ -146,4 +146,5 @@ METHOD: Method = Method(
     parameters=PeftParameters,
     build=build,
     label=label,
+    decays_to_start=True,
 )

@@ -42,4 +42,5 @@ METHOD: Method = Method(
     parameters=Ia3Parameters,
     build=build,
     label=label,
+    decays_to_start=True,
 )

@@ -81,16 +81,26 @@ def row(
     reference: str,
     build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module],
     singular_vectors: bool = False,
+    decays_to_start: bool = False,
 ) -> Method:
-    return Method(name, title, reference, LoraParameters, build, label, singular_vectors=singular_vectors)
+    return Method(
+        name,
+        title,
+        reference,
+        LoraParameters,
+        build,
+        label,
+        singular_vectors=singular_vectors,
+        decays_to_start=decays_to_start,
+    )
 
 
 METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant())
 METHODS: tuple[Method, ...] = (
     METHOD,
     row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True)),
-    row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True)),
-    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), singular_vectors=True),
-    row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora")),
-    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", build_milora, singular_vectors=True),
+    row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True),
+    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), singular_vectors=True, decays_to_start=True),
+    row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora"), decays_to_start=True),
+    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", build_milora, singular_vectors=True, decays_to_start=True),
 )

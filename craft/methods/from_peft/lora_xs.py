@@ -62,4 +62,5 @@ METHOD: Method = Method(
     build=build,
     label=label,
     singular_vectors=True,
+    decays_to_start=True,
 )

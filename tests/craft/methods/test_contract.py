@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from transformers import Trainer
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
@@ -182,6 +183,23 @@ def test_starts_where_its_paper_says(
         assert not torch.equal(after, before), "the weights are split in two: rounding shows"
     else:
         assert torch.isfinite(after).all()
+
+
+def test_weight_decay_leads_to_the_base_model(
+    name: str, built: Callable[[], tuple[nn.Module, RunSpec]], tiny_bert: str, batch: dict[str, torch.Tensor]
+) -> None:
+    """Smaller weights make a model nearer to the base, or the row says that its weights decay to their start."""
+    base, (model, _) = logits(load_model(tiny_bert, "classification", LABELS), batch), built()
+    before, heads = (logits(model, batch) - base).norm(), head_names(model)
+    decays = set(Trainer.get_decay_parameter_names(None, model))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if weight.requires_grad and key in decays and not is_head(key, heads):
+                weight.mul_(0.5)
+    leads_away = bool((logits(model, batch) - base).norm() > before + 1e-3)
+    # Of `peft`'s types some lead away; weights of the base itself decay to 0 in every published recipe.
+    assert METHODS[name].decays_to_start or METHODS[name].trains_base or not leads_away
+    assert leads_away or name == "peft" or not METHODS[name].decays_to_start
 
 
 def test_learns_and_touches_nothing_else(

@@ -330,6 +330,16 @@ def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": 0.01, "max_steps": 3}), 95) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("method", ["craft", "lora_xs", "ia3", "dora", "lora", "full"])
+def test_weight_decay_pulls_an_adapter_to_its_start(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
+    """A decay of one half a step beside an update of 1e-9: what is left of the weights is what they decay to."""
+    still = {"learning_rate": 1e-9, "head_learning_rate": 1e-30, "max_steps": 4, "warmup_ratio": 0, "schedule": "constant"}
+    runs = [tiny_spec(method=method, training=still | {"weight_decay": decay}) for decay in (0.0, 0.5e9)]
+    start, end = (train_run(run, tmp_path / str(at)).adapter.parent / "predictions.safetensors" for at, run in enumerate(runs))
+    moved = float((load_file(start)["outputs"] - load_file(end)["outputs"]).abs().max())
+    assert (moved > 1e-3) == (method == "full"), moved
+
+
 def test_a_run_of_one_step_trains(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     one, two = (
         train_run(tiny_spec(method="lora", training={"max_steps": 1, "learning_rate": rate}), tmp_path / str(rate))

@@ -78,7 +78,7 @@ def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_bert: str
     source = spec_of(tiny_bert, "craft", "toy/entailment")
     adapter = train_run(source, tmp_path / "source").adapter
     spec = spec_of(tiny_bert, "craft", "toy/sentiment", warm_start={"run": source.key, "adapter": str(adapter)})
-    spec = spec.model_copy(update={"training": spec.training.model_copy(update={"evaluate_every": 0.4})})
+    spec = spec.model_copy(update={"training": spec.training.model_copy(update={"evaluate_every": 0.4, "weight_decay": 10.0})})
     whole = train_run(spec, tmp_path / "whole")
     assert whole.facts["warm_start"] == source.key
     cold = train_run(spec.model_copy(update={"warm_start": None}), tmp_path / "cold")
