@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS, find_method
+from craft.methods.from_peft.any_type import refuse_retired
 from craft.methods.nested import checked_chain
 from craft.plain_yaml import YamlProblem, read_plain
 from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings, with_older
@@ -52,6 +53,8 @@ def run_spec(arguments: argparse.Namespace, older: bool = False) -> RunSpec:
         method = find_method(arguments.method)
     except ValueError as error:
         raise CallError(f"--method: {error}") from None
+    if wrong := refuse_retired(arguments.method):
+        raise CallError(f"--method: {wrong}")
     known = spellings(method.parameters)
     training_names = spellings(TrainingSettings)
     parameters: dict[str, Any] = {}

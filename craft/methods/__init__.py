@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from craft.methods import bottleneck, craft_tucker, galore, lotr, superlora, whole
-from craft.methods.from_peft import adalora, any_type, fourierft, ia3, lokr, lora, lora_xs, qlora, vblora, vera
+from craft.methods.from_peft import adalora, any_type, ia3, lora, lora_xs, qlora, vera
 from craft.methods.method import Method
 from craft.words import nearest
 
@@ -28,20 +28,19 @@ METHODS: dict[str, Method] = {
         adalora.METHOD,
         lora_xs.METHOD,
         vera.METHOD,
-        vblora.METHOD,
         lotr.METHOD,
         superlora.METHOD,
         *bottleneck.METHODS,
-        lokr.METHOD,
         ia3.METHOD,
-        fourierft.METHOD,
         any_type.METHOD,
     )
 }
 
 
 def find_method(name: str) -> Method:
-    """The row called `name`; a ValueError with the nearest names otherwise."""
+    """The row called `name`, also one that only records name; a ValueError with the nearest names otherwise."""
+    if name in any_type.RETIRED:
+        return any_type.retired_row(name)
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}.{nearest(name, METHODS)} Known methods: {', '.join(METHODS)}")
     return METHODS[name]

@@ -28,7 +28,7 @@ from craft.models.gguf_file import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
-from craft.settings import WarmStart
+from craft.settings import RECORDED, WarmStart
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from craft.trainer.resizing import RESIZABLE, resized
@@ -87,7 +87,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
     name = base or spec.model
     refuse_other_file(name, record)
     row = find_method(spec.method)
-    parameters = row.parameters.model_validate(spec.parameters)
+    parameters = row.parameters.model_validate(spec.parameters, context=RECORDED)
     if row.quantization is not None:
         refuse_elsewhere(row)
     tokenizer = load_tokenizer(name, revision=spec.revision)

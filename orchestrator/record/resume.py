@@ -23,7 +23,7 @@ from craft.results import TEXT, TEXT_DIGEST
 from craft.settings import OLDER
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
-from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.load import load_sweep, read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -81,9 +81,10 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
     if not stored.exists():
         return
     try:
-        before = load_sweep(stored, older=_older(stored))
-    except SweepError as error:
-        raise SweepError([f"{stored} is what this sweep ran with, but it cannot be read any more:", *error.lines]) from None
+        before = read_effective(yaml.safe_load(stored.read_text(encoding="utf-8")))
+    except (SweepError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        lines = getattr(error, "lines", [" ".join(str(error).split())])
+        raise SweepError([f"{stored} is what this sweep ran with, but it cannot be read any more:", *lines]) from None
     lines = contradictions(before, sweep)
     if lines:
         advice = "seeds, tasks, space and search.trials may change; for anything else give the sweep another --name"

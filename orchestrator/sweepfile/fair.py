@@ -26,9 +26,7 @@ RATE = "learning_rate"
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Learning rates for a method that is not named below: matrices that start at zero, or cores between frozen factors."""
 LOW_RATES, HIGH_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-RATES_OF = dict.fromkeys(("full", "galore"), LOW_RATES) | dict.fromkeys(
-    ("adalora", "fourierft", "ia3", "vblora", "vera"), HIGH_RATES
-)
+RATES_OF = dict.fromkeys(("full", "galore"), LOW_RATES) | dict.fromkeys(("adalora", "ia3", "vera"), HIGH_RATES)
 """Learning rates for methods that change whole weights, and for those that train few numbers: scales, coefficients."""
 
 

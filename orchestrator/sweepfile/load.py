@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from craft.models.gguf_file import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
-from craft.settings import ForgettingSettings
+from craft.settings import RECORDED, ForgettingSettings, with_older
 from orchestrator.sweepfile.checks.fair import check_fair
 from orchestrator.sweepfile.checks.measures import check_measures
 from orchestrator.sweepfile.checks.search import check_search
@@ -65,6 +65,19 @@ def load_sweep(
     sweep = _absolute(sweep)
     sweep._source = source
     return sweep
+
+
+def read_effective(content: dict[str, Any]) -> Sweep:
+    """The sweep that an effective file's content describes, as its version meant it: settings that a new file is refused stay,
+    and method blocks are not checked.
+
+    Raises:
+        SweepError: a section is wrong.
+    """
+    try:
+        return Sweep.model_validate(written_out(with_older(content))[0], context=RECORDED)
+    except ValidationError as error:
+        raise SweepError([f"{dotted(one.path)}: {one.message}" for one in from_pydantic(error, Sweep)]) from None
 
 
 def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:

@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 from craft.factors.store import default_store
 from craft.results import Counts, RunResult
@@ -51,7 +52,7 @@ SHIPPED = MADE.parent.parent / "sweeps"
 EXPECTED: dict[str, Any] = json.loads((MADE / "expected.json").read_text())
 KEYS: dict[str, Any] = json.loads((MADE / "keys.json").read_text())
 SWEEPS = ("tpe", "asha", "promotion")
-ADAPTERS = ("craft", "lotr", "milora", "bitfit")
+ADAPTERS = ("craft", "lotr", "milora", "bitfit", "lokr")
 TEXTS = ["a warm and funny film", "dull from start to end", "the plot is clever", "I hated it"]
 HERE = "@HERE@"
 
@@ -122,6 +123,15 @@ def test_a_sweep_s_folder_and_its_store_are_read(place: Place, name: str) -> Non
     curves, left_out = record_sweep(folder)
     assert [len(curves), left_out, [curve.name for curve in curves]] == expected["curves"]
     check_resume(folder, load_as_begun(MADE / f"{name}.yaml", [f"storage={place.root / 'runs'}"]))  # it is the same sweep
+
+
+def test_a_sweep_that_used_what_was_removed_is_resumed_without_it(place: Place) -> None:
+    effective = place.folder("tpe") / "sweep.yaml"
+    content = yaml.safe_load(effective.read_text())
+    content["space"].append({"method": "lokr", "rank": 8})
+    effective.write_text(yaml.safe_dump(content))
+    check_resume(place.folder("tpe"), load_as_begun(MADE / "tpe.yaml", [f"storage={place.root / 'runs'}"]))
+    assert summed_up(read_folder(place.folder("tpe"))) == EXPECTED["cut"]["tpe"]["summaries"]
 
 
 @pytest.mark.parametrize("name", SWEEPS)

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS
+from craft.methods.from_peft.any_type import refuse_retired
 from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
 from craft.settings import TrainingSettings, by_field, shown_names, spellings
@@ -47,7 +48,7 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
     if name is None:
         return None, [Mistake(path, f"a method block names its method; methods: {', '.join(METHODS)}")]
     if not isinstance(name, str) or name not in METHODS:
-        return None, [Mistake((*path, "method"), unknown("method", name, list(METHODS)))]
+        return None, [Mistake((*path, "method"), refuse_retired(str(name)) or unknown("method", name, list(METHODS)))]
     method = METHODS[name]
     names = parameter_names(method)
     mistakes: list[Mistake] = []

@@ -63,11 +63,6 @@ CASES: dict[str, Case] = {
     "olora": Case({"rank": 4}, 2 * LAYERS * 4 * (D + D), start="close"),
     "lora_xs": Case({"rank": 6}, 2 * LAYERS * 6**2),
     "vera": Case({"rank": 16}, 2 * LAYERS * (16 + D)),
-    "vblora": Case(
-        {"rank": 2, "num_vectors": 12, "vector_length": 8}, 12 * 8 + 2 * LAYERS * 2 * (D // 8 + D // 8) * 12, "free"
-    ),
-    # 32 = 4 x 8 on both sides: C is 4 x 4, the larger factor 8 x 8 of rank 2.
-    "lokr": Case({"rank": 2}, 2 * LAYERS * (4 * 4 + 2 * (8 + 8))),
     "galore": Case({"rank": 4, "interval": 5, "scale": 1}, BERT, learning_rate=3e-3),
     "milora": Case({"rank": 4}, 2 * LAYERS * 4 * (D + D), start="close"),
     "adalora": Case({"init_rank": 4, "target_rank": 2}, 2 * LAYERS * (4 * (D + D) + 4)),
@@ -83,7 +78,6 @@ CASES: dict[str, Case] = {
         2 * LAYERS * ((4 * 2 + 2 * 2 * 2 + 2 * 8 * 2 + 2 * 4) + (8 * 2 + 2 * 4 * 2 + 2 * 4 * 2 + 2 * 2)),
     ),
     "ia3": Case({}, LAYERS * (D + D + MLP)),
-    "fourierft": Case({"n_frequency": 40, "scaling": 10}, 2 * LAYERS * 40, start="free"),
     # Every other type is in `test_peft_types.py`. LILY: an A for each module, two B for each of q and v, and routers.
     "peft": Case(
         {"peft_type": "LILY", "config": {"r": 4, "num_B": 2}}, 2 * LAYERS * 4 * D + 2 * 2 * 4 * D + 2 * LAYERS * 4 * 2
@@ -255,9 +249,7 @@ def test_its_words_are_understood(row: str) -> None:
     [
         ("lora", {"r": 2, "lora_alpha": 4, "lora_dropout": 0.1}, {"rank": 2, "alpha": 4, "dropout": 0.1}),
         ("vera", {"r": 2, "vera_dropout": 0.1}, {"rank": 2, "dropout": 0.1}),
-        ("vblora", {"r": 2, "vblora_dropout": 0.1}, {"rank": 2, "dropout": 0.1}),
         ("lora_xs", {"r": 2, "psoft_dropout": 0.1}, {"rank": 2, "dropout": 0.1}),
-        ("lokr", {"r": 2}, {"rank": 2}),
     ],
 )
 def test_pefts_own_names_are_understood(row: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:

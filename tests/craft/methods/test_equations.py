@@ -234,7 +234,6 @@ def test_what_a_model_does_not_allow_is_said(tiny_model: Any, method: str, param
     [
         ("adalora", {"init_rank": 2, "target_rank": 4}, "target_rank is at most"),
         ("adalora", {"warmup_share": 0.5, "final_share": 0.5}, "no steps between"),
-        ("vblora", {"num_vectors": 2, "topk": 3}, "topk is at most"),
         ("lora", {"projections": ["q", "q"]}, "each projection once"),
     ],
 )

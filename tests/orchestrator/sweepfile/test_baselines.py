@@ -33,7 +33,6 @@ FORMULAS = {
     "adalora": 2 * L * 12 * (D + D + 1),
     "lora_xs": 2 * L * 25**2,
     "vera": 2 * L * (256 + D),
-    "vblora": 90 * 128 + 2 * L * 4 * (D + D) // 128 * 90,
     "lotr": 2 * (32 * (D + D) + L * 32**2),
     # 12 matrices of 384 x 384 in four groups of 442,368, each folded into 77 x 76 x 76.
     "superlora": 4 * (8**3 + 8 * (77 + 76 + 76)),
@@ -42,10 +41,7 @@ FORMULAS = {
     "adapterdrop": (L - 2) * ADAPTER,
     # 384 = 8·8·6 and 64 = 8·8: trains 8 8 | 8 8 6 and 8 8 6 | 8 8 of rank 5, two adapters a layer.
     "loretta": 2 * L * ((8 * 5 + 3 * 5 * 8 * 5 + 5 * 6) + (8 * 5 + 2 * 5 * 8 * 5 + 5 * 6 * 5 + 5 * 8)),
-    # 384 = 16 x 24 on both sides.
-    "lokr": 2 * L * (16 * 16 + 8 * (24 + 24)),
     "ia3": L * (D + D + MLP),
-    "fourierft": 2 * L * 1000,
 }
 
 
