@@ -23,7 +23,6 @@ from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, tr
 from orchestrator.tune.cluster import Cluster, joined, machines, waiting_lines
 from orchestrator.tune.gpus import idle
 from orchestrator.tune.preparing import Shared
-from orchestrator.tune.quarantine import Quarantine
 from orchestrator.tune.tokens import keeping_token
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
@@ -135,19 +134,13 @@ class Attempts:
                 name=f"attempt-{number}",
                 storage_path=parts.storage,
                 stop=Stopper(parts),
-                callbacks=[Recording(parts, number, self._quarantine())],
+                callbacks=[Recording(parts, number)],
                 failure_config=tune.FailureConfig(max_failures=parts.options.max_failures),
                 # Two, so that a damaged one has one before it.
                 checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
                 verbose=0,
             ),
         )
-
-    def _quarantine(self) -> Quarantine | None:
-        def say(line: str) -> None:
-            self._parts.display.say(line, style="yellow")
-
-        return Quarantine(self._shared, say) if self._parts.options.address else None
 
     def _source(self, only: Sequence[str], slots: int) -> TrialSource:
         parts, standing = self._parts, self._parts.recorder.standing

@@ -19,7 +19,6 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.experiment import Trial
 
 from craft.results import Leave
 from orchestrator.driver.recorder import with_facts
@@ -29,7 +28,6 @@ from orchestrator.record.checkpoints import ADAPTER_FOLDER, SLICES_FOLDER, local
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
 from orchestrator.tune.draining import drain_notice
-from orchestrator.tune.quarantine import Quarantine, from_here
 from orchestrator.tune.team import TeamTraining
 from orchestrator.worker import crash
 from orchestrator.worker.gpus import keep_to_share
@@ -40,13 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class Recording(tune.Callback):
-    """Passes what Tune sees of the trials of an attempt to the recorder, and their faults to the quarantine of machines.
+    """Passes what Tune sees of the trials of an attempt to the recorder."""
 
-    On one machine alone there is nowhere else to go, and no quarantine.
-    """
-
-    def __init__(self, parts: Parts, attempt: int, quarantine: Quarantine | None) -> None:
-        self._parts, self._recorder, self._attempt, self._quarantine = parts, parts.recorder, attempt, quarantine
+    def __init__(self, parts: Parts, attempt: int) -> None:
+        self._parts, self._recorder, self._attempt = parts, parts.recorder, attempt
         self._next_tick = 0.0
         self._lost_at: dict[str, int] = {}
 
@@ -61,8 +56,6 @@ class Recording(tune.Callback):
         progress = json.loads(result["progress"]) if "progress" in result else {}
         if not progress.get("again"):  # a resumed trial tells what it had before, also where nothing can be trained
             self._parts.common_cause.works()
-            if self._quarantine is not None:
-                self._quarantine.works()
         if "result" in result:
             slices = [TrialResult.from_json(one) for one in json.loads(result.get("slices", "[]"))]
             self._end(TrialResult.from_json(json.loads(result["result"])), slices, result.get("checkpoint_dir_name"))
@@ -82,7 +75,6 @@ class Recording(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if not self._parts.stop.asked:
             self._recorder.retried(trial.config["key"], self._why(trial))
-            self._keep_its_place(trial)
         self._excuse(trial)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -91,7 +83,6 @@ class Recording(tune.Callback):
         key, tries = trial.config["key"], self._parts.options.max_failures + 1
         times, why = f" ({tries} times)" if tries > 1 else "", self._why(trial)
         self._recorder.ended(TrialResult(key, "failed", error=f"{why}{times}", retryable=True))
-        self._keep_its_place(trial)
         if isinstance(getattr(_error_of(trial), "cause", None), Exception):  # what the trial itself said, and no lost process
             self._parts.common_cause.failed(why, self._recorder.underway.running_since)
 
@@ -103,8 +94,6 @@ class Recording(tune.Callback):
             self._parts.check_budget()
             self._recorder.tell()
             self._parts.display.tick()
-            if self._quarantine is not None:
-                self._quarantine.tick(lambda: any(one.status == Trial.RUNNING for one in trials))
 
     def __getstate__(self) -> dict[str, Any]:
         # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
@@ -142,15 +131,6 @@ class Recording(tune.Callback):
             self._lost_at[key] = step
             if not getattr(error, "preempted", False):
                 trial.run_metadata.num_failures -= 1
-
-    def _keep_its_place(self, trial: Any) -> None:
-        if self._quarantine is None:
-            return
-        share = self._recorder.standing.spec(trial.config["key"]).resources
-        try:
-            self._quarantine.failed(_error_of(trial), share, self._why(trial))
-        except Exception:  # the cluster's head may be away; the sweep goes on without
-            log.exception("the place of trial %s is not kept", trial.config["key"])
 
     def _why(self, trial: Any) -> str:
         return crash.describe(_error_of(trial), stderr_left(self._parts.folder.scratch, trial.config["key"]))
@@ -193,7 +173,7 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
         logging.getLogger("ray").setLevel(logging.WARNING)
         held = _held_to(settings, config["trial"])
         keep_to_share(held.gpu)
-        with from_here(), drain_notice() as must_leave:
+        with drain_notice() as must_leave:
             work(config["key"], config["trial"], held, report, must_leave)
 
     return trial

@@ -64,22 +64,11 @@ class Shared:
         if self.on_cluster:
             try:
                 with shared_token():
-                    self.prepare_here()
+                    _once(self.needs, self._prepare_alike)
             except (OSError, ValueError, ImportError) as error:
                 raise Unavailable(f"{socket.gethostname()} cannot be prepared for this trial: {error}") from error
         with _without_hub(self.needs):
             yield
-
-    def prepare_here(self, again: bool = False) -> None:
-        """Prepares this machine unless that has been done.
-
-        Args:
-            again: prepare it in any case. What is in the caches is found there.
-
-        Raises:
-            ValueError, OSError, ImportError: it cannot be prepared, or has other data.
-        """
-        _once(self.needs, self._prepare_alike, again)
 
     def _prepare_alike(self, needs: Needs) -> dict[str, str]:
         found = self.prepare(needs)
@@ -149,13 +138,13 @@ def _ask(needs: Needs, shares: Sequence[Resources], say: Callable[[str], None], 
             continue
         remote: Any = ray.remote(max_calls=1, max_retries=0)(_on_this_machine)  # its process ends with it, and frees the GPU
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        tasks[name] = remote.options(**share_of_machine(share), scheduling_strategy=place).remote(
+        tasks[name] = remote.options(**_share_of_machine(share), scheduling_strategy=place).remote(
             needs, share.gpu, token, prepare
         )
     return tasks
 
 
-def share_of_machine(share: Resources) -> dict[str, Any]:
+def _share_of_machine(share: Resources) -> dict[str, Any]:
     """What one worker of a trial gets, as options of a Ray task."""
     asked = dict(share.asked)
     own = {"num_cpus": asked.pop("CPU", 0), "num_gpus": asked.pop("GPU", 0), "memory": asked.pop("memory", 0)}

@@ -26,7 +26,6 @@ from craft.results import Progress, RunFailed, RunResult
 from craft.spec import RunSpec
 from craft.trainer.memory import out_of_memory
 from orchestrator.tools.scratch import scratch_folder
-from orchestrator.tune.quarantine import from_here, machine_of, note_machine
 from orchestrator.worker import crash
 from orchestrator.worker.gpus import keep_to_share, require_gpu
 from orchestrator.worker.guards import free_memory
@@ -61,12 +60,11 @@ class Member:
         Raises:
             GpuUnusable: it was given a GPU that torch cannot use.
         """
-        with from_here():
-            if self._gpu:
-                require_gpu()
-            importlib.import_module("craft.trainer.training")
-            with settings.surrounded():
-                pass
+        if self._gpu:
+            require_gpu()
+        importlib.import_module("craft.trainer.training")
+        with settings.surrounded():
+            pass
         return ray.util.get_node_ip_address()
 
     def join(
@@ -85,7 +83,7 @@ class Member:
         from craft.trainer.training import join_run
 
         free_memory(settings.threads)
-        with from_here(), scratch_folder("member") as scratch, memory_limit(settings), settings.surrounded():
+        with scratch_folder("member") as scratch, memory_limit(settings), settings.surrounded():
             resume_from = _written(scratch / "checkpoint", checkpoint) if checkpoint else None
             with gathered(Meeting.at(*meeting), rank, size, sharded=sharded, gpus=gpus) as team:
                 join_run(RunSpec.model_validate(run), scratch, team, resume_from=resume_from)
@@ -141,9 +139,7 @@ class TeamTraining:
                 raise _cause(work) or error from error
         except ray.exceptions.RayError as error:
             self._dismiss(group)
-            lost = MemberLost(f"a worker of this trial did not start: {str(error).strip().splitlines()[-1]}")
-            note_machine(lost, machine_of(error))
-            raise lost from error
+            raise MemberLost(f"a worker of this trial did not start: {str(error).strip().splitlines()[-1]}") from error
         except BaseException:
             # They may wait in the middle of a step; the next trial gets new ones.
             self._dismiss(group)
