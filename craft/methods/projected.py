@@ -29,6 +29,11 @@ class Projected(Settings):
         return names
 
 
+_WIDER = frozenset({"VERA", "SUPERLORA"})
+"""Tuners whose rank is not that of a matrix within one weight: VeRA's is of a random pair that all layers share, SuperLoRA's of
+a tensor of another shape."""
+
+
 def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequence[str], **settings: Any) -> nn.Module:
     """Puts a PEFT method on `model`.
 
@@ -43,10 +48,20 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
     """
     import peft
 
-    from craft.models.projections import target_modules
+    from craft.models.projections import linear_modules, target_modules
     from craft.tuners.stored_svd import svd_from_store
 
-    config = {"peft_type": kind, "task_type": context.task_type, "target_modules": target_modules(model, projections)}
+    targets = target_modules(model, projections)
+    rank = settings.get("r", settings.get("init_r"))
+    if rank is not None and kind not in _WIDER:
+        most = min(
+            min(shape)
+            for path, shape in linear_modules(model).items()
+            if f".{path}".endswith(tuple(f".{one}" for one in targets))
+        )
+        if rank > most:
+            raise ValueError(f"rank {rank} is more than the smaller side of an adapted weight; at most {most} here")
+    config = {"peft_type": kind, "task_type": context.task_type, "target_modules": targets}
     put: Any = peft.get_peft_model
     with svd_from_store():
         return put(model, peft.get_peft_config(config | settings))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,7 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from craft.models.cached import INDEX
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
 from craft.models.errors import ModelUnavailable, ModelUnsuited
 from craft.models.gguf_file import files_in, gguf_file, is_gguf
@@ -96,8 +98,15 @@ def _explained(name: str, part: str) -> Iterator[None]:
         yield
     except (ModelUnavailable, ModelUnsuited):
         raise
-    except (OSError, ValueError, SafetensorError, NotImplementedError, LookupError) as error:
+    except (OSError, ValueError, SafetensorError, NotImplementedError, LookupError, RuntimeError) as error:
         text = " ".join(str(error).split())
+        if isinstance(error, RuntimeError) and "mismatch" in text:
+            raise ModelUnavailable(
+                f"model {name}: its weights have other shapes than its config.json says (hidden_size, vocab_size, ...); "
+                "fetch both anew"
+            ) from error
+        if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
+            raise
         if isinstance(error, NotImplementedError | LookupError) and not is_gguf(name):
             raise
         if "cannot allocate memory" in text.lower():
@@ -106,6 +115,11 @@ def _explained(name: str, part: str) -> Iterator[None]:
             raise ModelUnsuited(f"model {name}: transformers has no {part} for this kind of model") from error
         if is_gguf(name):
             raise ModelUnavailable(f"model {name}: transformers cannot read its {part}: {text[:300]}") from error
+        lost = _missing_parts(Path(name).expanduser())
+        if lost:
+            raise ModelUnavailable(
+                f"model folder {name} lacks {', '.join(lost)}, which its {INDEX} names; fetch it anew"
+            ) from error
         if "safetensors" in text and Path(name).expanduser().is_dir():
             raise ModelUnavailable(
                 f"model folder {name} has no safetensors weights (pickled weights are never read); "
@@ -151,12 +165,46 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
             tokenizer = gguf_tokenizer(gguf_file(name), load_config(name, "generation", ()))
         else:
             tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+            _refuse_without_words(name, Path(source), tokenizer)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token_id is None:
         raise ModelUnsuited(f"model {name}: its tokenizer has no padding, end-of-sequence or unknown token to pad with")
     tokenizer.padding_side = "right"
     return tokenizer
+
+
+def _refuse_without_words(name: str, folder: Path, tokenizer: Any) -> None:
+    """transformers makes an empty vocabulary for a folder without one, in which every text is unknown."""
+    files = {"tokenizer.json", *tokenizer.vocab_files_names.values()}
+    if folder.is_dir() and tokenizer.vocab_files_names and not any((folder / file).is_file() for file in files):
+        raise ModelUnavailable(f"model folder {name} has no tokenizer; it needs {' or '.join(sorted(files))} of the same model")
+
+
+def refuse_other_words(name: str, tokenizer: Any, model: Any) -> None:
+    """Checks that `tokenizer` is the model's own, as far as their sizes tell.
+
+    Raises:
+        ModelUnsuited: it has words that the model has no embedding of, or fewer than half of the model's.
+    """
+    words, rows = max(tokenizer.get_vocab().values()) + 1, model.get_input_embeddings().num_embeddings
+    if not rows / 2 <= words <= rows:
+        raise ModelUnsuited(
+            f"model {name}: its tokenizer has {words:,} words and the model {rows:,}; they belong to different models. Take "
+            "the tokenizer files that come with the weights"
+        )
+
+
+def _missing_parts(folder: Path) -> list[str]:
+    """Files of weights that the folder's index names and that are not there."""
+    index = folder / INDEX
+    if not index.is_file():
+        return []
+    try:
+        named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [part for part in named if not (folder / part).is_file()]
 
 
 def load_model(
@@ -214,8 +262,19 @@ def load_model(
         )
     model.name_or_path = model.config._name_or_path = name
     heads = head_names(model)
-    # A base weight that the checkpoint lacks (BERT's pooler, in some) starts from the seed and stays frozen: worth a note.
+    # A pooler that the checkpoint lacks (some of BERT's do) is half of a head: it starts from the seed, which is worth a note.
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
+    missing = [key for key in model.craft_missing_weights if "pooler" not in key.split(".")]
+    if missing and not is_gguf(name):
+        raise ModelUnavailable(
+            f"model {name}: its files lack {len(missing)} weights of the base model ({', '.join(missing[:3])}, ...), which "
+            "would stay random and frozen. Fetch the model anew, or correct num_hidden_layers and the like in its config.json"
+        )
+    broken = next(
+        (key for key, weight in model.named_parameters() if not weight.sum().isfinite() and not weight.isfinite().all()), None
+    )
+    if broken is not None:
+        raise ModelUnavailable(f"model {name}: its weight {broken} holds NaN or infinite numbers; fetch the model anew")
     if is_gguf(name):
         refuse_incomplete(gguf_file(name), model.craft_missing_weights)
         model.craft_notes = base_notes(gguf_file(name), model)

@@ -59,7 +59,8 @@ def load(task: Task, data: DataSettings) -> RawData:
     given = data.custom[task.name.removeprefix("custom/")]
     parts = [given.train] if given.validation is None else [given.train, given.validation]
     tables = [_read(part, _stamp(part)) for part in parts]
-    splits = [to_dataset(table, text=task.text, label=task.label, labels=task.labels) for table in tables]
+    named = given.labels is not None
+    splits = [to_dataset(table, text=task.text, label=task.label, labels=task.labels, positions=named) for table in tables]
     whole = fingerprint(splits)
     if given.validation is None:
         strata = splits[0]["label"][:] if task.labels else [None] * len(splits[0])
@@ -76,13 +77,13 @@ def _labels(given: CustomTask, rows: Rows) -> tuple[str, ...]:
         if len(given.labels) < 2 or len(set(given.labels)) < len(given.labels):
             raise DataError(f"labels: {', '.join(given.labels)}: two or more different names are needed")
         for at, cell in enumerate(cells):
-            class_index(cell, given.labels, rows, at, given.label)
+            class_index(cell, given.labels, rows, at, given.label, positions=True)
         return given.labels
     names = set()
     for at, cell in enumerate(cells):
         name = label_name(cell)
         if name is None:
-            raise DataError(f"{rows.place(at)}: column {given.label!r} is empty; a label is expected")
+            raise DataError(f"{rows.place(at)}: column {given.label!r} holds {cell!r}; a label is expected")
         names.add(name)
     if not 2 <= len(names) <= _MOST_CLASSES:
         raise DataError(

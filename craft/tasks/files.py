@@ -75,9 +75,9 @@ def read_rows(path: str | Path) -> Rows:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The records of a JSON file that is one list of objects. Raises DataError with line, column or record."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}, column {error.colno}: broken JSON ({error.msg})") from error
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(_broken(error, path)) from error
     if not isinstance(content, list):
         raise DataError(f"{path}: expected a list of records, found {type(content).__name__}")
     for number, record in enumerate(content, 1):
@@ -87,6 +87,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_csv(path: Path) -> Rows:
+    csv.field_size_limit(2**31 - 1)  # of a cell; Python's own limit of 131,072 is for quotes that are never closed
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
         try:
@@ -117,13 +118,25 @@ def _read_jsonl(path: Path) -> Rows:
                 continue
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}, line {number}, column {error.colno}: broken JSON ({error.msg})") from error
+            except (ValueError, RecursionError) as error:
+                raise DataError(_broken(error, path, number)) from error
             if not isinstance(record, dict):
                 raise DataError(f"{path}, line {number}: expected an object, found {type(record).__name__}")
             records.append(record)
             lines.append(number)
     return Rows(str(path), _columns(records), lines)
+
+
+def _broken(error: ValueError | RecursionError, path: Path, line: int | None = None) -> str:
+    """What is wrong with the JSON of a file, or of one of its lines."""
+    if isinstance(error, UnicodeDecodeError):
+        raise error
+    if isinstance(error, json.JSONDecodeError):
+        return f"{path}, line {line or error.lineno}, column {error.colno}: broken JSON ({error.msg})"
+    place = f"{path}, line {line}" if line else str(path)
+    if isinstance(error, RecursionError):
+        return f"{place}: lists or objects are nested too deeply; a record is one object with plain values"
+    return f"{place}: a number is too long to be read ({str(error).split(';')[0]})"
 
 
 def _read_json(path: Path) -> Rows:

@@ -17,8 +17,18 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
+_LARGEST = 3.4028234e38
+"""The largest number in float32."""
+
+
 def to_dataset(
-    rows: Rows, *, text: Sequence[str], label: str, labels: Sequence[str], span: tuple[float, float] | None = None
+    rows: Rows,
+    *,
+    text: Sequence[str],
+    label: str,
+    labels: Sequence[str],
+    span: tuple[float, float] | None = None,
+    positions: bool = True,
 ) -> Dataset:
     """The checked rows as a dataset in memory.
 
@@ -26,8 +36,9 @@ def to_dataset(
         rows: what a file or the hub gave.
         text: one column of text, or two for pairs.
         label: the column that holds the answer.
-        labels: class names in order; none for regression. A cell may hold a name or its place in this order.
+        labels: class names in order; none for regression.
         span: the least and the largest value of a regression.
+        positions: whether a cell may hold the place of a name in this order instead of the name.
 
     Returns:
         Columns `text` (and `text_pair`) as strings; `label` as int64 for classes, float32 for regression.
@@ -43,11 +54,13 @@ def to_dataset(
         for row, cell in enumerate(columns[name]):
             if not isinstance(cell, str):
                 raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; text is expected")
+            if not cell.isascii() and any("\ud800" <= letter <= "\udfff" for letter in cell):
+                raise DataError(f"{rows.place(row)}: column {column!r} holds half a surrogate pair, which is no character")
     answers = rows.column(label)
     if not len(rows):
         raise DataError(f"{rows.source} holds no rows; at least one is needed")
     columns["label"] = (
-        [class_index(cell, labels, rows, row, label) for row, cell in enumerate(answers)]
+        [class_index(cell, labels, rows, row, label, positions) for row, cell in enumerate(answers)]
         if labels
         else [_number(cell, rows, row, label, span) for row, cell in enumerate(answers)]
     )
@@ -55,24 +68,36 @@ def to_dataset(
     return Dataset.from_dict(columns, features=Features(kinds))
 
 
-def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: str) -> int:
-    """The place of a label in `labels`: by name first, else as a number. Raises DataError."""
+def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: str, positions: bool) -> int:
+    """The place of a label in `labels`: by name, or with `positions` as a number. Raises DataError.
+
+    Where a name is a number itself, a number is never a position: label 1 of a file may be the second or the third class.
+    """
     name = label_name(cell)
     if name in labels:
         return labels.index(name)
-    if name is not None and name.isdecimal() and int(name) < len(labels):
+    positions = positions and not any(_is_number(one) for one in labels)
+    if positions and name is not None and name.isdecimal() and int(name) < len(labels):
         return int(name)
-    allowed = ", ".join(f"{at} ({given})" if given != str(at) else given for at, given in enumerate(labels))
-    raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed are: {allowed}")
+    allowed = ", ".join(f"{at} ({given})" if positions else given for at, given in enumerate(labels))
+    read = "" if positions else " (the labels of the training file, or those under `labels`)"
+    raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed are: {allowed}{read}")
 
 
 def label_name(cell: Any) -> str | None:
-    """A label cell as text: 1, 1.0 and "1" are one label. None where there is no label."""
-    if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
-        return None
+    """A label cell as text: 1, 1.0 and "1" are one label. None where there is no label: an empty or blank cell, or NaN, which
+    a CSV holds as text."""
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
-    return str(cell).strip()
+    name = "" if cell is None else str(cell).strip()
+    return None if name.lower() in ("", "nan") else name
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
 
 
 def fingerprint(splits: Iterable[Dataset]) -> str:
@@ -93,6 +118,11 @@ def _number(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, flo
         value = math.nan
     if isinstance(cell, bool) or not math.isfinite(value):
         raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a finite number is expected")
+    if abs(value) > _LARGEST:
+        raise DataError(
+            f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a model computes in float32, which holds numbers up "
+            f"to {_LARGEST:.1e}. Divide the column, or take its logarithm"
+        )
     if span is not None and not span[0] <= value <= span[1]:
         raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed is {span[0]:g} to {span[1]:g}")
     return value

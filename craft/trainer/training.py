@@ -32,7 +32,7 @@ from craft.methods.nested import stages
 from craft.models.compute import compute_device, narrow_frozen
 from craft.models.gguf_file import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import load_model, load_tokenizer
+from craft.models.loading import load_model, load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer, splits_of
@@ -176,6 +176,7 @@ def _prepare(
     # A base that the team splits never lies on one device whole.
     device = torch.device("cpu") if team is not None and team.sharded else compute_device()
     base = _base_model(spec, task, device, tokenizer.pad_token_id, parameters)
+    refuse_other_words(spec.model, tokenizer, base)
     scored = listener.answered if task.kind == "generation" else listener.scored
     scorer = make_scorer(spec, task, splits, tokenizer, base.config, scored, team)
     forgetting = _forgetting(spec, task, base, tokenizer, _alive(listener.answered), team)

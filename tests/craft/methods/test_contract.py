@@ -244,6 +244,14 @@ def test_its_words_are_understood(row: str) -> None:
         method.parameters.model_validate({"no_such": 1})
 
 
+@pytest.mark.parametrize("row", ["lora", "rslora", "dora", "pissa", "olora", "milora", "adalora", "lora_xs", "lotr"])
+def test_a_rank_above_the_smaller_side_is_refused(row: str, tiny_model: Callable[..., Any]) -> None:
+    method, name = METHODS[row], "init_rank" if row == "adalora" else "rank"
+    model = tiny_model("bert", head="classifier").to("meta")
+    with pytest.raises(ValueError, match=r"rank 5000 is more than the smaller side of an adapted weight; at most \d+ here"):
+        method.build(model, method.parameters.model_validate({name: 5000}), BuildContext("SEQ_CLS", total_steps=STEPS))
+
+
 @pytest.mark.parametrize(
     ("row", "theirs", "ours"),
     [

@@ -25,6 +25,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from craft.models import loading as models
+from craft.models.errors import ModelUnsuited
 from craft.models.heads import head_names
 from craft.models.loading import MINILM, MINILM_SHA256, ModelUnavailable, load_model, load_tokenizer, meta_model
 from craft.trainer.adapter_folder import load_adapter, save_adapter
@@ -154,6 +155,52 @@ def test_base_weights_missing_in_a_checkpoint_are_noted(tmp_path: Path) -> None:
     )
     model = load_model(str(tmp_path), "classification", ("a", "b"))
     assert model.craft_missing_weights == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("layer", "its files lack 16 weights of the base model .*layer.1"),
+        ("nan", "its weight bert.embeddings.word_embeddings.weight holds NaN or infinite numbers"),
+        ("width", "its weights have other shapes than its config.json says"),
+        ("shard", "lacks model-00002-of-00002.safetensors, which its model.safetensors.index.json names"),
+    ],
+)
+def test_damaged_weights_are_refused_before_training(tmp_path: Path, damage: str, message: str) -> None:
+    from safetensors.torch import load_file, save_file
+    from transformers import BertModel
+
+    BertModel(BertConfig(**SMALL)).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    if damage == "layer":
+        weights = {name: weight for name, weight in weights.items() if "layer.1." not in name}
+    elif damage == "nan":
+        weights["embeddings.word_embeddings.weight"][3, 2] = float("nan")
+    elif damage == "width":
+        BertConfig(**(SMALL | {"hidden_size": 32})).save_pretrained(tmp_path)
+    save_file(weights, file, {"format": "pt"})
+    if damage == "shard":
+        names = dict.fromkeys(weights, "model-00002-of-00002.safetensors")
+        file.with_name("model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+        file.unlink()
+    with pytest.raises(ModelUnavailable, match=message):
+        load_model(str(tmp_path), "classification", ("a", "b"))
+
+
+def test_a_tokenizer_that_is_missing_or_of_another_model_is_refused(tmp_path: Path) -> None:
+    BertConfig(**SMALL).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnavailable, match=r"has no tokenizer; it needs tokenizer\.json or vocab\.txt"):
+        load_tokenizer(str(tmp_path))
+    tokenizer = load_tokenizer(MINILM)  # of 30,522 words
+    for rows, fits in ((100, False), (30_522, True), (40_000, True), (128_000, False)):
+        model = meta_model(str(tmp_path), "classification", ("a", "b"))
+        model.resize_token_embeddings(rows, mean_resizing=False)
+        if fits:
+            models.refuse_other_words("m", tokenizer, model)
+            continue
+        with pytest.raises(ModelUnsuited, match=f"its tokenizer has 30,522 words and the model {rows:,}"):
+            models.refuse_other_words("m", tokenizer, model)
 
 
 @pytest.mark.parametrize("body_type", ["distilbert", "llama"])

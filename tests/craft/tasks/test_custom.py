@@ -84,6 +84,13 @@ def test_regression(tmp_path):
     ]
 
 
+def test_a_number_beyond_float32_is_named(tmp_path):
+    path = write(tmp_path / "train.csv", [{"text": f"text {row}", "stars": (row, 1e300)[row == 7]} for row in range(40)])
+    data = DataSettings(custom={"stars": CustomTask(train=str(path), text="text", label="stars", kind="regression")})
+    with pytest.raises(DataError, match=r"line 9: column 'stars' holds '1e\+300'; a model computes in float32.*3\.4e\+38"):
+        load_splits(find_task("custom/stars", data), data)
+
+
 @pytest.mark.parametrize(
     ("cells", "given", "labels", "numbers"),
     [
@@ -119,7 +126,16 @@ def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
         ("k.parquet", "no parquet", "k.parquet is not a parquet file"),
         ("l.txt", "a", "l.txt: files of examples end in .csv"),
         ("m.csv", "title,body,queue\na,b,c\na,b,c\n", "column 'queue' holds 1 different labels; classification needs 2"),
-        ("n.csv", "title,body,queue\na,b,c\na,b,\n", "n.csv, line 3: column 'queue' is empty"),
+        ("n.csv", "title,body,queue\na,b,c\na,b,\n", "n.csv, line 3: column 'queue' holds ''; a label is expected"),
+        ("o.csv", "title,body,queue\na,b,c\na,b,  \n", "o.csv, line 3: column 'queue' holds '  '; a label is expected"),
+        ("p.csv", "title,body,queue\na,b,nan\na,b,c\n", "p.csv, line 2: column 'queue' holds 'nan'; a label is expected"),
+        ("q.jsonl", '{"title": "a", "body": "b", "queue": ' + "9" * 5000 + "}", "q.jsonl, line 1: a number is too long"),
+        (
+            "r.jsonl",
+            '{"title": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            "r.jsonl, line 1: lists or objects are nested too deeply",
+        ),
+        ("s.json", "[" * 100_000, "s.json: lists or objects are nested too deeply"),
     ],
 )
 def test_mistakes_are_named_with_their_place(tmp_path, name, content, message):
@@ -129,16 +145,48 @@ def test_mistakes_are_named_with_their_place(tmp_path, name, content, message):
     assert message in str(caught.value)
 
 
-def test_text_that_is_not_text_is_named(tmp_path):
-    task, data = tickets(write(tmp_path / "train.jsonl", [*ROWS, {"title": 5, "body": "b", "queue": "help"}]))
-    with pytest.raises(DataError, match=r"train\.jsonl, line 61: column 'title' holds 5; text is expected"):
+@pytest.mark.parametrize(("title", "message"), [(5, "holds 5; text is expected"), ("\ud83d", "holds half a surrogate pair")])
+def test_text_that_is_not_text_is_named(tmp_path, title, message):
+    task, data = tickets(write(tmp_path / "train.jsonl", [*ROWS, {"title": title, "body": "b", "queue": "help"}]))
+    with pytest.raises(DataError, match=rf"train\.jsonl, line 61: column 'title' {message}"):
         load_splits(task, data)
+
+
+@pytest.mark.parametrize(
+    ("training", "validation", "named"),
+    [
+        ([1, 2], [0, 1], None),
+        ([2, 3, 4, 5], [1, 2, 3], None),
+        ([1.5, 2.5], [0, 1.5], None),
+        (["a", "b"], ["0", "a"], None),
+        (["1", "2"], ["0", "1"], ["1", "2"]),
+    ],
+)
+def test_a_number_that_names_no_class_is_no_position(tmp_path, training, validation, named):
+    def file(name, cells):
+        return str(write(tmp_path / name, [{"text": f"t{row}", "label": cell} for row, cell in enumerate(cells * 5)]))
+
+    block = CustomTask(
+        train=file("a.jsonl", training), validation=file("b.jsonl", validation), text="text", label="label", labels=named
+    )
+    data = DataSettings(custom={"x": block})
+    with pytest.raises(
+        DataError, match=rf"b\.jsonl, line 1: column 'label' holds '?{validation[0]}'?; allowed are: {training[0]}, "
+    ):
+        load_splits(find_task("custom/x", data), data)
+
+
+def test_odd_files_that_are_in_order_are_read(tmp_path):
+    long = [row | {"body": "b" * 200_000} for row in ROWS[:3]]
+    assert read_rows(write(tmp_path / "long.csv", long)).column("body")[0] == "b" * 200_000
+    (tmp_path / "mark.json").write_text(json.dumps(ROWS), encoding="utf-8-sig")
+    assert read_rows(tmp_path / "mark.json").column("queue")[0] == "sales"
 
 
 def test_a_label_unknown_to_training_is_named(tmp_path):
     validation = write(tmp_path / "dev.csv", [ROWS[0], ROWS[1] | {"queue": "billing"}])
     task, data = tickets(write(tmp_path / "train.csv", ROWS), validation=str(validation))
-    with pytest.raises(DataError, match=r"dev\.csv, line 5: column 'queue' holds 'billing'; allowed are: 0 \(help\)"):
+    with pytest.raises(DataError, match=r"dev\.csv, line 5: column 'queue' holds 'billing'; allowed are: help, sales, spam"):
         load_splits(task, data)
 
 
