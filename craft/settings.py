@@ -62,12 +62,13 @@ class Retired:
     """Marks a setting that earlier versions had: a record keeps it, and a new file that gives it is refused with `advice`."""
 
     advice: str
+    default: Any = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return with_info_after_validator_function(self._refuse_in_files, handler(source))
 
     def _refuse_in_files(self, given: Any, info: ValidationInfo) -> Any:
-        if given and info.context != RECORDED:
+        if given != self.default and info.context != RECORDED:
             raise ValueError(f"this setting was removed: {self.advice}")
         return given
 
@@ -311,7 +312,6 @@ class ForgettingSettings(Settings):
 
 
 NO_SERVING = "a merged adapter has the speed of its base by construction"
-NOT_SPLIT = "needs the base model whole, and resources.fsdp splits it over the workers: drop one of them"
 
 
 class MeasureSettings(Settings):

@@ -72,6 +72,5 @@ METHOD: Method = Method(
     build=build,
     label=label,
     optimizer=optimizer,
-    trains_base=True,
     master_weights=True,
 )

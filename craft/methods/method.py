@@ -35,7 +35,6 @@ class Method:
             (`all` and the number of layers); absent if only equal parameters have the same meaning.
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
             if absent. It keeps everything that it remembers in its `state`, so that a resumed run goes on unchanged.
-        trains_base: whether every weight of the base model trains, so that the base cannot be split among workers.
         singular_vectors: whether `build` takes the singular vectors of each adapted weight, `parameters.rank` of them, from the
             store (`craft.factors.svd`), so that they can be made once beforehand.
         decays_to_start: whether weight decay pulls the adapter's weights to where they start, because with zeros in their place
@@ -57,7 +56,6 @@ class Method:
     base_bytes: float | None = None
     resolve: Callable[[nn.Module, Any], Any] | None = None
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None
-    trains_base: bool = False
     singular_vectors: bool = False
     decays_to_start: bool = False
     master_weights: bool = False

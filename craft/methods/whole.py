@@ -77,7 +77,6 @@ METHODS: tuple[Method, ...] = (
         NoParameters,
         build_full,
         lambda _parameters: "all",
-        trains_base=True,
         master_weights=True,
     ),
     Method(

@@ -23,7 +23,6 @@ from craft.results import LOSS_PASS, PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator
 from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods, positions
 from craft.scoring.scorer import Keep, Reported
-from craft.scoring.sharing import Sharing
 from craft.scoring.texts import Tick, encode_texts, mean_token_loss
 from craft.tasks import commonsense
 from craft.tasks.extraction import PATTERNS, extract, options, score
@@ -53,7 +52,6 @@ class AnswerScorer:
         length: int,
         key: tuple[object, ...],
         tick: Tick,
-        team: Sharing | None = None,
     ) -> None:
         """
         Args:
@@ -61,9 +59,7 @@ class AnswerScorer:
             length: tokens a training text is cut to.
             key: everything beside the data's fingerprint that decides the tokens of the splits.
             tick: called after every batch.
-            team: the processes that answer together.
         """
-        self._team, self.shared = team, team is not None
         self._task, self._tokenizer, self._tick = task, tokenizer, tick
         self._settings = settings = spec.data.generation
         self._batch_size, self._positions = spec.training.eval_batch_size, positions(tokenizer, config)
@@ -91,7 +87,7 @@ class AnswerScorer:
             self.notes.append(f"{train.untaught} of {total} training texts left out: no response within {length} tokens")
 
     def search(self, model: nn.Module) -> dict[str, float]:
-        loss = mean_token_loss(model, self._search_texts, self._collator, self._batch_size, self._tick, self._team)
+        loss = mean_token_loss(model, self._search_texts, self._collator, self._batch_size, self._tick)
         if not math.isfinite(loss):
             raise ValueError(f"the loss on the search split is {loss}")
         found = self._answers(model, self._search, "search")
@@ -140,7 +136,7 @@ class AnswerScorer:
         room = self._positions - self._settings.max_new_tokens
         whole = encode_prompts(self._tokenizer, prompts)
         tokens = [fitted(one, room, self._tokenizer.bos_token_id) for one in whole]
-        written = generate(model, self._tokenizer, tokens, self._settings, self._batch_size, self._tick, what, self._team)
+        written = generate(model, self._tokenizer, tokens, self._settings, self._batch_size, self._tick, what)
         outputs = self._tokenizer.batch_decode(written, skip_special_tokens=True)
         return [
             {"prompt": prompt, "output": output, "answer": extract(output, family)} | _if_cut(len(one) > room)
@@ -162,7 +158,7 @@ class AnswerScorer:
         )
         fits = [self._fitted(text) for text in texts]
         pad = int(self._tokenizer.pad_token_id)
-        values = log_likelihoods(model, fits, pad, self._batch_size, self._tick, what, self._team).tolist()
+        values = log_likelihoods(model, fits, pad, self._batch_size, self._tick, what).tolist()
         if not all(map(math.isfinite, values)):
             raise ValueError("likelihoods are not finite: training has diverged")
         found: list[Prediction] = []

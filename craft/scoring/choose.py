@@ -12,7 +12,6 @@ from craft.models.gguf_file import gguf_digest
 from craft.scoring.encoding import Collator, encode, longest_input
 from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.scorer import Scorer
-from craft.scoring.sharing import Sharing
 from craft.scoring.texts import Tick
 from craft.tasks.splits import Splits, load_splits
 
@@ -47,14 +46,12 @@ def make_scorer(
     tokenizer: PreTrainedTokenizerBase,
     config: Any,
     tick: Tick,
-    team: Sharing | None = None,
 ) -> Scorer:
     """The scorer of a run, its splits tokenized.
 
     Args:
         config: the model's configuration, which may allow fewer positions than `max_length`.
         tick: called while long splits are scored.
-        team: the processes that train the run; they answer in words together.
 
     Raises:
         ValueError: no text has any of its response within `max_length`.
@@ -66,6 +63,6 @@ def make_scorer(
     if task.kind == "generation":
         from craft.scoring.answers import AnswerScorer
 
-        return AnswerScorer(spec, task, splits, tokenizer, config, length, key, tick, team)
+        return AnswerScorer(spec, task, splits, tokenizer, config, length, key, tick)
     data = encode(splits, task, tokenizer, length, key=key)
     return HeadScorer(task, data, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size, tick)

@@ -28,7 +28,6 @@ from craft.results import TEXT, TEXT_DIGEST, Unavailable
 from craft.scoring.encoding import Collator
 from craft.scoring.generation import positions
 from craft.scoring.language_head import LanguageHead
-from craft.scoring.sharing import Sharing
 from craft.scoring.texts import EncodedTexts, Tick, mean_token_loss
 from craft.settings import ForgettingSettings
 
@@ -49,7 +48,6 @@ class Forgetting:
         tokenizer: PreTrainedTokenizerBase,
         config: Any,
         tick: Tick,
-        team: Sharing | None = None,
         before: float | None = None,
         head: LanguageHead | None = None,
     ) -> None:
@@ -57,7 +55,6 @@ class Forgetting:
         Args:
             config: the model's configuration.
             tick: called after every window.
-            team: the processes that measure together.
             before: the loss before training, if a record of a run on the same base tells it.
             head: what reads text beside a task head; None where the model answers in words.
 
@@ -67,7 +64,7 @@ class Forgetting:
         """
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, config)))
-        self._collator, self._team = Collator(int(tokenizer.pad_token_id)), team
+        self._collator = Collator(int(tokenizer.pad_token_id))
         self._tick: Tick = lambda _what, done, total: tick("forgetting", done, total)
         self.passes = [("forgetting", len(self._windows))]
         self._before, self._head = before, head
@@ -89,7 +86,7 @@ class Forgetting:
     def _loss(self, model: nn.Module) -> float:
         # One window at a time: the logits of a window over a large vocabulary take half a gigabyte.
         reader = model if self._head is None else self._head.beside(model)
-        loss = mean_token_loss(reader, self._windows, self._collator, 1, self._tick, self._team)
+        loss = mean_token_loss(reader, self._windows, self._collator, 1, self._tick)
         if not math.isfinite(loss):
             raise ValueError(f"the loss on the text of measure.forgetting is {loss}")
         return loss

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from craft.scoring.dora_norms import norms_kept
-from craft.scoring.sharing import Batch, Sharing, together, turns
 from craft.scoring.texts import Tick
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
@@ -55,11 +54,10 @@ def generate(
     batch_size: int,
     tick: Tick = lambda what, done, total: None,
     what: str = "",
-    team: Sharing | None = None,
 ) -> list[list[int]]:
     """The tokens that the model writes after each prompt, by beam search without sampling, without the end of text.
 
-    The model is left in the mode, training or not, that it was in. A `team` shares the work; all members call this alike.
+    The model is left in the mode, training or not, that it was in.
     """
     from transformers import GenerationConfig
 
@@ -81,18 +79,16 @@ def generate(
         pad_token_id=tokenizer.pad_token_id,
     )
     stops = set(ends if isinstance(ends, list) else [ends])
-    # Tokens counted from 1, so that 0 is no token.
-    written = torch.zeros(len(prompts), settings.max_new_tokens, dtype=torch.int64)
-    split = {"synced_gpus": True} if team is not None and team.sharded else {}
+    written: list[list[int]] = [[] for _ in prompts]
     with _answering(model) as device:
-        for turn in turns(_by_length([len(prompt) for prompt in prompts], batch_size), team):
-            ids, mask = _left_padded([prompts[row] for row in turn.rows], int(tokenizer.pad_token_id))
-            out = base.generate(input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config, **split)
-            for row, tokens in zip(turn.rows if turn.counts else [], out[:, ids.shape[1] :].tolist(), strict=turn.counts):
+        for rows, done in _by_length([len(prompt) for prompt in prompts], batch_size):
+            ids, mask = _left_padded([prompts[row] for row in rows], int(tokenizer.pad_token_id))
+            out = base.generate(input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config)
+            for row, tokens in zip(rows, out[:, ids.shape[1] :].tolist(), strict=True):
                 end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
-                written[row, :end] = torch.tensor(tokens[:end]) + 1
-            tick(what, turn.done, len(prompts))
-    return [[token - 1 for token in row if token] for row in together(written, team).tolist()]
+                written[row] = tokens[:end]
+            tick(what, done, len(prompts))
+    return written
 
 
 def log_likelihoods(
@@ -102,13 +98,11 @@ def log_likelihoods(
     batch_size: int,
     tick: Tick = lambda what, done, total: None,
     what: str = "",
-    team: Sharing | None = None,
 ) -> np.ndarray:
-    """log p(tokens from `start` on | those before) of each text, float64 (n,). A `team` shares the work, as in `generate`."""
+    """log p(tokens from `start` on | those before) of each text, float64 (n,)."""
     found = torch.zeros(len(texts), dtype=torch.float64)
     with _answering(model) as device:
-        for turn in turns(_by_length([len(text.tokens) for text in texts], batch_size), team):
-            rows = turn.rows
+        for rows, done in _by_length([len(text.tokens) for text in texts], batch_size):
             ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
             answers = [len(texts[row].tokens) - texts[row].start for row in rows]
             places = (mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -122,11 +116,10 @@ def log_likelihoods(
             ).logits
             log_p = logits[:, -kept:-1].float().log_softmax(dim=-1).cpu()
             chosen = log_p.gather(2, ids[:, ids.shape[1] - kept + 1 :, None]).squeeze(2).double()
-            if turn.counts:
-                for at, (row, length) in enumerate(zip(rows, answers, strict=True)):
-                    found[row] = chosen[at, chosen.shape[1] - length :].sum()
-            tick(what, turn.done, len(texts))
-    return together(found, team).numpy()
+            for at, (row, length) in enumerate(zip(rows, answers, strict=True)):
+                found[row] = chosen[at, chosen.shape[1] - length :].sum()
+            tick(what, done, len(texts))
+    return found.numpy()
 
 
 @contextmanager
@@ -141,7 +134,7 @@ def _answering(model: nn.Module) -> Iterator[torch.device]:
         model.train(training)
 
 
-def _by_length(lengths: Sequence[int], batch_size: int) -> list[Batch]:
+def _by_length(lengths: Sequence[int], batch_size: int) -> list[tuple[list[int], int]]:
     """Batches of row numbers, longest first so that a batch too large for memory fails at once; and how many rows are done."""
     order = np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
     parts = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]

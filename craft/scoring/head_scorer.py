@@ -39,7 +39,6 @@ class HeadScorer:
         self.reported_passes = [(_name(suffix), len(split)) for suffix, split in data.reported.items()]
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
-        self.shared = False
 
     def search(self, model: nn.Module) -> dict[str, float]:
         outputs = self._predict(model, self._data.search, "search")

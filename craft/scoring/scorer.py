@@ -28,7 +28,7 @@ class Scorer(Protocol):
     """One run's data, ready for its model. `sizes` and `facts` go into the run's facts, `notes` into its notes.
 
     `search_passes` and `reported_passes` list what a call of `search` and of `reported` goes over, in order: the name that its
-    ticks give, and its number of examples. Where `shared`, all members of the run's team score together.
+    ticks give, and its number of examples.
     """
 
     train: Dataset[Any]
@@ -37,7 +37,6 @@ class Scorer(Protocol):
     reported_passes: list[tuple[str, int]]
     notes: list[str]
     facts: dict[str, Any]
-    shared: bool
 
     def search(self, model: nn.Module) -> dict[str, float]:
         """`search_score` and the other metrics of the search split. Raises ValueError if an output is not finite."""

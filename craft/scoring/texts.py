@@ -19,7 +19,6 @@ from craft.results import LOSS_PASS
 from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
-from craft.scoring.sharing import Sharing, together, turns
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
 
@@ -111,10 +110,8 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return next_token_loss(logits[:, :-1], labels[:, 1:])
 
 
-def mean_token_loss(
-    model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick, team: Sharing | None = None
-) -> float:
-    """The training loss over a whole split, by token; the model is left in the mode that it was in. A `team` shares it."""
+def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick) -> float:
+    """The training loss over a whole split, by token; the model is left in the mode that it was in."""
     order = np.argsort(texts.lengths, kind="stable")[::-1].tolist()
     parts = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
     batches = [(rows, min((number + 1) * batch_size, len(order))) for number, rows in enumerate(parts)]
@@ -125,18 +122,17 @@ def mean_token_loss(
     model.eval()
     try:
         with torch.no_grad(), norms_kept(model):
-            for turn in turns(batches, team):
-                batch = collator([texts[index] for index in turn.rows])
+            for number, (rows, done) in enumerate(batches):
+                batch = collator([texts[index] for index in rows])
                 labels = batch.pop("labels")
                 inputs = {name: tensor.to(device) for name, tensor in batch.items()}
                 if chooses:
                     loss = loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device))
                 else:
                     loss = token_loss(model(**inputs).logits, labels.to(device))
-                if turn.counts:
-                    sums[turn.number, 0], sums[turn.number, 1] = float(loss), int((labels != IGNORED).sum())
-                tick(LOSS_PASS, turn.done, len(order))
+                sums[number, 0], sums[number, 1] = float(loss), int((labels != IGNORED).sum())
+                tick(LOSS_PASS, done, len(order))
     finally:
         model.train(training)
-    losses, tokens = together(sums, team).T.tolist()
+    losses, tokens = sums.T.tolist()
     return sum(losses) / sum(tokens)

@@ -2,6 +2,6 @@
 
 `training` prepares a run and `run` takes it through evaluations and checkpoints to its end; `hf_trainer` makes the steps, and
 `steps` counts them.
-`checkpoint` and `adapter_folder` are what stays on disk, `resizing` fits an adapter to other ranks. `team` and `sharding`
-train a run on several GPUs, `process` isolates it from other runs, `meter` and `counting` say what it costs.
+`checkpoint` and `adapter_folder` are what stays on disk, `resizing` fits an adapter to other ranks.
+`process` isolates a run from other runs, `meter` and `counting` say what it costs.
 """

@@ -37,7 +37,6 @@ from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, trai
 from craft.trainer.meter import Meter
 from craft.trainer.nested import Nest
 from craft.trainer.steps import evaluation_steps, make_schedule, stage_ends
-from craft.trainer.team import Team
 
 _POINTS = 100
 _MOST_UNREAD = 1000
@@ -65,7 +64,6 @@ class RunTrainer(Trainer):
         leave: Callable[[], None],
         on_step: Callable[[int, int], None],
         make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = torch.optim.AdamW,
-        team: Team | None = None,
         nest: Nest | None = None,
         starts: dict[nn.Parameter, torch.Tensor] | None = None,
     ) -> None:
@@ -79,7 +77,7 @@ class RunTrainer(Trainer):
         self.leave = leave
         self.leaving: Leave | None = None
         self._starts = starts or {}
-        self.team, self.nest = team, nest
+        self.nest = nest
         stages = 1 if nest is None else nest.stages
         self.evaluated_at = frozenset(evaluation_steps(training, len(split), stages))
         self.stage_ends = stage_ends(training, len(split), stages)
@@ -87,7 +85,6 @@ class RunTrainer(Trainer):
         self._tokens = 0
         self._unread: list[tuple[int, torch.Tensor]] = []
         self._lengths = split.lengths
-        self._micro_batches = 0
         super().__init__(
             model=model,
             args=_arguments(training, self.stage_ends[-1], seed, directory),
@@ -135,8 +132,7 @@ class RunTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self._tokens += inputs.pop("tokens")
-        step = self._micro_step if self.team is None else self._step_of_team
-        loss = step(model, inputs, num_items_in_batch)
+        loss = self._micro_step(model, inputs, num_items_in_batch)
         self._unread.append((self.state.global_step + 1, loss))
         if self.reads_freely or len(self._unread) >= _MOST_UNREAD:
             self.read_losses()
@@ -168,23 +164,6 @@ class RunTrainer(Trainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels, places = inputs.pop("labels"), inputs.pop("places")
         return loss_at(model, inputs, labels, places) / num_items_in_batch
-
-    def _step_of_team(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> torch.Tensor:
-        """This member's share of a micro-batch; the loss is the team's, and so are the gradients at the end of the step."""
-        assert self.team is not None
-        share = self.team.share(inputs)
-        loss = torch.zeros((), device=self.args.device)
-        if share is None and self.team.sharded:
-            # The others need this member's part of the base, so it computes with them, on an example of weight 0.
-            share, num_items_in_batch = {name: value[:1] for name, value in inputs.items()}, math.inf
-        if share is not None:
-            with self.team.own_random_numbers(self.args.seed, self.state.global_step, self._micro_batches):
-                loss = self._micro_step(model, share, num_items_in_batch)
-        self._micro_batches += 1
-        if self.accelerator.sync_gradients:
-            self._micro_batches = 0
-            self.team.sum_gradients(list(model.parameters()))
-        return self.team.total(loss)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if not self.training.group_by_length:
@@ -325,7 +304,7 @@ def _arguments(training: TrainingSettings, steps: int, seed: int, directory: Pat
         dataloader_pin_memory=torch.cuda.is_available(),
         log_level="error",
     )
-    # One process trains on one device; several GPUs are several processes, never DataParallel's threads.
+    # One process trains on one device, never on several by DataParallel's threads.
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments

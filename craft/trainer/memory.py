@@ -60,17 +60,16 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def smaller_batches(training: TrainingSettings, *, scoring: bool = False, workers: int = 1) -> TrainingSettings | None:
+def smaller_batches(training: TrainingSettings, *, scoring: bool = False) -> TrainingSettings | None:
     """The same training in less memory; None where nothing is left to make smaller.
 
     Args:
         scoring: memory ran out in an evaluation: only its batches become smaller.
-        workers: processes that share each micro-batch. One example for each of them is the least.
     """
     evaluated = max(1, training.eval_batch_size // 2)
     if scoring:
         return training.model_copy(update={"eval_batch_size": evaluated}) if training.eval_batch_size > 1 else None
-    if training.batch_size <= workers:
+    if training.batch_size == 1:
         return None
     whole = training.batch_size * training.gradient_accumulation
     size = next(size for size in range(training.batch_size // 2, 0, -1) if whole % size == 0)

@@ -10,8 +10,8 @@
              and so on, in half as many steps for all smaller ranks together (progressive shrinking: Cai et al.,
              Once-for-All, ICLR 2020)
 
-Expansion comes after a team has shared the micro-batch, and the draw is one for a whole optimizer step. So a step does not
-depend on how it is cut, and a resumed run draws what the undisturbed one draws. The head is one for all ranks.
+The draw is one for a whole optimizer step. So a step does not depend on how it is cut, and a resumed run draws what the
+undisturbed one draws. The head is one for all ranks.
 """
 
 from __future__ import annotations

@@ -52,7 +52,6 @@ from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
 from craft.trainer.nested import Nest
 from craft.trainer.pace import Pace
-from craft.trainer.team import Team
 
 BEST_FILE = "best.safetensors"
 STATE_FILE = "state.json"
@@ -110,7 +109,6 @@ class Run:
     listener: Listener
     facts: dict[str, Any]
     notes: list[str]
-    team: Team | None = None
     nest: Nest | None = None
     forgetting: Forgetting | None = None
     best: Best = field(default_factory=Best)
@@ -126,22 +124,8 @@ class Run:
     def __post_init__(self) -> None:
         self.slices = [] if self.nest is None else [(run, Best()) for run in self.nest.slices]
 
-    @property
-    def scores(self) -> bool:
-        """Whether this process scores: alone, as rank 0, or because its team does so together."""
-        return self.team is None or self.team.rank == 0 or self.team.sharded or self.scorer.shared
-
     def evaluate(self, trainer: RunTrainer) -> None:
-        """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports.
-
-        In a team rank 0 does this. The other members wait, or score with it.
-        """
-        if self.scores:
-            self._evaluate(trainer)
-        if self.team is not None:
-            self.team.align(list(self.model.parameters()))
-
-    def _evaluate(self, trainer: RunTrainer) -> None:
+        """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports."""
         step = trainer.state.global_step
         done = 0 if self.nest is None else self.nest.done(step, trainer.stage_ends)
         slices = self.slices[: len(self.slices) + 1 - done] if done else self.slices
@@ -286,7 +270,7 @@ class Run:
         self.trainer.state.epoch = content.get("epoch") or 0.0
         self.listener.step = content["step"], self.trainer.args.max_steps
         self.checkpoint = checkpoint
-        if self.scores and (checkpoint / PREDICTIONS_FOLDER).is_dir():
+        if (checkpoint / PREDICTIONS_FOLDER).is_dir():
             shutil.copytree(checkpoint / PREDICTIONS_FOLDER, self.directory / PREDICTIONS_FOLDER)
 
     def _keep(self, scores: dict[str, float]) -> None:

@@ -41,7 +41,6 @@ from craft.scoring.forgetting import Forgetting
 from craft.scoring.language_head import LanguageHead, refuse_without_language_head
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
-from craft.settings import NOT_SPLIT
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Task
@@ -53,9 +52,7 @@ from craft.trainer.meter import Meter
 from craft.trainer.nested import nest_of
 from craft.trainer.process import own_process_state
 from craft.trainer.run import Listener, Run, read_checkpoint
-from craft.trainer.sharding import shard_base
 from craft.trainer.steps import total_steps
-from craft.trainer.team import Team
 
 
 def train_run(
@@ -66,7 +63,6 @@ def train_run(
     resume_from: Path | None = None,
     on_step: Callable[[int, int], None] = lambda _step, _total: None,
     on_score: Tick = lambda _what, _done, _total: None,
-    team: Team | None = None,
 ) -> RunResult:
     """Trains, scores and saves one run.
 
@@ -86,7 +82,6 @@ def train_run(
             while answers in words are scored, so that silence means that the run hangs. Where it raises `Leave`, the run
             reports a checkpoint of that step, without metrics, before it ends.
         on_score: called while examples are scored: which split or test, how many are done, how many there are.
-        team: the processes that train this run together; this one is rank 0, the others call `join_run`.
 
     Raises:
         RunFailed: the run cannot succeed: the loss is not finite, the model lacks a projection, the data are wrong, or the
@@ -94,25 +89,11 @@ def train_run(
         RunPrevented: the model, the data or what the method needs is not here; elsewhere or later the run may succeed.
         OutOfMemory: host or GPU memory ran out.
         CheckpointCorrupt: `resume_from` is not what was written.
-        MemberLost: another process of the team is gone.
         Leave: `on_step` raised it.
         Exception: whatever `report` raised, to end the run early; the last checkpoint stays.
     """
     with _guarded(spec):
-        return _trained(spec, directory, Listener(report, on_step, on_score), resume_from, team).finish()
-
-
-def join_run(spec: RunSpec, directory: Path, team: Team, *, resume_from: Path | None = None) -> None:
-    """Trains a run together with `team`'s rank 0, as another rank. It reports nothing, and only this run can use the files
-    that it writes into `directory`.
-
-    Raises:
-        RunFailed, RunPrevented, OutOfMemory, CheckpointCorrupt, MemberLost: as in `train_run`.
-    """
-    with _guarded(spec):
-        run = _trained(spec, directory, Listener(), resume_from, team)
-        if run.scores:
-            run.finish()
+        return _trained(spec, directory, Listener(report, on_step, on_score), resume_from).finish()
 
 
 @contextmanager
@@ -127,25 +108,21 @@ def _trained(
     directory: Path,
     listener: Listener,
     resume_from: Path | None,
-    team: Team | None,
 ) -> Run:
     began = time.perf_counter()
     meter = Meter()
     resumed = None if resume_from is None else read_checkpoint(resume_from, spec)
     try:
-        run = _prepare(spec, directory, meter, listener, team, fresh=resumed is None)
+        run = _prepare(spec, directory, meter, listener, fresh=resumed is None)
     except Unavailable as error:
         raise RunPrevented(str(error)) from error
     except ValueError as error:
         raise RunFailed(str(error)) from error
     run.seconds_before = -began
-    if run.scores:
-        for name in (PREDICTIONS_FOLDER, SLICES_FOLDER):  # of an earlier run in this folder
-            shutil.rmtree(directory / name, ignore_errors=True)
+    for name in (PREDICTIONS_FOLDER, SLICES_FOLDER):  # of an earlier run in this folder
+        shutil.rmtree(directory / name, ignore_errors=True)
     if resumed is not None and resume_from is not None:
         run.restore(resume_from, resumed)
-    if team is not None:
-        team.align(list(run.model.parameters()))
     run.begins()
     if run.evaluation_due:
         run.evaluate(run.trainer)
@@ -159,7 +136,6 @@ def _prepare(
     directory: Path,
     meter: Meter,
     listener: Listener,
-    team: Team | None,
     fresh: bool,
 ) -> Run:
     """Loads data and model and puts the method on the model. Raises ValueError for mistakes of the user.
@@ -173,19 +149,16 @@ def _prepare(
     parameters = method.parameters.model_validate(spec.parameters)
     splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
-    # A base that the team splits never lies on one device whole.
-    device = torch.device("cpu") if team is not None and team.sharded else compute_device()
-    base = _base_model(spec, task, device, tokenizer.pad_token_id, parameters)
+    base = _base_model(spec, task, compute_device(), tokenizer.pad_token_id, parameters)
     refuse_other_words(spec.model, tokenizer, base)
     scored = listener.answered if task.kind == "generation" else listener.scored
-    scorer = make_scorer(spec, task, splits, tokenizer, base.config, scored, team)
-    forgetting = _forgetting(spec, task, base, tokenizer, _alive(listener.answered), team)
+    scorer = make_scorer(spec, task, splits, tokenizer, base.config, scored)
+    forgetting = _forgetting(spec, task, base, tokenizer, _alive(listener.answered))
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes]
     collator = Collator(int(tokenizer.pad_token_id))
-    whole = spec.warm_start is None and not (team is not None and team.sharded)
-    if fresh and whole:
+    if fresh and spec.warm_start is None:
         _start_head(spec, base, scorer, collator, shared=True)
         meter.restart()
     transformers.set_seed(spec.seed)
@@ -194,23 +167,19 @@ def _prepare(
         seed=spec.seed,
         total_steps=total_steps(training, scorer.sizes["train_examples"], stages(spec.parameters)),
     )
-    base_weights = list(base.parameters())
     model = method.build(base, parameters, context)
     if method.master_weights and training.precision == "bfloat16":
         narrow_frozen(model)
-    if team is not None and team.sharded:
-        shard_base(model, base_weights, team)
     # Before the run's own start or its checkpoint is put in, so that a resumed run finds the same.
     starts = _adapter_weights(model) if method.decays_to_start and training.weight_decay else None
-    taken = fresh and spec.warm_start is not None and start_from(model, spec.warm_start, spec)
-    if fresh and not whole and not taken:
+    if fresh and spec.warm_start is not None and not start_from(model, spec.warm_start, spec):
         _start_head(spec, model, scorer, collator, shared=False)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
-    facts = _facts(spec, splits.fingerprint, scorer) | ({"workers": team.size} if team else {})
+    facts = _facts(spec, splits.fingerprint, scorer)
     facts |= forgetting.facts if forgetting else {}
     nest = nest_of(model, spec)
-    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, team, nest, forgetting)
+    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, nest, forgetting)
 
     def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if method.optimizer is None:
@@ -230,7 +199,6 @@ def _prepare(
         leave=run.leave,
         on_step=listener.stepped,
         make_optimizer=make_optimizer,
-        team=team,
         nest=nest,
         starts=starts,
     )
@@ -277,25 +245,18 @@ def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: i
     return base
 
 
-def _forgetting(spec: RunSpec, task: Task, base: Any, tokenizer: Any, tick: Tick, team: Team | None) -> Forgetting | None:
+def _forgetting(spec: RunSpec, task: Task, base: Any, tokenizer: Any, tick: Tick) -> Forgetting | None:
     """What measures forgetting if the run asks for it, with the base model's loss measured.
 
     Raises:
-        ValueError: the model has no language head here, its base is split over workers, or the text cannot be had.
+        ValueError: the model has no language head here, or the text cannot be had.
     """
-    split = team is not None and team.sharded
-    for name in spec.measure.recorded() if split else ():
-        raise ValueError(f"measure.{name} {NOT_SPLIT}")
     settings = spec.measure.forgetting
     if settings is None:
         return None
     refuse_without_language_head(spec, task.kind)
-    if task.kind == "generation":
-        made = Forgetting(settings, tokenizer, base.config, tick, team)
-    elif team is None or team.rank == 0:
-        made = Forgetting(settings, tokenizer, base.config, tick, head=LanguageHead(spec))
-    else:
-        return None
+    head = None if task.kind == "generation" else LanguageHead(spec)
+    made = Forgetting(settings, tokenizer, base.config, tick, head=head)
     made.measure_before(base)
     return made
 

@@ -176,7 +176,7 @@ def _base(trials: Sequence[TrialSpec]) -> Base:
         craft=cover if cover["projections"] else None,
         ranks=ranks,
         threads=min(threads, default=1),
-        on_gpu=any(one.resources.gpu > 0 and not one.resources.fsdp for one in trials),
+        on_gpu=any(one.resources.gpu > 0 for one in trials),
     )
 
 

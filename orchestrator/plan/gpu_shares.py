@@ -79,19 +79,17 @@ def _rest(gpu: float) -> str:
 
 def _used(share: Resources, machines: Sequence[Mapping[str, float]]) -> float:
     """GPUs in use when as many processes as fit run on `machines`; what a share leaves of a GPU counts as used."""
-    return share.slots_on(machines) * share.workers / times(1, share.gpu)
+    return sum(map(share.slots, machines)) / times(1, share.gpu)
 
 
 def _why(share: Resources, machines: Sequence[Mapping[str, float]]) -> str:
-    """Why processes of `share` do not use all GPUs."""
+    """Why trials of `share` do not use all GPUs."""
     short = [
         told(name, amount)
         for name, amount in share.asked.items()
         if any(share.fitting(name, machine) < share.fitting("GPU", machine) for machine in machines)
     ]
-    if short:
-        return f"each process asks for {', '.join(short)}, and a machine has too little for all its GPUs. Lower it in resources"
-    return f"a trial takes {share.workers} GPUs (resources.workers), which does not divide them. Set another number"
+    return f"each trial asks for {', '.join(short)}, and a machine has too little for all its GPUs. Lower it in resources"
 
 
 def _part(fit: int) -> float:
@@ -104,12 +102,12 @@ def memory_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
     if not gpus:
         return []
     gpu = min(gpus, key=lambda one: one.bytes)
-    lacking: dict[tuple[float, int], list[tuple[int, Configuration]]] = {}
+    lacking: dict[float, list[tuple[int, Configuration]]] = {}
     for one in plan.configurations or plan.probed:
-        share, need = plan.sweep.resources_for(plan.sweep.block_at(one.path)), plan.planner.memory_of(one)
+        share, need = plan.sweep.resources_for(plan.sweep.block_at(one.path)), one.estimated_memory_bytes
         if share.gpu and need is not None and need + CONTEXT_BYTES > share.gpu * gpu.bytes:
-            lacking.setdefault((share.gpu, share.workers), []).append((need, one))
-    return [_lacking(share, found, gpu, plan) for (share, _), found in lacking.items()]
+            lacking.setdefault(share.gpu, []).append((need, one))
+    return [_lacking(share, found, gpu, plan) for share, found in lacking.items()]
 
 
 def _lacking(share: float, found: Sequence[tuple[int, Configuration]], gpu: Gpu, plan: Plan) -> str:

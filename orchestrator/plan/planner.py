@@ -185,19 +185,6 @@ class Planner:
             measure=sweep.measure,
         )
 
-    def memory_of(self, configuration: Configuration) -> int | None:
-        """The estimated memory, in bytes, of one process of a trial, on the task that needs most.
-
-        None where it is unknown: without an estimate, and where the base's weights are split over several processes.
-        """
-        resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
-        if self._memory is None or resources.workers == 1:
-            return configuration.estimated_memory_bytes
-        if resources.fsdp:
-            return None
-        runs = [self.run_spec(configuration, task, self.sweep.seeds[0]) for task in self.sweep.task_names]
-        return max(self._memory(_part_of_batch(run, resources.workers)) for run in runs)
-
     def meaning(self, configuration: Configuration) -> str:
         """Equal for configurations that are the same on this model, such as ranks `all` and the number it stands for."""
         resolve = METHODS[configuration.method].resolve
@@ -234,12 +221,6 @@ class Planner:
         specs = [self._spec(point.method, parameters, point.training, path, task.name, seed) for task in tasks]
         widest = max(range(len(tasks)), key=lambda index: len(tasks[index].labels))
         return self._counter(specs[widest]), max(map(self._memory, specs)) if self._memory else None
-
-
-def _part_of_batch(run: RunSpec, workers: int) -> RunSpec:
-    """`run` with the largest part of a micro-batch that one of its workers gets."""
-    training = run.training.model_copy(update={"batch_size": -(-run.training.batch_size // workers)})
-    return run.model_copy(update={"training": training})
 
 
 def _label(title: str, parameters: str, training: dict[str, Any]) -> str:

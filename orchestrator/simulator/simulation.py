@@ -216,7 +216,7 @@ class _Simulation:
             share = self._chance.random()
             epochs, seconds = epochs * share, seconds * share
         self._outcome.epochs += epochs
-        self._used += seconds * trial.spec.resources.gpus
+        self._used += seconds * trial.spec.resources.gpu
         self._free -= 1
         self._order += 1
         heapq.heappush(self._events, (self._now + seconds, self._order, trial, lost))

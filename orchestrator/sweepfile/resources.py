@@ -1,44 +1,46 @@
 """`Resources`: the share of a machine that the sweep file asks for each trial.
 
     resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}, accelerator_type: A100}
-    resources: {workers: 2, cpu: 4, gpu: 1, fsdp: true}
 
-With several `workers`, as many processes train one trial (`orchestrator.tune.team`), and each of them gets all the other
-amounts. `memory` does two things. Ray places no more trials on a machine than its memory holds. And a trial that takes more
-than its share fails alone (`orchestrator.worker.host_memory`); without a limit the operating system chooses which process to
-end. The limit does not count the GPU's own memory. A share of a GPU below 1 has a fence too (`orchestrator.worker.gpu_memory`).
+One process trains a trial. `memory` does two things. Ray places no more trials on a machine than its memory holds. And a trial
+that takes more than its share fails alone (`orchestrator.worker.host_memory`); without a limit the operating system chooses
+which process to end. The limit does not count the GPU's own memory. A share of a GPU below 1 has a fence too
+(`orchestrator.worker.gpu_memory`).
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from operator import not_
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
+from pydantic.json_schema import SkipJsonSchema
 
-from craft.settings import Settings
+from craft.settings import Retired, Settings
 from craft.words import format_bytes, parse_bytes
 from orchestrator.sweepfile.mistakes import shown
 
 SMALLEST_MEMORY = 2**28
+FOR_LARGE_MODELS = (
+    "For a model that one GPU cannot hold: method: qlora, precision: bfloat16, gradient_checkpointing: true, or a larger GPU"
+)
+ONE_PROCESS = f"one process trains a trial, and a cluster is filled with trials. {FOR_LARGE_MODELS}"
 OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 
 
 class Resources(Settings):
-    """What one trial gets of a machine. With several `workers`, each worker gets all the other amounts."""
+    """What one trial gets of a machine."""
 
-    workers: int = Field(1, ge=1, le=64, description="Processes that train a trial together, each on its share of every batch.")
-    fsdp: bool = Field(
-        False, description="Split the frozen weights of the base model over the workers (FSDP2), where one cannot hold them."
-    )
-    cpu: float = Field(1, gt=0, le=1024, description="Cores, and threads, of a worker.")
+    workers: Annotated[SkipJsonSchema[int], Retired(ONE_PROCESS, 1)] = Field(1, exclude_if=lambda workers: workers == 1)
+    fsdp: Annotated[SkipJsonSchema[bool], Retired(ONE_PROCESS)] = Field(False, exclude_if=not_)
+    cpu: float = Field(1, gt=0, le=1024, description="Cores, and threads, of a trial.")
     gpu: float = Field(
         0,
         ge=0,
         json_schema_extra={"maximum": 1},
-        description="One GPU, or a share of one. Several GPUs are several workers. 1/2, 1/3 (0.333), 1/4 ... of a GPU pack "
+        description="One GPU, or a share of one. 1/2, 1/3 (0.333), 1/4 ... of a GPU pack "
         "without waste; three trials of 0.3 leave a tenth idle. A trial with 0 sees no GPU.",
     )
     memory: int | None = Field(
@@ -67,10 +69,7 @@ class Resources(Settings):
     @classmethod
     def _one_or_less(cls, gpu: float) -> float:
         if gpu > 1:
-            workers = math.ceil(gpu)
-            raise ValueError(
-                f"got {gpu:g}; a process trains on one GPU: a share of one (0.5), or workers: {workers} and gpu: 1"
-            )
+            raise ValueError(f"got {gpu:g}; a trial trains on one GPU or a share of one (0.5). {FOR_LARGE_MODELS}")
         return gpu
 
     @field_validator("memory", mode="before")
@@ -104,57 +103,28 @@ class Resources(Settings):
             raise ValueError(f"got {shown(name)}; a GPU's name as Ray has it: A100, H100, L4, RTX-4090 ...")
         return name
 
-    @model_validator(mode="after")
-    def _workers_have_whole_gpus(self) -> Resources:
-        if self.workers > 1 and 0 < self.gpu < 1:
-            raise ValueError(f"got workers: {self.workers} with gpu: {self.gpu:g}; workers of one trial need a whole GPU each")
-        return self
-
-    @model_validator(mode="after")
-    def _several_share_a_model(self) -> Resources:
-        if self.fsdp and self.workers == 1:
-            raise ValueError("got fsdp: true with workers: 1; a model is split over several workers: give workers: 2 or more")
-        return self
-
     @property
     def asked(self) -> dict[str, float]:
-        """The amounts that one worker gets, by Ray's names; amounts of 0 are left out."""
+        """The amounts by Ray's names; amounts of 0 are left out."""
         named = {"CPU": self.cpu, "GPU": self.gpu, "memory": float(self.memory or 0), **self.custom}
         if self.accelerator_type:
             # Ray gives each such machine one unit, which only marks the kind: a sliver of it places a trial there.
             named[f"accelerator_type:{self.accelerator_type}"] = 0.001
         return {name: amount for name, amount in named.items() if amount}
 
-    @property
-    def gpus(self) -> float:
-        """GPUs that a trial holds with all its workers."""
-        return self.workers * self.gpu
-
     def slots(self, has: Mapping[str, float]) -> int:
-        """How many trials fit at once into the amounts `has`, which are given by Ray's names."""
-        return self.processes(has) // self.workers
-
-    def slots_on(self, machines: Sequence[Mapping[str, float]]) -> int:
-        """How many trials fit at once on `machines`: a process lies on one of them, a split model with all its processes."""
-        if self.fsdp:
-            return sum(map(self.slots, machines))
-        return sum(map(self.processes, machines)) // self.workers
-
-    def processes(self, has: Mapping[str, float]) -> int:
-        """How many processes, each a worker of a trial, fit at once into the amounts `has`."""
+        """How many trials fit at once into the amounts `has` of a machine, which are given by Ray's names."""
         return min(self.fitting(name, has) for name in self.asked)
 
     def fitting(self, name: str, has: Mapping[str, float]) -> int:
-        """How many processes one resource of `has` is enough for. A share lies on one GPU: 0.6 fits once on each."""
+        """How many trials one resource of `has` is enough for. A share lies on one GPU: 0.6 fits once on each."""
         if name == "GPU":
             return int(has.get(name, 0)) * times(1, self.gpu)
         return times(has.get(name, 0), self.asked[name])
 
     def told(self) -> str:
         """The amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
-        each = ", ".join(told(name, amount) for name, amount in self.asked.items())
-        split = ", the model split over them" if self.fsdp else ""
-        return each if self.workers == 1 else f"{self.workers} workers of {each}{split}"
+        return ", ".join(told(name, amount) for name, amount in self.asked.items())
 
 
 def times(has: float, amount: float) -> int:

@@ -6,7 +6,7 @@
     system/process_memory_megabytes           the trial's own resident memory
     system/gpu_N_utilization_percentage, system/gpu_N_memory_usage_megabytes     of GPUs, if NVIDIA's library is installed
 
-GPU N is the N-th of those that the trial's process sees (of several workers, the first one's); which board that is, `gpus`
+GPU N is the N-th of those that the trial's process sees; which board that is, `gpus`
 says. Its figures are the whole board's. MLflow's own monitor would open a connection to the store from every worker, and it
 samples all GPUs of the machine. These samples travel with the trial's evaluations through the journal. They describe the
 machine and not the method: no result, front or comparison reads them.

@@ -77,7 +77,7 @@ class Parts:
     def check_budget(self) -> None:
         """Compares what has been used with the budget."""
         spec, underway = self.recorder.standing.spec, self.recorder.underway
-        self.watch.check({key: spec(key).resources.gpus for key in underway.running}, underway.gpu_seconds)
+        self.watch.check({key: spec(key).resources.gpu for key in underway.running}, underway.gpu_seconds)
 
 
 def assemble(

@@ -20,7 +20,7 @@ from orchestrator.record.checkpoints import attempts
 from orchestrator.search.proposers import Listed
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
-from orchestrator.tune.cluster import Cluster, joined, machines, waiting_lines
+from orchestrator.tune.cluster import Cluster, joined
 from orchestrator.tune.gpus import idle
 from orchestrator.tune.preparing import Shared
 from orchestrator.tune.tokens import keeping_token
@@ -113,7 +113,7 @@ class Attempts:
 
     def _tell_of_machines(self) -> None:
         shares = self._parts.plan.sweep.shares
-        for line in [*idle(shares), *waiting_lines(shares, machines())]:
+        for line in idle(shares):
             self._parts.display.say(line, style="yellow")
 
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:

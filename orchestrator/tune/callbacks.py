@@ -28,7 +28,6 @@ from orchestrator.record.checkpoints import ADAPTER_FOLDER, SLICES_FOLDER, local
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
 from orchestrator.tune.draining import drain_notice
-from orchestrator.tune.team import TeamTraining
 from orchestrator.worker import crash
 from orchestrator.worker.gpus import keep_to_share
 from orchestrator.worker.settings import WorkerSettings
@@ -201,16 +200,13 @@ def _held_to(settings: WorkerSettings, trial: str) -> WorkerSettings:
         resources = TrialSpec.from_json(json.loads(trial)).resources
     except ValueError:
         return settings
-    held = replace(
+    return replace(
         settings,
         threads=max(1, int(resources.cpu)),
         heartbeat_seconds=resources.heartbeat_minutes * 60 or None,
         memory_bytes=resources.memory,
         gpu=resources.gpu,
     )
-    if resources.workers > 1:
-        held = replace(held, train=settings.train or TeamTraining(resources.asked, held, sharded=resources.fsdp))
-    return held
 
 
 def key_of(trial: Any) -> str:

@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +97,7 @@ class Cluster:
 
     def slots(self, resources: Resources) -> int:
         """How many trials the cluster holds at once."""
-        return resources.slots_on(self.machines)
+        return sum(map(resources.slots, self.machines))
 
     def check(self, resources: Resources) -> None:
         """
@@ -155,26 +155,8 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
 
 
 def share(resources: Resources) -> tune.PlacementGroupFactory:
-    """A trial's resources as Tune asks for them: a bundle for each worker, on few machines if possible.
-
-    A split model travels between its workers at every step, which only the wires inside one machine are made for.
-    """
-    strategy = "STRICT_PACK" if resources.fsdp else "PACK"
-    return tune.PlacementGroupFactory([resources.asked] * resources.workers, strategy=strategy)
-
-
-def waiting_lines(shares: Sequence[Resources], machines: Sequence[Mapping[str, float]]) -> list[str]:
-    """What to say of trials that wait until another machine joins: those whose split model no machine holds alone.
-
-    Args:
-        machines: what each machine has, by Ray's names.
-    """
-    return [
-        f"none of the cluster's {len(machines)} machines holds {one.told()}: such trials wait until one joins that does. "
-        "Workers that split a model are placed on one machine; ask for fewer `workers`, or start a larger machine"
-        for one in shares
-        if one.fsdp and not any(map(one.slots, machines))
-    ]
+    """A trial's resources as Tune asks for them."""
+    return tune.PlacementGroupFactory([resources.asked])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray.util.placement_group import get_current_placement_group, placement_group_table
 
 from orchestrator.worker.crash import TAKEN
 
@@ -29,18 +28,18 @@ ANSWER_SECONDS = 10.0
 
 @contextmanager
 def drain_notice() -> Iterator[Callable[[], str | None]]:
-    """Gives a function that says at once why the trial of this process has to leave its machines, or None while it may stay.
+    """Gives a function that says at once why the trial of this process has to leave its machine, or None while it may stay.
 
     The head is asked in a thread of its own: training never waits for it, and a head that does not answer says nothing.
     """
     over, drained = threading.Event(), threading.Event()
-    machines = _machines()
+    machine = ray.get_runtime_context().get_node_id()
     client: Any = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
 
     def watch() -> None:
         while not over.is_set() and not drained.is_set():
             try:
-                if machines & client.get_draining_nodes(timeout=ANSWER_SECONDS).keys():
+                if machine in client.get_draining_nodes(timeout=ANSWER_SECONDS):
                     drained.set()
             except Exception as error:  # of many kinds while the head is away
                 log.info("the cluster's head does not say which machines are drained: %s", error)
@@ -51,11 +50,3 @@ def drain_notice() -> Iterator[Callable[[], str | None]]:
         yield lambda: TAKEN if drained.is_set() else None
     finally:
         over.set()
-
-
-def _machines() -> set[str]:
-    """The nodes of all of this trial's workers, by Ray's names."""
-    group = get_current_placement_group()
-    if group is None or group.bundle_count == 1:
-        return {ray.get_runtime_context().get_node_id()}
-    return set(placement_group_table(group)["bundles_to_node_id"].values())

@@ -63,7 +63,6 @@ def run_sweep(
     folder = options.folder.absolute()
     storage = options.storage or str(SweepFolder(folder).ray)
     storage = storage if "://" in storage else str(Path(storage).absolute())
-    _check_workers(plan)
     with one_driver(folder):
         ledger = Ledger(folder)
         if not options.resume and (ledger.results() or attempts(storage)):
@@ -82,16 +81,6 @@ def run_sweep(
             ledger.close()
             shutil.rmtree(SweepFolder(folder).scratch, ignore_errors=True)
     return session.outcome(trouble)
-
-
-def _check_workers(plan: Plan) -> None:
-    for trial in plan.trials or plan.examples:
-        workers, smallest = trial.resources.workers, trial.run.training.batch_size
-        if workers > smallest:
-            raise ValueError(
-                f"resources.workers: got {workers}, which share micro-batches of {smallest} examples, so that some would have "
-                f"nothing to do; at most {smallest}, or a larger training.batch_size"
-            )
 
 
 class Session:

@@ -47,7 +47,7 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
 
 
 def machine_lost(error: BaseException | None) -> bool:
-    """Whether a trial failed because its machine, or that of one of its workers, is gone: no fault of the trial's."""
+    """Whether a trial failed because its machine is gone: no fault of the trial's."""
     why = describe(error)
     return any(words in why for words in (LOST, TAKEN, OUT_OF_REACH))
 

@@ -3,7 +3,7 @@
     RLIMIT_DATA  =  what the process had  +  resources.memory  +  what it has mapped from files and not written
 
 The system refuses what lies beyond the limit before any of it is touched, in torch's and numpy's C code too. A thread that
-watches would come too late: while one large object is filled it does not run (docs/measurements/workers.md).
+watches would come too late: while one large object is filled it does not run (docs/measurements/memory.md).
 
 But the limit counts every private mapping that may be written, and safetensors maps files so. The pages of such a file cost
 nothing: the system can drop them and read them again, and processes share them. So the limit grows with every file that

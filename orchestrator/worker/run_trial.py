@@ -78,7 +78,7 @@ def run_trial(
             if not out_of_memory(error):
                 return _failed(spec, what, smaller_sizes(tried), started)
             scoring = getattr(error, "scoring", False)
-        smaller = smaller_batches(run.training, scoring=scoring, workers=spec.resources.workers)
+        smaller = smaller_batches(run.training, scoring=scoring)
         if smaller is None:
             why = no_room(what, tried, spec.resources, gpu)
             return _failed(spec, why, smaller_sizes(tried), started, retryable=True)
@@ -141,7 +141,7 @@ def _counts(spec: TrialSpec, counted: Counts) -> dict[str, float]:
     counts = counted.known()
     if spec.resources.gpu and "energy_joules" in counts:
         # Measured on the whole board of the first worker. Who used what there is not known: the share stands for it.
-        counts["energy_joules"] *= spec.resources.gpus
+        counts["energy_joules"] *= spec.resources.gpu
     return counts
 
 

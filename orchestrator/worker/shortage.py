@@ -38,7 +38,7 @@ def _share(resources: Resources, gpu: GpuMemory) -> str:
     advice = "; --resume tries it again. In another sweep: training.gradient_checkpointing, or a smaller max_length"
     if resources.gpu and gpu.usable():
         has = f"It has {resources.gpu:g} of a GPU of {format_bytes(gpu.total())} and reserved {format_bytes(gpu.peak())} of it"
-        return f"{has}: give it more (resources.gpu, workers with fsdp, a larger GPU){advice}"
+        return f"{has}: give it more (resources.gpu, a larger GPU, method: qlora){advice}"
     if resources.memory is not None:
         return f"It has resources.memory: {format_bytes(resources.memory)}: give it more, or a larger machine{advice}"
     return f"It has no limit of its own: give it a larger machine, or fewer neighbours (resources.memory){advice}"

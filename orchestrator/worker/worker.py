@@ -139,7 +139,7 @@ def _run(
         if why := must_leave():
             raise Leave(why)
 
-    if settings.gpu and settings.train is None:  # several workers look for themselves
+    if settings.gpu and settings.train is None:  # a stand-in needs none
         require_gpu()
     # Preparing the machine and building the method take long for a large model, and have no steps.
     with ticking(heartbeat.beat), hearing(on_outlook), settings.surrounded():

@@ -129,6 +129,7 @@ def test_a_sweep_that_used_what_was_removed_is_resumed_without_it(place: Place) 
     effective = place.folder("tpe") / "sweep.yaml"
     content = yaml.safe_load(effective.read_text())
     content["space"].append({"method": "lokr", "rank": 8})
+    content["resources"] |= {"workers": 2, "fsdp": True}
     effective.write_text(yaml.safe_dump(content))
     check_resume(place.folder("tpe"), load_as_begun(MADE / "tpe.yaml", [f"storage={place.root / 'runs'}"]))
     assert summed_up(read_folder(place.folder("tpe"))) == EXPECTED["cut"]["tpe"]["summaries"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from craft.settings import NOT_SPLIT
 from orchestrator.sweepfile.mistakes import Mistake
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ def check_measures(sweep: Sweep) -> list[Mistake]:
         for name, key in MEASURED.items()
         if name in sweep.objectives and key not in asked
     ]
-    if any(share.fsdp for share in sweep.shares):
-        mistakes += [Mistake(("measure", name), NOT_SPLIT) for name in asked]
     return mistakes + (_check_forgetting(sweep) if "forgetting" in asked else [])
 
 

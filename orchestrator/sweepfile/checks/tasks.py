@@ -48,13 +48,6 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
         for block in sweep.blocks
         if words and block.method == "head"
     ]
-    for block in sweep.blocks:
-        whole = _not_split(block.method)
-        if sweep.resources_for(block).fsdp and whole:
-            message = (
-                f"resources.fsdp splits a frozen base over the workers, and {whole}; give this block resources: {{fsdp: false}}"
-            )
-            mistakes.append(Mistake((*block.path, "method"), message))
     mistakes += [
         Mistake((*block.path, "task_training", task), f"no such task here.{nearest(task, known)} Tasks: {', '.join(known)}")
         for block in sweep.blocks
@@ -76,14 +69,6 @@ def _check_shares(sweep: Sweep) -> list[Mistake]:
     return mistakes
 
 
-def _not_split(method: str) -> str | None:
-    """The reason why the base model of `method` cannot be split over workers, or None."""
-    row = METHODS[method]
-    if row.trains_base:
-        return f"{method} trains all of it"
-    return f"{method}'s is quantized" if row.quantization else None
-
-
 def _check_warm_start(sweep: Sweep) -> list[Mistake]:
     mistakes = []
     for task, source in sweep.warm_start.items():
@@ -98,8 +83,6 @@ def _check_warm_start(sweep: Sweep) -> list[Mistake]:
     if sweep.warm_start and sweep.scheduler.row.steers:
         message = f"{sweep.scheduler.name} may stop the runs that others start from; give scheduler: {{name: none}}"
         mistakes.append(Mistake(("warm_start",), message))
-    if sweep.warm_start and any(share.workers > 1 for share in sweep.shares):
-        mistakes.append(Mistake(("warm_start",), "trials of several workers start afresh; give resources.workers: 1"))
     return mistakes
 
 

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,11 +141,10 @@ def test_a_change_is_not_merged_into_weights_that_are_rounded_before_each_produc
     assert not holds_change(model)
 
 
-@pytest.mark.parametrize("split", [False, True])
 def test_the_method_is_put_on_a_model_that_lies_where_the_run_computes(
-    split: bool, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The meta device stands for a GPU; a base that a team splits stays on the CPU."""
+    """The meta device stands for a GPU."""
     seen: list[str] = []
 
     def build(model: Any, _parameters: Any, _context: Any) -> Any:
@@ -155,10 +153,9 @@ def test_the_method_is_put_on_a_model_that_lies_where_the_run_computes(
 
     monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], build=build))
     monkeypatch.setattr(training, "compute_device", lambda: torch.device("meta"))
-    team: Any = SimpleNamespace(sharded=split, size=2, scores=True)
     with pytest.raises(RunFailed, match="seen"):
-        train_run(spec_of(tiny_bert, "lora", "float32"), tmp_path, team=team)
-    assert seen == ["cpu" if split else "meta"]
+        train_run(spec_of(tiny_bert, "lora", "float32"), tmp_path)
+    assert seen == ["meta"]
 
 
 def test_tf32_lasts_as_long_as_the_run() -> None:

@@ -51,13 +51,6 @@ def test_needs_hold_the_largest_ranks_of_every_projection_once() -> None:
     assert needs.key == needs_of(trials).key != needs_of(trials[:3]).key
 
 
-def test_a_base_that_is_sharded_is_decomposed_on_the_cpu() -> None:
-    (base,) = needs_of([trial("pissa", resources={"gpu": 1})]).bases
-    assert base.on_gpu
-    (base,) = needs_of([trial("pissa", resources={"gpu": 1, "workers": 2, "fsdp": True})]).bases
-    assert not base.on_gpu
-
-
 def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text("some words")

@@ -30,13 +30,8 @@ MACHINE = {"CPU": 64.0, "GPU": 8.0, "memory": 512.0 * GIB}
         ({"cpu": 4}, "16 GPUs stand idle: trials ask for none (resources.gpu is 0)"),
         ({"gpu": 0.3}, "resources.gpu 0.3: 3 trials fit on a GPU and 0.1 of it stands idle. Set 0.333"),
         ({"gpu": 0.6}, "resources.gpu 0.6: 1 trial fits on a GPU and 0.4 of it stands idle. Set 1"),
-        ({"gpu": 1, "cpu": 16}, "8 of 16 GPUs stand idle while as many trials run as fit: each process asks for cpu 16"),
-        ({"gpu": 0.5, "memory": "64 GiB"}, "8 of 16 GPUs stand idle while as many trials run as fit: each process asks for"),
-        ({"gpu": 1, "workers": 3}, "1 of 16 GPUs stand idle while as many trials run as fit: a trial takes 3 GPUs"),
-        (
-            {"gpu": 1, "workers": 6, "fsdp": True},
-            "4 of 16 GPUs stand idle while as many trials run as fit: a trial takes 6 GPUs",
-        ),
+        ({"gpu": 1, "cpu": 16}, "8 of 16 GPUs stand idle while as many trials run as fit: each trial asks for cpu 16"),
+        ({"gpu": 0.5, "memory": "64 GiB"}, "8 of 16 GPUs stand idle while as many trials run as fit: each trial asks for"),
         ({"gpu": 1, "cpu": 100}, None),  # no trial fits at all, which is said elsewhere
     ],
 )
@@ -56,22 +51,12 @@ def test_a_share_that_leaves_a_rest_is_told_also_beside_others_and_beside_other_
     rest, cores = idle_lines([Resources(gpu=0.4, cpu=8)], [MACHINE])
     assert "Set 0.5" in rest
     assert "4 of 8 GPUs stand idle" in cores
-    assert "each process asks for cpu 8" in cores
+    assert "each trial asks for cpu 8" in cores
 
 
 def test_a_share_lies_on_one_gpu() -> None:
     assert Resources(gpu=0.6).slots({"CPU": 8, "GPU": 2}) == 2
     assert Resources(gpu=0.3).slots({"CPU": 8, "GPU": 2}) == 6
-    assert Resources(gpu=1, workers=2).slots({"CPU": 8, "GPU": 5}) == 2
-
-
-def test_a_process_lies_on_one_machine() -> None:
-    ones = [{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 5.0}]
-    assert Resources(cpu=2).slots_on(ones) == 2
-    assert Resources(cpu=2, workers=2).slots_on([*ones, {"CPU": 3.0}]) == 1
-    eights = [{"CPU": 8.0, "GPU": 3.0}, {"CPU": 8.0, "GPU": 3.0}]
-    assert Resources(gpu=1, workers=2).slots_on(eights) == 3
-    assert Resources(gpu=1, workers=2, fsdp=True).slots_on(eights) == 2
 
 
 def test_a_block_without_a_gpu_is_no_waste_beside_one_that_has_them() -> None:
@@ -116,13 +101,6 @@ def test_the_context_counts(tmp_path: Path) -> None:
     card = [Gpu("L4", 20 * GIB)]
     assert memory_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES), card) == []
     assert len(memory_lines(plan_of(tmp_path, "{gpu: 1}", 20 * GIB - CONTEXT_BYTES + 1), card)) == 1
-
-
-def test_workers_have_their_part_of_the_batch_each(tmp_path: Path) -> None:
-    card = [Gpu("L4", 8 * GIB)]
-    (line,) = memory_lines(plan_of(tmp_path, "{gpu: 1, workers: 2}"), card)
-    assert "(11.0 GiB)" in line  # 11 of 21 examples
-    assert "LoRA" not in line  # 4 of 8
 
 
 def test_nothing_is_said_of_trials_without_a_gpu_or_where_none_is_known(tmp_path: Path) -> None:

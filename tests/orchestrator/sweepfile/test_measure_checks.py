@@ -88,8 +88,6 @@ def test_what_cannot_be_measured_is_said_at_its_line(tmp_path: Path) -> None:
     (line,) = refused(tmp_path, "objectives: {score: maximize, forgetting: minimize}\n")
     assert "sweep.yaml:7: objectives.forgetting: " in line
     assert "add measure: {forgetting: true}" in line
-    (line,) = refused(tmp_path, "measure: {forgetting: true}\nresources: {gpu: 1, workers: 2, fsdp: true}\n")
-    assert "measure.forgetting: needs the base model whole" in line
     (line,) = refused(tmp_path, "objectives: {score: maximize, serving_speed: maximize}\n")
     assert "sweep.yaml:7: objectives.serving_speed: this metric was removed: a merged adapter has the speed" in line
     (line,) = refused(tmp_path, "measure: {serving: true}\n")

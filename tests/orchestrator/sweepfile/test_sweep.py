@@ -255,8 +255,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "random without an end": (GOOD + "search: {algorithm: random}\n", "random needs trials"),
     "grid with trials": (GOOD + "search: {algorithm: grid, trials: 5}\n", "grid runs every combination"),
     "unknown scheduler": (GOOD + "scheduler: {name: ashaa}\n", "unknown scheduler 'ashaa'"),
-    "several GPUs for one process": (GOOD + "resources: {gpu: 1.5}\n", "a process trains on one GPU"),
-    "workers on half GPUs": (GOOD + "resources: {workers: 2, gpu: 0.5}\n", "need a whole GPU each"),
+    "several GPUs for one process": (GOOD + "resources: {gpu: 1.5}\n", "a trial trains on one GPU"),
+    "several workers": (GOOD + "resources: {workers: 2}\n", "resources.workers: this setting was removed: one process trains"),
     "no CPU": (GOOD + "resources: {cpu: 0}\n", "resources.cpu: got 0; must be greater than 0"),
     "custom file missing": (GOOD + "data: {custom: {mine: {train: nowhere.csv, text: t, label: l}}}\n", "nowhere.csv"),
 }

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from craft.results import Counts, Unavailable
+from craft.results import Counts
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import gpus
-from orchestrator.tune.team import Member
-from orchestrator.worker.settings import WorkerSettings
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -44,18 +42,6 @@ def plan_of(folder: Path, resources: str, blocks: str = "[{method: lora, rank: 2
     file.write_text(text)
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40)) if count else None)
-
-
-def test_a_worker_of_a_team_without_gpus_sees_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1")
-    settings = WorkerSettings("", None, 1)
-    assert Member(0).ready(settings)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    with pytest.raises(Unavailable, match="built without CUDA"):
-        Member(1).ready(settings)
 
 
 @pytest.mark.cluster

@@ -14,7 +14,6 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tune.callbacks import share_of
-from orchestrator.tune.cluster import waiting_lines
 from orchestrator.tune.trial_source import trial_config
 
 BLOCKS = "  - {method: craft, ranks: [all, 8, 8]}\n  - {method: full, resources: {cpu: 2, memory: 2 GiB}}\n"
@@ -48,18 +47,6 @@ def test_what_a_trial_runs_on_is_no_part_of_its_name(tmp_path: Path) -> None:
     assert [trial.configuration for trial in one.trials] == [trial.configuration for trial in other.trials]
 
 
-def test_workers_that_split_a_model_are_placed_on_one_machine(tmp_path: Path) -> None:
-    split, whole = "{cpu: 2, gpu: 1, workers: 4, fsdp: true}", "{cpu: 2, gpu: 1, workers: 4}"
-    plan = plan_of(
-        sweep_of(tmp_path, whole, f"  - {{method: craft, ranks: [all, 8, 8], resources: {split}}}\n  - {{method: lora}}\n")
-    )
-    assert [share_of(trial_config(trial)).strategy for trial in plan.trials] == ["STRICT_PACK", "PACK"]
-    small, large = {"CPU": 64.0, "GPU": 2.0}, {"CPU": 64.0, "GPU": 4.0}
-    (line,) = waiting_lines(plan.sweep.shares, [small, small])
-    assert "none of the cluster's 2 machines holds 4 workers of cpu 2, gpu 1, the model split over them" in line
-    assert waiting_lines(plan.sweep.shares, [small, large]) == []
-
-
 def test_the_effective_file_keeps_them(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path)
     (tmp_path / "again.yaml").write_text(sweep.to_yaml())
@@ -72,8 +59,7 @@ def test_the_effective_file_keeps_them(tmp_path: Path) -> None:
         ("{gpus: 1}", "space.1.resources.gpus: unknown key 'gpus'. Did you mean 'gpu'?"),
         ("{memory: 12 parsecs}", "space.1.resources.memory"),
         ("2", "space.1.resources: got 2; amounts by name"),
-        ("{workers: 2}", "need a whole GPU each"),  # with the file's half of one
-        ("{fsdp: true}", "split over several workers"),
+        ("{fsdp: true}", "space.1.resources.fsdp: this setting was removed: one process trains a trial"),
     ],
 )
 def test_what_a_block_cannot_ask_for_is_refused_with_its_place(tmp_path: Path, given: str, said: str) -> None:
@@ -89,14 +75,6 @@ def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
         sweep_of(tmp_path, "{cpu: 1}", block)
     sweep = sweep_of(tmp_path, "{cpu: 1}", block.replace("rank: 4", "rank: 4, resources: {gpu: 1}"), "budget: {gpu_hours: 1}\n")
     assert [share.gpu for share in sweep.shares] == [1]
-
-
-def test_a_base_that_trains_is_not_split_over_workers(tmp_path: Path) -> None:
-    shared = "{cpu: 1, workers: 2, fsdp: true}"
-    with pytest.raises(SweepError, match=r"space\.0\.method.*full trains all of it"):
-        sweep_of(tmp_path, shared, "  - {method: full}\n")
-    sweep = sweep_of(tmp_path, shared, "  - {method: full, resources: {fsdp: false}}\n  - {method: bitfit}\n")
-    assert [share.fsdp for share in sweep.shares] == [False, True]
 
 
 @pytest.mark.slow

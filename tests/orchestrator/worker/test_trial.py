@@ -47,12 +47,12 @@ def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> Non
     assert end.adapter == tmp_path / "adapter"
 
 
-@pytest.mark.parametrize(("share", "workers", "joules"), [(0.25, 1, 2.0), (1.0, 1, 8.0), (1.0, 2, 16.0), (0.0, 1, 8.0)])
-def test_energy_is_the_boards_by_the_trials_share_of_it(tmp_path: Path, share: float, workers: int, joules: float) -> None:
+@pytest.mark.parametrize(("share", "joules"), [(0.25, 2.0), (1.0, 8.0), (0.0, 8.0)])
+def test_energy_is_the_boards_by_the_trials_share_of_it(tmp_path: Path, share: float, joules: float) -> None:
     def train(run: RunSpec, directory: Path, **_: object) -> RunResult:
         return RunResult({"score": 70.0}, Counts(10, 2, 100, 40, energy_joules=8.0), directory, 1, 1, 1.0)
 
-    trial = replace(spec(batch_size=4), resources=Resources(gpu=share, workers=workers))
+    trial = replace(spec(batch_size=4), resources=Resources(gpu=share))
     result = run_trial(trial, tmp_path, lambda p: None, train=train).result
     assert result.counts["energy_joules"] == joules
 
@@ -193,17 +193,6 @@ def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change
     assert gpu.emptied == 2
     for told in ("micro-batches of 4 x 1, 2 x 2, 1 x 4", "0.25 of a GPU of 24.0 GiB", "5.5 GiB", "resources.gpu", "--resume"):
         assert told in (result.error or "")
-
-
-def test_workers_share_no_less_than_an_example_each(tmp_path: Path) -> None:
-    tries = []
-
-    def train(run: RunSpec, directory: Path, **_) -> RunResult:
-        tries.append(run.training.batch_size)
-        raise MemoryError("no more")
-
-    run_trial(replace(spec(batch_size=8), resources=Resources(workers=4)), tmp_path, lambda p: None, train=train)
-    assert tries == [8, 4]
 
 
 @pytest.mark.parametrize(("needs", "sizes"), [(2**28, [16]), (2**30, [16, 8, 4])])
