@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 
 from craft.factors.factor_file import key_of, read_tensors, write_tensors
@@ -130,7 +131,7 @@ def _constant(labels: np.ndarray, kind: Kind, outputs: int) -> np.ndarray:
 
 def _last_linear(model: nn.Module) -> tuple[Any, str]:
     """The module that holds the head's last linear layer, and its name there. Of a head that PEFT copied, the copy."""
-    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     heads = head_names(model)
     found = [
         path

@@ -48,9 +48,11 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
     values: Plain = {"id": plain["id"], "colour": [by_method[method] for method in plain["method"]]}
     values["symbol"] = [SYMBOLS[one % len(SYMBOLS)] for one in plain["sweep"]]
     for metric in metrics:
-        values[f"v/{metric.name}"] = plain["values"][metric.name]
+        done, partial = plain["values"][metric.name], plain["partial"]["values"][metric.name]
+        if metric.log and 0 in (*done, *partial):
+            done, partial = _zeros_at_the_edge(done, partial)
+        values[f"v/{metric.name}"], values[f"so far/{metric.name}"] = done, partial
         values[f"axis/{metric.name}"] = axis(metric)
-        values[f"so far/{metric.name}"] = plain["partial"]["values"][metric.name]
         # a front's steps go right and then up where less of x is better, up and then right where more is
         values[f"step/{metric.name}"] = "hv" if metric.better == "minimize" else "vh"
         if plain["intervals"][metric.name]:
@@ -61,6 +63,12 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
             values |= {f"front/{x}/{y}/{sweep}": group for sweep, group in enumerate(per_sweep)}
             values[f"possible/{x}/{y}"] = plain["possible"][x][y]
     return values
+
+
+def _zeros_at_the_edge(*columns: list[float | int | None]) -> list[list[float | int | None]]:
+    """Where a logarithmic axis shows 0, as of the head alone: at half the smallest positive value."""
+    edge = min((value for column in columns for value in column if value), default=2) / 2
+    return [[edge if value == 0 else value for value in column] for column in columns]
 
 
 def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str], few: bool) -> list[Plain]:
@@ -169,6 +177,8 @@ def _note(plain: Plain) -> str:
         sentence += " Bars are 95 % intervals over seeds."
     sentence += f" The knee, the first axes and the table's stars follow the sweep's objectives: {plain['objectives']}."
     sentence += " Over other axes the line is the front of those two metrics."
+    if 0 in plain["values"].get("trainable_parameters", ()):
+        sentence += " The head alone has 0 parameters and stands at the left edge."
     sentence += "".join(f" {line[0].upper()}{line[1:]}." for line in plain["areas"])
     if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
         sentence += f" The paper has no rows for {plain['published']['of'][0]}; choose some to compare at your own risk."

@@ -115,8 +115,9 @@ def _knee(points: pareto.Points, objectives: Objectives) -> int | None:
 
 
 def logarithmic(name: str, values: Iterable[float]) -> bool:
-    """Whether an axis is better read in powers of ten: it is no score, and every value is positive."""
-    return not name.startswith("score") and all(value > 0 for value in values)
+    """Whether an axis is better read in powers of ten: it is no score, and every value is positive, or 0 beside such ones."""
+    known = list(values)
+    return not name.startswith("score") and all(value >= 0 for value in known) and any(value > 0 for value in known)
 
 
 def axes(objectives: Objectives) -> tuple[str, str]:

@@ -48,8 +48,10 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
     front = sorted((summary for summary in drawn if summary.on_front), key=lambda summary: summary.value(x_name))
     if front:
         _draw_front(axes, front, x_name, y_name, objectives, knee(summaries, objectives))
-    if drawn and logarithmic(x_name, [summary.value(x_name) for summary in drawn]):
-        axes.set_xscale("log")
+    across = [summary.value(x_name) for summary in drawn]
+    if logarithmic(x_name, across):
+        # The head alone has 0 parameters: the axis is linear from there to the smallest count.
+        axes.set_xscale("symlog", linthresh=min(filter(None, across))) if 0 in across else axes.set_xscale("log")
     if drawn:
         # Two seeds give intervals far beyond any score. They are cut at the edge, so that the points stay apart.
         means = [summary.value(y_name) for summary in drawn]

@@ -8,6 +8,7 @@ from typing import Any
 
 from craft.methods import METHODS
 from craft.words import format_bytes, format_duration
+from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import Direction, Objectives
@@ -19,6 +20,8 @@ TITLES = {
     "peak_memory_bytes": "peak memory",
     "step_seconds": "s / step",
 }
+NAMED = 3
+"""The number of configurations that the caption names in a list."""
 DIGITS = {"forgetting": 4}
 """Digits behind the point of a metric whose differences are small; others have two."""
 
@@ -48,6 +51,9 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(budgets)
     if at_end := sum(summary.complete and summary.tuning is not None and bool(summary.tuning.at_end) for summary in summaries):
         parts.append(f"for {at_end} the best value is the lowest or highest tried, so a better one may lie beyond")
+    if idle := no_better_than_head(summaries):
+        named = ", ".join(map(full_label, idle[:NAMED])) + (f" and {len(idle) - NAMED} more" if len(idle) > NAMED else "")
+        parts.append(f"no better than the head alone: {named} (try another learning rate, more steps or a larger size)")
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
     seeds = max((summary.score.n for summary in summaries), default=0)

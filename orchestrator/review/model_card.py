@@ -37,7 +37,7 @@ FACTS = {
     "device": "trained on",
     "versions": "versions",
 }
-NOT_OF_PEFT = ("full", "bitfit", "galore")
+NOT_OF_PEFT = ("full", "bitfit", "galore", "head")
 """Methods whose weights `PeftModel` cannot load."""
 COSTS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "peak_memory_bytes", "step_seconds")
 

@@ -1,6 +1,6 @@
 """The front of a recorded sweep as the Markdown that its run in MLflow has, each trial's score or other metrics, and a picture.
 
-    python -m tests.benchmarks.recorded_front docs/measurements/records/glue-fair.csv [--picture docs/front.png --title TITLE]
+    python -m tests.benchmarks.recorded_front docs/measurements/records/glue-recipe.csv [--picture docs/front.png --title TITLE]
     python -m tests.benchmarks.recorded_front docs/measurements/records/smollm2-commonsense.csv --metrics accuracy_boolq
 
 Configurations that ran with fewer seeds than others, only to choose a learning rate, are left out.

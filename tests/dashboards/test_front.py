@@ -24,6 +24,16 @@ def test_areas_are_told_below_the_front_for_each_sweep() -> None:
     assert f" Again: a{words}" in spec_of(PANELS["front"], view_of(("ranks", runs), ("again", runs)))["note"]
 
 
+def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
+    sizes = (("head", "head", 0, 60.0), ("a", "craft", 1024, 70.0), ("b", "craft", 4096, 72.0))
+    runs = [run for name, method, size, score in sizes for run in configuration(name, method=method, scores={"toy": [score]},
+            parameters=size)]  # fmt: skip
+    spec = spec_of(PANELS["front"], view_of(("ranks", runs)))
+    assert sorted(spec["values"]["v/trainable_parameters"]) == [512, 1024, 4096]
+    assert spec["values"]["axis/trainable_parameters"]["type"] == "log"
+    assert "The head alone has 0 parameters and stands at the left edge. Area under" in spec["note"]
+
+
 def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
     sizes = ((1024, 60.0, 16), (4096, 70.0, 32))
     runs = [run for size, score, r in sizes for run in configuration(f"t{r}", scores={"toy": [score]}, parameters=size,

@@ -18,6 +18,8 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.results.aurac import areas_of, in_words
+from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee, mark_front
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
@@ -30,7 +32,7 @@ TASKS = ("glue/cola", "glue/rte")
 
 
 def trial(rank: int, task: str, seed: int, method: str = "craft") -> TrialSpec:
-    parameters = {"ranks": ["all", rank, rank]} if method == "craft" else {"rank": rank}
+    parameters = {"craft": {"ranks": ["all", rank, rank]}, "head": {}}.get(method, {"rank": rank})
     run = RunSpec(
         model="m", task=task, method=method, parameters=parameters, seed=seed, training=TrainingSettings(learning_rate=3e-4)
     )
@@ -71,6 +73,33 @@ def four() -> list[Summary]:
         }
     )
     return mark_front(summarize(trials, results), OBJECTIVES)
+
+
+def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tmp_path: Path) -> None:
+    points = {
+        ("head", 0): (74.2, 0.0),
+        ("craft", 8): (60.0, 300.0),
+        ("craft", 64): (75.0, 16000.0),
+        ("lora", 8): (74.0, 70000.0),
+    }
+    for scores in (points, points | {("lora", 16): (77.0, 150000.0)}):
+        summaries = mark_front(summarize(*sweep(scores)), OBJECTIVES)
+        idle = "no better than the head alone: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4 (try another learning rate"
+        assert idle in caption(summaries, OBJECTIVES)
+        assert in_words(areas_of(summaries)) == in_words(areas_of([one for one in summaries if one.method != "head"]))
+    assert "head alone" not in caption(four, OBJECTIVES)
+    assert next(one for one in summaries if one.method == "head").on_front
+    chosen = knee(summaries, OBJECTIVES)
+    assert chosen is not None
+    assert chosen.method != "head", "what costs nothing is no knee on a logarithmic axis"
+    assert any(path.suffix == ".png" for path in write_front(summaries, OBJECTIVES, tmp_path, "control"))
+
+
+@pytest.mark.parametrize(("score", "named"), [(73.0, True), (75.0, False)])
+def test_without_an_interval_the_means_are_compared_with_the_head(score: float, named: bool) -> None:
+    found = summarize(*sweep({("head", 0): (74.0, 0.0), ("lora", 8): (score, 70000.0)}, seeds=1))
+    found = [replace(one, scores={key: value for key, value in one.scores.items() if key[0] == TASKS[0]}) for one in found]
+    assert [one.method for one in no_better_than_head(found)] == (["lora"] if named else [])
 
 
 def rendered(summaries: list[Summary], width: int = 160) -> str:
