@@ -12,7 +12,8 @@ TRIPLES = [["all", 16, 16], ["all", 32, 32], ["all", 64, 64]]
 
 
 def spec(**parameters: Any) -> RunSpec:
-    return RunSpec(model="m", task="toy/sentiment", method="craft", parameters=parameters, training={"head_start": "random"})
+    earlier = {"head_start": "random", "head_learning_rate": None}
+    return RunSpec(model="m", task="toy/sentiment", method="craft", parameters=parameters, training=earlier)
 
 
 def test_a_run_that_does_not_nest_keeps_the_key_of_earlier_versions() -> None:

@@ -65,7 +65,8 @@ def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(family: str, tmp
     assert all(0 < value < 5 for value in wanted), "similarities from 0 to 5, as the labels are"
 
     plain = answers(
-        f"from peft import PeftModel\nmodel = PeftModel.from_pretrained(M.from_pretrained({base!r}, num_labels=1), {str(adapter)!r})\n"
+        "from peft import PeftModel\n"
+        f"model = PeftModel.from_pretrained(M.from_pretrained({base!r}, num_labels=1), {str(adapter)!r})\n"
         f"tokenizer = T.from_pretrained({base!r})"
     )
     np.testing.assert_allclose(plain, wanted, atol=1e-4)
