@@ -43,7 +43,7 @@ def test_importing_loads_nothing_heavy(folder: Path, modules: str) -> None:
 
 
 def test_a_grid_and_a_mistaken_file_are_checked_with_nothing_heavy(folder: Path) -> None:
-    check = "from orchestrator.run import load_sweep; load_sweep('sweep.yaml')"
+    check = "from orchestrator.sweepfile.load import load_sweep; load_sweep('sweep.yaml')"
     assert loaded(check, folder) == set()
     mistaken = "from orchestrator.run import main; assert main(['sweep.yaml', '--set', 'trainin.epochs=1']) == 2"
     assert loaded(mistaken, folder) == set()

@@ -86,7 +86,7 @@ def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[st
         (["sweep.yaml", "--name", "../up"], "it names the sweep's folder"),
         (["sweep.yaml", "--storage", "sweep.yaml/runs"], "cannot be written"),
         (["sweep.yaml", "--storage", "/proc/runs"], "/proc/runs/small cannot be written"),
-        (["sweep.yaml"], "has no safetensors weights"),
+        (["sweep.yaml"], "has no tokenizer"),
         (["sweep.yaml", "--set", "model=nobody/nothing"], "HF_HUB_OFFLINE is set"),
         (["sweep.yaml", "--set", "tasks=[glue/rte]", "--set", "data.root=nowhere"], "data.root has no folder"),
         (["sweep.yaml", "--retry-failed"], "--retry-failed goes with --resume"),
