@@ -169,7 +169,8 @@ def test_tf32_lasts_as_long_as_the_run() -> None:
 
 
 def key_of(method: str, **training: Any) -> str:
-    return RunSpec(model="m", task="toy/sentiment", method=method, training={"head_start": "random", **training}).key
+    earlier = {"head_start": "random", "head_learning_rate": None}
+    return RunSpec(model="m", task="toy/sentiment", method=method, training=earlier | training).key
 
 
 def test_dtype_and_precision_are_one_setting_with_the_keys_it_had() -> None:
