@@ -10,8 +10,8 @@ the layer stores it folded, so that it stays a plain linear layer whose outputs 
 
     B z + c  =  W x + b        W = B / s        b = c - W m
 
-A layer without a bias (LLaMA's `score`) has no c, and nothing to subtract m with: only s is folded. A constant then comes from
-features whose mean is not 0.
+A layer without a bias (LLaMA's `score`) cannot hold b, so its features must: W = B / s + b o, where o x is the linear function
+of the features that is nearest to 1 on the training split. It is as near as the features' means stand out from their spreads.
 
 The base model decides the features. A method that begins as exactly that model begins at the score of the fit; one whose start
 is a little off (CRAFT's `init_epsilon`, VB-LoRA's bank) begins that much beside it.
@@ -45,8 +45,8 @@ from craft.scoring.evaluation import predict
 from craft.settings import HeadStart
 from craft.tasks.task import Kind
 
-ALGORITHM = "head-probe-1"
-"""Names the fit; part of every stored head's address. Raise it when results change."""
+ALGORITHM = "head-probe-2"
+"""Names the fit; part of every stored head's address, as its penalties are. Raise it when results change otherwise."""
 MOST_EXAMPLES = 10_000
 """Examples of the training split that the fit sees, at most: a seeded sample of a larger one."""
 STRENGTH = 2.0
@@ -54,6 +54,9 @@ STRENGTH = 2.0
 PENALTY = 10.0
 """The ridge regression's, for each example. Both are far stronger than a head alone would want: a head that fits the training
 split leaves the adapter nothing to learn (docs/measurements/recipe.md)."""
+
+STEADY = 0.1
+"""The penalty, for each example, of the constant that a layer without a bias has."""
 
 
 def start_head(
@@ -104,22 +107,26 @@ def fit_linear(
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.preprocessing import StandardScaler
 
-    scaler = StandardScaler(with_mean=bias)
+    scaler = StandardScaler()
     z = scaler.fit_transform(features.astype(np.float64))
     weight, constant = np.zeros((outputs, z.shape[1])), _constant(labels, kind, outputs)
     present = np.unique(labels)
     if kind == "regression" and len(present) > 1:
-        found = Ridge(PENALTY * len(labels), fit_intercept=bias).fit(z, labels.astype(np.float64))
+        found = Ridge(PENALTY * len(labels)).fit(z, labels.astype(np.float64))
         weight[0], constant = found.coef_, np.atleast_1d(found.intercept_)
     elif len(present) > 1:
-        found = LogisticRegression(C=STRENGTH / len(labels), fit_intercept=bias, max_iter=1000).fit(z, labels)
+        found = LogisticRegression(C=STRENGTH / len(labels), max_iter=1000).fit(z, labels)
         two = len(present) == 2
         weight[present] = np.concatenate([-found.coef_, found.coef_]) / 2 if two else found.coef_
         intercept = np.concatenate([-found.intercept_, found.intercept_]) / 2 if two else found.intercept_
         constant = np.full(outputs, intercept.min() - np.log(len(labels)))
         constant[present] = intercept
     weight /= scaler.scale_
-    return weight, constant - weight @ scaler.mean_ if bias else None
+    constant = constant - weight @ scaler.mean_
+    if bias:
+        return weight, constant
+    one = Ridge(STEADY * len(labels), fit_intercept=False).fit(z + scaler.mean_ / scaler.scale_, np.ones(len(labels)))
+    return weight + np.outer(constant, one.coef_ / scaler.scale_), None
 
 
 def _constant(labels: np.ndarray, kind: Kind, outputs: int) -> np.ndarray:
@@ -172,7 +179,7 @@ def _address(model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator:
         data.update(np.ascontiguousarray(values).data)
     config = {key: value for key, value in model.config.to_dict().items() if key not in _NAMES}
     return {
-        "algorithm": ALGORITHM,
+        "algorithm": [ALGORITHM, STRENGTH, PENALTY, STEADY],
         "model": type(model).__name__,
         "config": hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest(),
         "weights": hash_weights(weights),
