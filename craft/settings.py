@@ -34,7 +34,10 @@ Precision = Annotated[Literal["float32", "bf16-mixed", "bfloat16"], PlainSeriali
 
 HeadStart = Literal["random", "labels", "probe"]
 
-OLDER: dict[str, dict[str, Any]] = {"training": {"head_start": "random", "head_learning_rate": None}}
+OLDER: dict[str, dict[str, Any]] = {
+    "training": {"head_start": "random", "head_learning_rate": None},
+    "data": {"search_groups": False},
+}
 """What a setting means in a record of a version that did not have it, by its section of a run or a sweep file.
 
 Such a value is left out of keys and records, so that earlier runs keep theirs. New files get the setting's own default.
@@ -301,6 +304,11 @@ class DataSettings(Settings):
     generation: GenerationSettings = Field(default_factory=GenerationSettings)
     search_fraction: float = Field(
         0.1, gt=0, lt=0.5, description="Share of the training split that the honest protocol sets apart as the search split."
+    )
+    search_groups: bool = Field(
+        True,
+        description="Set rows apart together that belong together by their task (SST-2's phrases of one sentence), so that a "
+        "model has not trained on what selects it; `false`: each row by itself.",
     )
 
 

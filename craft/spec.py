@@ -88,6 +88,9 @@ class RunSpec(Settings):
             content["measure"] = measured
         data = content["data"]
         del data["root"]
+        row = TASKS.get(self.task)
+        if not (self.data.search_groups and self.protocol == "honest" and row is not None and row.groups is not None):
+            del data["search_groups"]
         data["custom"] = {name: one for name, one in data["custom"].items() if f"custom/{name}" == self.task}
         if self.task.split("/")[0] != "commonsense":
             del data["generation"]

@@ -58,7 +58,15 @@ def make_scorer(
     """
     training = spec.training
     sizes = training.train_examples, training.eval_examples, training.search_examples
-    key = (spec.model, gguf_digest(spec.model), spec.revision, spec.protocol, spec.data.search_fraction, *sizes)
+    key = (
+        spec.model,
+        gguf_digest(spec.model),
+        spec.revision,
+        spec.protocol,
+        spec.data.search_fraction,
+        spec.data.search_groups,
+        *sizes,
+    )
     length = longest_input(training.max_length, tokenizer, config)
     if task.kind == "generation":
         from craft.scoring.answers import AnswerScorer

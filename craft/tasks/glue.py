@@ -8,6 +8,8 @@ validation sets, for MNLI on the matched and the mismatched one.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from craft.settings import DataSettings
@@ -73,10 +75,35 @@ def _from_hub(name: str, splits: list[str]) -> list[Rows]:
     ]
 
 
-def _row(name: str, title: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str) -> Task:
+def phrases(texts: Sequence[str]) -> list[int]:
+    """For each text the number of the longest one that contains it as successive words, which may be itself.
+
+    SST-2's training rows are phrases of the same sentences, so a row carved from among them alone has its sentence in training.
+    """
+    words = [text.split() for text in texts]
+    known = {" ".join(one) for one in words}
+    sizes = sorted({len(one) for one in words})
+    holder: dict[str, int] = {}
+    for row in sorted(range(len(words)), key=lambda row: (-len(words[row]), row)):
+        one = words[row]
+        if " ".join(one) not in holder:
+            for size in sizes[: bisect_right(sizes, len(one))]:
+                for begin in range(len(one) - size + 1):
+                    part = " ".join(one[begin : begin + size])
+                    if part in known:
+                        holder.setdefault(part, row)
+    return [holder[" ".join(one)] for one in words]
+
+
+Groups = Callable[[Sequence[str]], Sequence[int]]
+
+
+def _row(
+    name: str, title: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str, groups: Groups | None = None
+) -> Task:
     kind = "classification" if labels else "regression"
     span = None if labels else (0.0, 5.0)  # STS-B, the one regression
-    return Task(f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load, span)  # type: ignore[arg-type]
+    return Task(f"glue/{name}", title, kind, text, "label", labels, metrics, metrics[0], load, span, groups)  # type: ignore[arg-type]
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -92,7 +119,7 @@ TASKS: tuple[Task, ...] = (
         "matthews",
         "accuracy",
     ),
-    _row("sst2", "SST-2: is the phrase positive?", ("sentence",), ("negative", "positive"), "accuracy"),
+    _row("sst2", "SST-2: is the phrase positive?", ("sentence",), ("negative", "positive"), "accuracy", groups=phrases),
     _row("mrpc", "MRPC: do two news sentences say the same?", _PAIR, _SAME, "accuracy", "f1"),
     _row("stsb", "STS-B: how similar are two sentences, 0 to 5?", _PAIR, (), "pearson", "spearman"),
     _row(

@@ -2,6 +2,7 @@
 
     honest      train ──┬── train (1 - search_fraction)      search: carved from train, seeded, the same for every trial
                         └── search (search_fraction)          reported: the public dev set, scored once, at the end
+                            whole groups, where the task's rows have them (`data.search_groups`)
     customary   train ───── train                             search = reported = the public dev set
 
 The seed of every cut is a constant: trials that differ in method or seed see the very same examples, so their scores are
@@ -45,6 +46,7 @@ class Splits:
 
 
 _loaded: OrderedDict[tuple[Task, str], tuple[RawData, tuple[object, ...]]] = OrderedDict()
+_grouped: dict[str, Sequence[int]] = {}
 _lock = Lock()
 
 
@@ -73,7 +75,8 @@ def load_splits(
     raw = _load(task, data)
     train = raw.train
     if protocol == "honest":
-        kept, apart = carve(_strata(task, train), data.search_fraction, SPLIT_SEED)
+        groups = _groups(task, raw) if data.search_groups else None
+        kept, apart = carve(_strata(task, train), data.search_fraction, SPLIT_SEED, groups)
         if not kept or not apart:
             raise DataError(f"{task.name}: {len(train)} training rows cannot be split into a train and a search part")
         train, search = raw.train.select(kept), raw.train.select(apart)
@@ -87,19 +90,28 @@ def load_splits(
     )
 
 
-def carve(strata: Sequence[object], fraction: float, seed: int) -> tuple[list[int], list[int]]:
+def carve(
+    strata: Sequence[object], fraction: float, seed: int, groups: Sequence[int] | None = None
+) -> tuple[list[int], list[int]]:
     """Row numbers (kept, apart), both in order, with `fraction` of every stratum apart; seeded.
 
-    A stratum of two or more rows gives at least one row to each side; a single row is kept.
+    A stratum of two or more rows gives at least one row to each side; a single row is kept. With `groups`, which give for each
+    row the row whose group and whose stratum it is in, a group is on one side, and a stratum's share is at most `fraction`.
     """
-    groups: dict[object, list[int]] = {}
-    for row, stratum in enumerate(strata):
-        groups.setdefault(stratum, []).append(row)
+    units: dict[object, dict[int, list[int]]] = {}
+    for row in range(len(strata)):
+        group = row if groups is None else groups[row]
+        units.setdefault(strata[group], {}).setdefault(group, []).append(row)
     draw = random.Random(seed)
     apart: set[int] = set()
-    for rows in groups.values():
-        draw.shuffle(rows)
-        apart.update(rows[: min(max(1, math.floor(fraction * len(rows) + 0.5)), len(rows) - 1)])
+    for stratum in units.values():
+        drawn, rows = list(stratum.values()), sum(map(len, stratum.values()))
+        draw.shuffle(drawn)
+        left = min(max(1, math.floor(fraction * rows + 0.5)), rows - 1)
+        for unit in drawn:
+            if len(unit) <= left:
+                apart.update(unit)
+                left -= len(unit)
     return [row for row in range(len(strata)) if row not in apart], sorted(apart)
 
 
@@ -115,6 +127,17 @@ def cut(split: Dataset, examples: int | None) -> Dataset:
 def _strata(task: Task, split: Dataset) -> Sequence[object]:
     column = {"classification": "label", "generation": "family"}.get(task.kind)
     return split[column][:] if column else [None] * len(split)
+
+
+def _groups(task: Task, raw: RawData) -> Sequence[int] | None:
+    """The groups of the training rows, remembered in this process; None if each row is one."""
+    if task.groups is None:
+        return None
+    with _lock:
+        if raw.fingerprint not in _grouped:
+            _grouped.clear()
+            _grouped[raw.fingerprint] = task.groups(raw.train["text"][:])
+        return _grouped[raw.fingerprint]
 
 
 def _joined(splits: list[Dataset]) -> Dataset:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -38,7 +38,8 @@ class Task:
     """One row of TASKS. `metrics` are names in `craft.tasks.metrics.METRICS`; `primary` x 100 is the score.
 
     `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds;
-    `span` is the range of a regression's values, if known.
+    `span` is the range of a regression's values, if known. `groups(texts)` gives for each row the number of the row whose group
+    it is in; a group is never split between training and search. Absent where rows are independent.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Task:
     primary: str
     load: Callable[[Task, DataSettings], RawData]
     span: tuple[float, float] | None = None
+    groups: Callable[[Sequence[str]], Sequence[int]] | None = None
 
     @property
     def suite(self) -> str:

@@ -7,6 +7,7 @@ import pytest
 from craft.settings import DataSettings
 from craft.tasks import TASKS
 from craft.tasks.files import DataError
+from craft.tasks.glue import phrases
 from craft.tasks.splits import carve, load_splits
 
 TASK = TASKS["glue/cola"]
@@ -105,6 +106,36 @@ def test_carve_gives_each_side_of_a_stratum_a_row_where_it_can():
     assert sorted(kept + apart) == list(range(53))
     assert len({50, 51} & set(apart)) == 1
     assert 52 in kept
+
+
+def test_carve_leaves_groups_whole():
+    groups = [row - row % 5 for row in range(500)] + list(range(500, 540))
+    strata = [int(row % 4 == 0) for row in range(540)]  # rows of a group have several labels
+    kept, apart = carve(strata, 0.1, seed=1, groups=groups)
+    assert sorted(kept + apart) == list(range(540))
+    assert not {groups[row] for row in kept} & {groups[row] for row in apart}
+    assert len(apart) == 41 + 14  # of the 405 and the 135 rows in groups whose first row is of that label
+    assert sum(strata[groups[row]] for row in apart) == 14
+    assert apart != carve(strata, 0.1, seed=2, groups=groups)[1]
+
+
+PHRASES = ["a very good film", "very good", "good film .", "good", "a bad film", "bad", "a bad", "goo", "good"]
+
+
+def test_a_phrase_belongs_to_the_longest_text_that_contains_it(tmp_path):
+    assert phrases(PHRASES) == [0, 0, 2, 0, 4, 4, 4, 7, 0]
+    folder = tmp_path / "glue" / "sst2"
+    folder.mkdir(parents=True)
+    cells = [f"{number} {text}" for number in range(40) for text in (f"sentence {number} is bad", f"sentence {number}")]
+    table = {"sentence": [cell.split(" ", 1)[1] for cell in cells], "label": [0, 1] * 40}
+    for split in ("train", "validation"):
+        pq.write_table(pa.table(table), folder / f"{split}.parquet")
+    splits = load_splits(TASKS["glue/sst2"], DataSettings(root=str(tmp_path)))
+    numbers = [{text.split()[1] for text in texts(split)} for split in (splits.train, splits.search)]
+    assert len(splits.search) == 8
+    assert not numbers[0] & numbers[1]
+    before = load_splits(TASKS["glue/sst2"], DataSettings(root=str(tmp_path), search_groups=False))
+    assert {text.split()[1] for text in texts(before.search)} & {text.split()[1] for text in texts(before.train)}
 
 
 def test_too_few_rows_to_split_are_refused(tmp_path):

@@ -33,6 +33,19 @@ def test_what_decides_a_number_decides_the_name() -> None:
     assert spec("commonsense", generation={"beams": 1}).key != spec("commonsense").key
 
 
+def test_an_older_record_of_sst2_means_rows_and_keeps_its_key() -> None:
+    content = spec("glue/sst2").model_dump(mode="json")
+    del content["data"]["search_groups"]
+    old = RunSpec.recorded(content)
+    assert not old.data.search_groups
+    assert old.key == spec("glue/sst2", search_groups=False).key != spec("glue/sst2").key
+    assert "search_groups" not in old.identity()["data"]
+    # Where rows have no groups, or none are carved, it decides nothing.
+    assert spec("glue/cola", search_groups=False).key == spec("glue/cola").key
+    keys = {RunSpec.model_validate({**content, "data": {"search_groups": one}, "protocol": "customary"}).key for one in (0, 1)}
+    assert len(keys) == 1
+
+
 def test_another_gguf_file_under_finished_trials_is_refused() -> None:
     trial = TrialSpec(spec().model_copy(update={"model": "/m/one.gguf"}), "c", "label")
     result = TrialResult(trial.key, "finished", facts={"data_fingerprint": "aaaa", MODEL_DIGEST: "1" * 64})
