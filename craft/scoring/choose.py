@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from craft.models.gguf_file import gguf_digest
+from craft.models.gguf import gguf_digest
 from craft.scoring.encoding import Collator, encode, longest_input
 from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.scorer import Scorer

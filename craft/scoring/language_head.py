@@ -17,7 +17,6 @@ from peft import PeftModel
 from torch import nn
 
 from craft.methods import find_method
-from craft.models.gguf_file import is_gguf
 from craft.models.loading import load_config, load_model
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
@@ -38,9 +37,8 @@ def refuse_without_language_head(spec: RunSpec, kind: Kind) -> None:
         return
     config = load_config(spec.model, "generation", (), revision=spec.revision)
     written = getattr(config, "architectures", None) or []
-    # A GGUF file names no class; what is stored so are language models.
     is_language = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type) in written
-    if config.model_type in FAMILIES and (is_language or (not written and is_gguf(spec.model))):
+    if config.model_type in FAMILIES and (is_language):
         return
     holds = ", ".join(written) or f"a model of type {config.model_type} without the name of its class"
     raise ValueError(

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from craft.methods import find_method
-from craft.models.gguf_file import MODEL_DIGEST
+from craft.models.gguf import MODEL_DIGEST
 from craft.results import (
     PREDICTIONS_FOLDER,
     SLICES_FOLDER,

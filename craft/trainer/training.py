@@ -30,7 +30,7 @@ from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.methods.nested import stages
 from craft.models.compute import compute_device, narrow_frozen
-from craft.models.gguf_file import MODEL_DIGEST, gguf_digest, is_gguf
+from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.gguf_file import gguf_digest
+from craft.models.gguf import gguf_digest
 from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from craft.models.gguf_file import gguf_note
+from craft.models.gguf import gguf_notes
 from craft.words import format_bytes
 from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines, this_machine
 from orchestrator.plan.plan import Plan
@@ -78,7 +78,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
 
 
 def _print_model(plan: Plan, console: Console) -> None:
-    if note := gguf_note(plan.sweep.model):
+    for note in gguf_notes(plan.sweep.model):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from craft.models.gguf_file import MODEL_DIGEST
+from craft.models.gguf import MODEL_DIGEST
 from craft.results import TEXT, TEXT_DIGEST
 from craft.settings import OLDER
 from orchestrator.plan.trial import TrialResult, TrialSpec

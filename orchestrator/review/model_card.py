@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from craft.models.gguf_file import MODEL_DIGEST, is_gguf
+from craft.models.gguf import MODEL_DIGEST, is_gguf
 from craft.words import format_bytes
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.intervals import Interval
@@ -37,8 +36,6 @@ FACTS = {
     "device": "trained on",
     "versions": "versions",
 }
-NOT_OF_PEFT = ("full", "bitfit", "galore", "head")
-"""Methods whose weights `PeftModel` cannot load."""
 COSTS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "peak_memory_bytes", "step_seconds")
 
 
@@ -124,31 +121,16 @@ def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
 
 
 def _base(record: Mapping[str, Any]) -> str:
-    """How the base model is found: by its name, and a GGUF file also without this project."""
+    """How the base model is found."""
     spec = record["spec"]
     name = str(spec["model"])
     found = f"The base model {_code(name)} is looked up by that name; `load_adapter(folder, base=...)` takes it from elsewhere."
     if not is_gguf(name):
         return found
-    found += (
-        f" It is a GGUF file, SHA-256 {_code(record['facts'].get(MODEL_DIGEST))}, and its weights are dequantized; another "
-        "file is refused."
+    return (
+        f"{found} It is a GGUF file, SHA-256 {_code(record['facts'].get(MODEL_DIGEST))}, and its weights are dequantized; "
+        "another file is refused."
     )
-    if spec["method"] in NOT_OF_PEFT:
-        return found
-    width = {"classification": f", num_labels={len(record['labels'])}", "regression": ", num_labels=1"}.get(record["kind"], "")
-    auto = _auto(record["kind"])
-    lines = [
-        "import craft  # so that PEFT knows the methods of this project",
-        "from peft import PeftModel",
-        f"from transformers import {auto}, GgufConfig",
-        "plain = GgufConfig(dequantize=True)",
-        f"folder, file = {str(Path(name).parent)!r}, {Path(name).name!r}",
-        f"base = {auto}.from_pretrained(folder, gguf_file=file, quantization_config=plain{width})",
-        'model = PeftModel.from_pretrained(base, ".")',
-    ]
-    told = f"{found} `load_adapter` does what these lines do, and makes the tokenizer:"
-    return "\n".join([told, "", "```python", *lines, "```"])
 
 
 def _auto(kind: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from craft.models.gguf_file import is_gguf
+from craft.models.gguf import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
 from craft.settings import RECORDED, ForgettingSettings, with_older
 from orchestrator.sweepfile.checks.fair import check_fair

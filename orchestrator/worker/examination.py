@@ -105,12 +105,9 @@ def _find_weights(run: RunSpec) -> None:
     """Looks for the model's weights without reading or downloading them."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    from craft.models.gguf_file import is_gguf
     from craft.models.loading import ModelUnavailable, resolve_model
 
     source = resolve_model(run.model, revision=run.revision)
-    if is_gguf(source):
-        return  # one whole file, or it would not have been found
     folder = Path(source)
     for name in WEIGHTS:
         cached = folder / name if folder.is_dir() else try_to_load_from_cache(source, name, revision=run.revision)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
-from transformers import AutoModelForSequenceClassification, GgufConfig
 
-from craft.models.gguf_file import MODEL_DIGEST, gguf_digest
+from craft.models.gguf import MODEL_DIGEST, gguf_digest
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
@@ -45,17 +42,6 @@ def test_an_adapter_reloads_against_the_file(
     with torch.no_grad():
         outputs = model(**batch).logits
         assert torch.equal(again(**batch).logits, outputs)
-    if method != "full":  # PEFT's way, as the model card says it
-        config = json.loads((folder / "adapter_config.json").read_text())
-        assert config["base_model_name_or_path"] == str(path)
-        base = AutoModelForSequenceClassification.from_pretrained(
-            str(path.parent), gguf_file=path.name, quantization_config=GgufConfig(dequantize=True), num_labels=2
-        )
-        plain = PeftModel.from_pretrained(base, str(folder)).eval()
-        plain.config.pad_token_id = tokenizer.pad_token_id
-        with torch.no_grad():
-            assert torch.equal(plain(**batch).logits, outputs)
-
     other = written.write(tmp_path / "other.gguf", written.random_llama(seed=1), written.Format.Q8_0)
     with pytest.raises(ValueError, match=r"tiny.gguf with SHA-256 .*, and .*other.gguf has"):
         load_adapter(folder, base=str(other))

@@ -1,4 +1,4 @@
-"""A sweep whose model is a GGUF file: planned from its header, prepared with its SHA-256, refused in a sentence."""
+"""A sweep whose model is a GGUF file: planned, prepared with its SHA-256, refused in a sentence."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ def test_a_missing_file_is_a_mistake_in_the_sweep(tmp_path: Path) -> None:
     token.write_text("token")
     assert examine(str(tmp_path), "token", [run], gpus=False)["faults"] == {}
     path.write_bytes(path.read_bytes()[:-4])
-    assert "bytes are there" in examine(str(tmp_path), "token", [run], gpus=False)["faults"]["model"]
+    assert "cut off or damaged" in examine(str(tmp_path), "token", [run], gpus=False)["faults"]["model"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from craft.models.gguf_file import MODEL_DIGEST
+from craft.models.gguf import MODEL_DIGEST
 from craft.results import TEXT, TEXT_DIGEST
 from craft.spec import RunSpec
 from orchestrator.plan.trial import TrialResult, TrialSpec

@@ -1,0 +1,225 @@
+"""A base model in one GGUF file, `FOLDER/FILE.gguf`: read once by transformers, and from then on an ordinary folder.
+
+    <cache>/gguf/<SHA-256 of the file>/     config.json, model.safetensors (float32), tokenizer, gguf.json: what to know of it
+
+A quantized tensor is dequantized, so the weights are those that llama.cpp computes with. Whatever loads the model gets the
+folder (`craft.models.loading.resolve_model`); a record keeps the name and the digest of the file.
+
+A wrong tokenizer raises no error and ruins every score. So a `tokenizer.json` beside the file must hold the file's own tokens,
+and the file's vocabulary is used only if it is known how text is split before merging (`tokenizer.ggml.pre`). transformers
+knows some of these names and takes GPT-2's way for every other one, which is wrong for most.
+
+Source of the names: `llama_vocab` of llama.cpp (src/llama-vocab.cpp).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from craft.disk import replacing
+from craft.models.errors import ModelUnavailable, ModelUnsuited
+from craft.words import nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SUFFIX = ".gguf"
+MODEL_DIGEST = "model_sha256"
+"""Name of the file's SHA-256 among the facts of a run."""
+NOTES_FILE, BESIDE = "gguf.json", "tokenizer.json"
+FLOATS = ("F32", "F16", "BF16", "F64")
+LOCK_SECONDS = 6 * 3600.0
+
+GPT2_SPLITS = ("gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4")
+"""Names for GPT-2's regular expression."""
+DIGIT_SPLITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+"""Names for each digit apart, and then GPT-2's regular expression."""
+WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
+"""Names for a text that begins with the beginning-of-sequence token unless the file says otherwise, and for a word that is one
+token wherever the vocabulary holds it whole."""
+
+
+def is_gguf(name: str) -> bool:
+    """Whether a model's name is that of a GGUF file."""
+    return name.lower().endswith(SUFFIX)
+
+
+def gguf_digest(name: str) -> str | None:
+    """SHA-256 of the file of the model called `name`, 64 hexadecimal digits; None for a model that is no GGUF file."""
+    return digest_of(_path(name)) if is_gguf(name) else None
+
+
+def gguf_notes(name: str) -> list[str]:
+    """What a reader of a plan or a result must know of the model's weights; nothing for a model that is no GGUF file."""
+    return list(json.loads((gguf_folder(name) / NOTES_FILE).read_text())) if is_gguf(name) else []
+
+
+def gguf_folder(name: str) -> Path:
+    """The folder with the model of the GGUF file called `name`, which is written at its first use.
+
+    Raises:
+        ModelUnavailable: no such file, one that is damaged or that transformers cannot read, or the package `gguf` is missing.
+        ModelUnsuited: a part of a split model, or a vocabulary of which it is not known how it splits text.
+    """
+    from craft.factors.shelf import default_root
+    from craft.factors.ticking import acquire
+    from craft.models.quiet import quiet_libraries
+
+    path = _path(name)
+    beside = path.parent / BESIDE
+    folder = default_root() / "gguf" / (digest_of(path) + (f"-{digest_of(beside)[:8]}" if beside.is_file() else ""))
+    if folder.is_dir():
+        return folder
+    if find_spec("gguf") is None:
+        raise ModelUnavailable(f"model {name} is a GGUF file, which the package gguf reads: pip install 'craft-sweeps[gguf]'")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_suffix(".lock"))
+        acquire(lock, LOCK_SECONDS)
+        try:
+            if not folder.is_dir():
+                print(f"reading {path} into {folder}, once", file=sys.stderr)
+                with replacing(folder) as aside, quiet_libraries():
+                    aside.mkdir()
+                    _write(path, aside)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise ModelUnavailable(
+            f"model {name} cannot be written as a folder to {folder.parent}: {error}. CRAFT_CACHE_DIR names another place"
+        ) from error
+    return folder
+
+
+def files_in(folder: Path) -> list[str]:
+    """Names of the GGUF files in a folder."""
+    return sorted(one.name for one in folder.iterdir() if is_gguf(one.name)) if folder.is_dir() else []
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, which is read again only if it has changed."""
+    found = path.stat()
+    return _digest(str(path), found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: str, _size: int, _changed: int) -> str:
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _path(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path.absolute()
+    others = files_in(path.parent)
+    if path.is_dir():
+        why = f"model {name} is a folder; give the GGUF file in it, as {name}/FILE.gguf"
+    elif not path.parent.is_dir():
+        why = f"model {name}: the folder {path.parent} does not exist; give FOLDER/FILE.gguf, a file on this machine"
+    elif not others:
+        why = f"model {name} does not exist, and {path.parent} holds no GGUF file; give FOLDER/FILE.gguf"
+    else:
+        why = f"model {name} does not exist.{nearest(path.name, others)} GGUF files in {path.parent}: {', '.join(others)}"
+    raise ModelUnavailable(why)
+
+
+def _write(path: Path, folder: Path) -> None:
+    """Writes the model, its tokenizer and the notes."""
+    import torch
+    from gguf import GGUFReader
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    try:
+        header = GGUFReader(path)
+        parts = header.fields.get("split.count")
+        if parts is not None and parts.contents() > 1:
+            raise ModelUnsuited(
+                f"model {path} is one of {parts.contents()} parts of a model, and transformers reads a model from one file "
+                "only. Join them with llama.cpp's llama-gguf-split --merge FIRST_PART WHOLE.gguf, and give the whole"
+            )
+        tokenizer, came_from = _tokenizer(path, header)
+        # The whole path: of a bare name transformers would take a file of that name in the current folder. Dequantized, since
+        # some kinds stay packed otherwise, which no method can adapt.
+        kind: Any = AutoModelForCausalLM
+        read = {"gguf_file": str(path), "quantization_config": GgufConfig(dequantize=True)}
+        model, report = kind.from_pretrained(
+            str(path.parent), dtype=torch.float32, trust_remote_code=False, output_loading_info=True, **read
+        )
+    except ModelUnsuited:
+        raise
+    except Exception as error:  # of many kinds, for a file that is damaged, of another kind, or of another architecture
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise ModelUnavailable(
+            f"model {path} cannot be read: {text[:300]}. If the file is cut off or damaged ({path.stat().st_size:,} bytes are "
+            "there), copy or download it again; otherwise give a folder with the model's safetensors"
+        ) from error
+    if missing := sorted(report["missing_keys"]):
+        raise ModelUnavailable(
+            f"model {path} holds no weights for {len(missing)} parameters of the model, such as {', '.join(missing[:3])}: it "
+            "is not whole, or of a kind that transformers does not read rightly"
+        )
+    formats = Counter(tensor.tensor_type.name for tensor in header.tensors).most_common()
+    done = "read" if {name for name, _ in formats} <= {*FLOATS} else "dequantized"
+    notes = [f"weights {done} from GGUF (tensors: {', '.join(f'{name} {count}' for name, count in formats)}); {came_from}"]
+    more = sum(int(tensor.n_elements) for tensor in header.tensors) - sum(weight.numel() for weight in model.parameters())
+    if more > 0:
+        notes.append(f"transformers leaves out {more:,} numbers of the GGUF file")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / NOTES_FILE).write_text(json.dumps(notes))
+
+
+def _tokenizer(path: Path, header: Any) -> tuple[PreTrainedTokenizerBase, str]:
+    """The tokenizer of the model, and where it comes from."""
+    from tokenizers import pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from transformers.integrations.gguf import gguf_tokenizer_mapping as theirs
+
+    beside = path.parent / BESIDE
+    if "tokenizer.ggml.tokens" not in header.fields and not beside.is_file():
+        raise ModelUnsuited(f"model {path} holds no tokenizer: put the model's {BESIDE} beside it, in {path.parent}")
+    if beside.is_file():
+        own: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(str(path.parent), trust_remote_code=False)
+        if "tokenizer.ggml.tokens" in header.fields:
+            _refuse_other_tokens(path, own, header.fields["tokenizer.ggml.tokens"].contents())
+        return own, f"tokenizer from {BESIDE} beside it"
+    architecture, vocabulary, settings = theirs.get_gguf_tokenizer(str(path))
+    split, by_bytes = str(vocabulary.get("pre_tokenizer_type", "not named")), vocabulary.get("tokenizer_type") == "gpt2"
+    if by_bytes and split not in {*GPT2_SPLITS, *DIGIT_SPLITS, *theirs.GGUF_PRE_TOKENIZER_SPLITS}:
+        raise ModelUnsuited(
+            f"model {path}: its vocabulary splits text in a way ({split}) that is not known here, and any other way would "
+            f"ruin the scores silently. Put the model's {BESIDE} beside the file, in {path.parent}"
+        )
+    backend, more = theirs.convert_gguf_tokenizer(architecture, vocabulary)
+    if by_bytes and split in DIGIT_SPLITS:
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    if by_bytes and split in WHOLE_WORDS:
+        backend.model.ignore_merges = True
+        settings.setdefault("add_bos_token", True)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings, **more), "tokenizer rebuilt from its vocabulary"
+
+
+def _refuse_other_tokens(path: Path, tokenizer: PreTrainedTokenizerBase, tokens: list[str]) -> None:
+    """Checks that `tokenizer` has the file's tokens under the same numbers. Some files spell SentencePiece's `▁` as a space."""
+    odd = [
+        f"number {number} is {token!r} there and {tokens[number] if number < len(tokens) else 'nothing'!r} in the GGUF file"
+        for token, number in sorted(tokenizer.get_vocab().items(), key=lambda one: one[1])
+        if number >= len(tokens) or tokens[number].replace("▁", " ") != token.replace("▁", " ")
+    ]
+    if odd:
+        raise ModelUnsuited(
+            f"model {path}: {path.parent / BESIDE} is another model's tokenizer: {len(odd)} tokens differ, such as {odd[0]}. "
+            f"Put the right {BESIDE} there, or keep the GGUF file in a folder without one: its own vocabulary is used then"
+        )
