@@ -22,7 +22,7 @@ from craft.words import redact
 from orchestrator.driver.closing import show_outcome, show_rest
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.driver.preparation import needs_of, prepare
+from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.driver.sweep_events import begin, closing_content, status_of
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
@@ -40,7 +40,6 @@ from orchestrator.review.front_files import write_front
 from orchestrator.review.front_tables import markdown, terminal_table
 from orchestrator.review.front_words import caption
 from orchestrator.tools.quiet import noise_to_log
-from orchestrator.tune.preparing import Shared, prepare_machines
 from orchestrator.tune.runner import run_sweep
 
 log = logging.getLogger(__name__)
@@ -131,27 +130,17 @@ def _run(
 
 
 def _prepare(plan: Plan, options: RunOptions, console: Console) -> Shared | None:
-    """Prepares what the remaining trials share, with the data's fingerprints; None if none remain.
-
-    On this machine the driver does it, unless trials have a GPU: then they decompose on it, and the driver must not hold one.
-    On a cluster the machine that drives need not be one that could train.
-    """
+    """Prepares what the remaining trials share; None if none remain."""
     results = Ledger(options.folder).results() if options.resume else {}
     trials = [*plan.trials, *plan.examples]
     remaining = [trial for trial in trials if trial.key not in results or not results[trial.key].settled]
     if not remaining:
         return None
-    needs, shares, notes = needs_of(remaining), plan.sweep.shares, list[str]()
-    on_cluster = options.address is not None
-    with _doing(console, "preparing model, data and decompositions" + (" on each machine" if on_cluster else "")):
-        if on_cluster or any(share.gpu for share in shares):
-            fingerprints = prepare_machines(needs, shares, options, notes.append)
-        else:
-            fingerprints = prepare(needs, options.cpus or cores())
-    for note in notes:
-        console.print(note, markup=False)
+    elsewhere = options.address is not None
+    with _doing(console, "preparing model and data" + ("" if elsewhere else " and decompositions")):
+        fingerprints = prepare(needs_of(remaining), options.cpus or cores(), elsewhere=elsewhere)
     check_data(results.values(), plan.trials, fingerprints)
-    return Shared(needs, fingerprints, on_cluster)
+    return Shared(fingerprints, elsewhere)
 
 
 def _reopen_failed(folder: Path, console: Console) -> None:

@@ -3,15 +3,17 @@
     trials --needs_of--> Needs (plain, small, the same for all machines) --prepare--> files in the machine's caches
 
 A missing model or a data file without a column is found here, where it costs nothing, and not in every trial. Trials find the
-prepared files in the caches on disk. No Ray here: on a cluster `orchestrator.tune.preparing` calls `prepare` on each machine.
+prepared files in the caches on disk. On a cluster each machine's first trial fetches and decomposes what is not there yet,
+under the locks of the caches, and each trial compares its data with the driver's (`Shared`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
@@ -39,7 +41,7 @@ class Base:
         craft: CRAFT's parameters that cover those of all trials: every projection at the largest rank of each mode.
         ranks: projection -> the largest number of singular vectors of each of its weights.
         threads: with how many threads a trial would decompose. LAPACK's last bits depend on it.
-        on_gpu: whether the trials' base is on a GPU, where it is decomposed then.
+        on_gpu: whether the trials' base is on a GPU, where they decompose it.
     """
 
     run: RunSpec
@@ -57,12 +59,51 @@ class Needs:
     bases: tuple[Base, ...]
     methods: tuple[str, ...]
 
-    @property
-    def key(self) -> str:
-        """16 hexadecimal digits that are equal for equal needs."""
-        runs = [run.model_dump(mode="json") for run in self.tasks]
-        bases = [[one.run.model_dump(mode="json"), one.craft, one.ranks, one.threads, one.on_gpu] for one in self.bases]
-        return hashlib.sha256(json.dumps([runs, bases, self.methods], sort_keys=True).encode()).hexdigest()[:16]
+
+@dataclass(frozen=True)
+class Shared:
+    """What workers know of the preparation.
+
+    Attributes:
+        fingerprints: what `prepare` returned.
+        elsewhere: whether trials run on other machines, whose data may be others.
+    """
+
+    fingerprints: Mapping[str, str]
+    elsewhere: bool
+
+    @contextmanager
+    def there(self, run: RunSpec) -> Iterator[None]:
+        """Inside, a model that is on this machine's disk is read without asking the hub.
+
+        Raises:
+            Unavailable: this machine has other data, or another GGUF file, than the driver.
+        """
+        from craft.models.cached import offline, weights_on_disk
+        from craft.models.loading import resolve_model
+
+        if self.elsewhere:
+            data = RunSpec(model="", task=run.task, method="head", data=run.data, protocol=run.protocol).model_dump_json()
+            for name, found in ((run.task, _fingerprint_here(data)), (run.model, gguf_digest(run.model))):
+                if found is not None and self.fingerprints.get(name, found) != found:
+                    raise Unavailable(
+                        f"{socket.gethostname()} has other data of {name} than the driver ({found[:12]} here, "
+                        f"{self.fingerprints[name][:12]} there): copy the same files to all machines"
+                    )
+        with offline() if weights_on_disk(resolve_model(run.model, run.revision), run.revision) else nullcontext():
+            yield
+
+
+def _fingerprint(run: RunSpec) -> str:
+    from craft.tasks.splits import load_splits
+
+    return load_splits(find_task(run.task, run.data), run.data, protocol=run.protocol).fingerprint
+
+
+@cache
+def _fingerprint_here(content: str) -> str:
+    """The fingerprint of a run's data; a worker reads the same data once for all its trials."""
+    return _fingerprint(RunSpec.model_validate_json(content))
 
 
 def needs_of(trials: Sequence[TrialSpec]) -> Needs:
@@ -77,11 +118,14 @@ def needs_of(trials: Sequence[TrialSpec]) -> Needs:
     )
 
 
-def prepare(needs: Needs, cores: int = 1) -> dict[str, str]:
+def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[str, str]:
     """Reads every task's data, fetches the models, and decomposes at the largest ranks asked, smaller ones being slices.
 
+    Trials with a GPU decompose on it themselves: the driver must not hold one.
+
     Args:
-        cores: so many may be used: on a CPU several weights are decomposed at the same time, each with the threads of a trial.
+        cores: so many may be used: several weights are decomposed at the same time, each with the threads of a trial.
+        elsewhere: trials run on other machines: only the data and the model's configuration and tokenizer are looked at here.
 
     Returns:
         The data's fingerprint by task, and the SHA-256 of each model that is a GGUF file, and of the text of `forgetting`, by
@@ -91,22 +135,19 @@ def prepare(needs: Needs, cores: int = 1) -> dict[str, str]:
         ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
     from craft.scoring.forgetting import name_of, text_digest
-    from craft.tasks.splits import load_splits
 
-    for name in needs.methods:
+    for name in () if elsewhere else needs.methods:
         refuse_elsewhere(METHODS[name])
     texts = [run.measure.forgetting for run in needs.tasks if run.measure.forgetting is not None]
     digests = {name_of(text): text_digest(text) for text in texts}
-    fingerprints = {
-        run.task: load_splits(find_task(run.task, run.data), run.data, protocol=run.protocol).fingerprint for run in needs.tasks
-    }
+    fingerprints = {run.task: _fingerprint(run) for run in needs.tasks}
     for base in needs.bases:
-        _prepare_base(base, cores)
+        _prepare_base(base, cores, elsewhere)
     files = {base.run.model: gguf_digest(base.run.model) for base in needs.bases}
     return fingerprints | digests | {name: digest for name, digest in files.items() if digest is not None}
 
 
-def _prepare_base(base: Base, cores: int) -> None:
+def _prepare_base(base: Base, cores: int, elsewhere: bool) -> None:
     from craft.models.cached import fetch_weights
     from craft.models.heads import TASK_TYPES
     from craft.models.loading import load_config, load_model, load_tokenizer, resolve_model
@@ -115,14 +156,17 @@ def _prepare_base(base: Base, cores: int) -> None:
     run, task = base.run, find_task(base.run.task, base.run.data)
     load_config(run.model, task.kind, task.labels, revision=run.revision)
     load_tokenizer(run.model, revision=run.revision)
+    if elsewhere:
+        return
     try:
         fetched = fetch_weights(resolve_model(run.model, run.revision), run.revision)
     except OSError as error:
         raise Unavailable(f"model {run.model}: its weights cannot be fetched: {' '.join(str(error).split())[:300]}") from error
-    if fetched and base.craft is None and not base.ranks:
+    if fetched and (base.on_gpu or (base.craft is None and not base.ranks)):
         return
-    kind, device = run.training.precision, "cuda" if base.on_gpu else "cpu"
-    model = load_model(run.model, task.kind, task.labels, revision=run.revision, precision=kind, device=device)
+    model = load_model(run.model, task.kind, task.labels, revision=run.revision, precision=run.training.precision)
+    if base.on_gpu:
+        return
     with quiet_libraries():
         _decompose_weights(model, base, cores)
         if base.craft is not None:
@@ -146,7 +190,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
         for name, weight in adapted_weights(model, projection).items():
             # A rank above a weight's side is the trial's own mistake, and told there.
             wanted[name] = weight, min(max(rank, wanted.get(name, (weight, 0))[1]), *weight.shape)
-    at_once = 1 if base.on_gpu else max(1, min(MOST_AT_ONCE, cores // base.threads))
+    at_once = max(1, min(MOST_AT_ONCE, cores // base.threads))
     before = torch.get_num_threads()
     # Side by side, each with a trial's threads: quicker than one after another with all, and bit for bit what a trial computes.
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(base.threads,)) as pool:

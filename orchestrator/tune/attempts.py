@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from ray import tune
 
+from orchestrator.driver.preparation import Shared
 from orchestrator.plan.trial import Train, TrialResult
 from orchestrator.record.checkpoints import attempts
 from orchestrator.search.proposers import Listed
@@ -22,8 +22,6 @@ from orchestrator.tune.assembly import Parts
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.tune.cluster import Cluster, joined
 from orchestrator.tune.gpus import idle
-from orchestrator.tune.preparing import Shared
-from orchestrator.tune.tokens import keeping_token
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
@@ -99,8 +97,7 @@ class Attempts:
                 if not self._began:
                     self._tell_of_machines()
                 self._began = True
-                with keeping_token() if parts.options.address and self._shared else nullcontext():
-                    tuner.fit()
+                tuner.fit()
         except ValueError as error:
             if not self._began:
                 raise  # a refusal: nothing has been trained

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
+from orchestrator.driver.preparation import Shared
 from orchestrator.driver.recorder import Tracker
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts, check_writable
@@ -28,7 +29,6 @@ from orchestrator.record.lock import one_driver
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tune.assembly import Parts, assemble
 from orchestrator.tune.attempts import Attempts
-from orchestrator.tune.preparing import Shared
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
@@ -52,7 +52,7 @@ def run_sweep(
     Args:
         tracker: is told of every trial and configuration; its maker opens and closes the sweep's own run.
         train: what workers run instead of `craft.trainer.training.train_run`.
-        shared: what the machine, or those of the cluster, were prepared with.
+        shared: what was prepared for the trials.
         last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
 
     Raises:

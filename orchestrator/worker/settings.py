@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from craft.spec import RunSpec
 from orchestrator.plan.trial import Train
 
 Report = Callable[[dict[str, Any], Path | None], None]
@@ -19,7 +20,7 @@ class WorkerSettings:
     """What every trial of an attempt shares.
 
     `gpu` is the share of a GPU that each process of a trial holds.
-    `shared` surrounds each trial: it sees to it that the machine has what trials share.
+    `shared` surrounds each trial's run: it refuses a machine with other data, and asks the hub for nothing that is there.
     `scratch` is a folder for the trials' working files where driver and workers share a disk; a temporary one otherwise.
     """
 
@@ -30,8 +31,8 @@ class WorkerSettings:
     memory_bytes: int | None = None
     train: Train | None = None
     gpu: float = 0.0
-    shared: Callable[[], AbstractContextManager[None]] | None = None
+    shared: Callable[[RunSpec], AbstractContextManager[None]] | None = None
 
-    def surrounded(self) -> AbstractContextManager[None]:
-        """What a process of a trial runs in; entering it may take as long as preparing the machine."""
-        return self.shared() if self.shared else nullcontext()
+    def surrounded(self, run: RunSpec) -> AbstractContextManager[None]:
+        """What a trial runs in; entering it reads the data."""
+        return self.shared(run) if self.shared else nullcontext()

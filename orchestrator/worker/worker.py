@@ -142,7 +142,7 @@ def _run(
     if settings.gpu and settings.train is None:  # a stand-in needs none
         require_gpu()
     # Preparing the machine and building the method take long for a large model, and have no steps.
-    with ticking(heartbeat.beat), hearing(on_outlook), settings.surrounded():
+    with ticking(heartbeat.beat), hearing(on_outlook), settings.surrounded(spec.run):
         end = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()
     if broken:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,32 +104,6 @@ def stand_in(log: str, behaviour: dict[tuple[int, int], str], seconds: float = 0
     return train
 
 
-def stand_in_prepare(log: str, seconds: float = 0.0) -> Callable[[Any], dict[str, str]]:
-    """A `prepare` that takes `seconds` with ticks, and writes a line: the node, the process, a hash of the hub's token."""
-
-    def prepare(needs):
-        import hashlib
-        import os
-        import time
-        from pathlib import Path
-
-        import ray
-        from huggingface_hub import get_token
-
-        from craft.factors.ticking import tick
-
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            time.sleep(0.2)
-            tick()
-        token = hashlib.sha256((get_token() or "").encode()).hexdigest()
-        with Path(log).open("a") as file:
-            file.write(f"{ray.get_runtime_context().get_node_id()} {os.getpid()} {token}\n")
-        return {run.task: "the same rows" for run in needs.tasks}
-
-    return prepare
-
-
 def plan_of(
     folder: Path, seeds: str = "[0]", ranks: str = "[1, 2]", resources: str = "{cpu: 1}", storage: str = "runs"
 ) -> Plan:
@@ -165,7 +139,6 @@ def start_driver(
     storage: str | None = None,
     address: str | None = None,
     tracking: str | None = None,
-    prepares: float | None = None,
     options: dict[str, Any] | None = None,
 ) -> subprocess.Popen[str]:
     """A driver in a process group of its own.
@@ -175,11 +148,10 @@ def start_driver(
         storage: where such a one keeps its checkpoints, if not beside all else.
         address: the cluster that such a one joins.
         tracking: the store that such a one records in, if not a SQLite file.
-        prepares: let such a one prepare its machines by `stand_in_prepare`, for so many seconds each.
         options: of `RunOptions`.
     """
     told = {"ranks": list(ranks), "seeds": list(seeds), "seconds": seconds, "resources": resources, "session": session}
-    told |= {"storage": storage, "address": address, "tracking": tracking, "prepares": prepares}
+    told |= {"storage": storage, "address": address, "tracking": tracking}
     told |= {"behaviour": [[*key, how] for key, how in (behaviour or {}).items()], "options": options or {}}
     (folder / "driver.json").write_text(json.dumps(told))
     command = [sys.executable, "-m", "tests.orchestrator.stand_in", str(folder)]
@@ -208,12 +180,7 @@ def drive(folder: Path) -> int:
 def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any]) -> int:
     from orchestrator import run, session
 
-    if told["prepares"] is None:
-        session._prepare = lambda *_: None
-    else:
-        prepare = stand_in_prepare(str(folder / "prepared"), told["prepares"])
-        session.prepare_machines = functools.partial(session.prepare_machines, prepare=prepare)
-        session.Shared = functools.partial(session.Shared, prepare=prepare)
+    session._prepare = lambda *_: None
     session.run_sweep = functools.partial(session.run_sweep, train=train)
     arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]

@@ -14,10 +14,10 @@ from craft.factors.svd import SvdStore, default_svd_store
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.loading import MINILM, load_model
-from craft.results import TEXT, TEXT_DIGEST
+from craft.results import TEXT, TEXT_DIGEST, Unavailable
 from craft.settings import ForgettingSettings, MeasureSettings
 from craft.spec import RunSpec
-from orchestrator.driver.preparation import Base, needs_of, prepare
+from orchestrator.driver.preparation import Base, Shared, needs_of, prepare
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.resume import check_data
 from orchestrator.sweepfile.mistakes import SweepError
@@ -48,7 +48,6 @@ def test_needs_hold_the_largest_ranks_of_every_projection_once() -> None:
         threads=2,
         on_gpu=False,
     )
-    assert needs.key == needs_of(trials).key != needs_of(trials[:3]).key
 
 
 def test_the_text_of_forgetting_is_told_under_the_name_that_a_result_gives_it(tmp_path: Path) -> None:
@@ -101,3 +100,18 @@ def test_a_model_that_is_not_there_is_refused_before_anything_else(tmp_path: Pat
     run = RunSpec(model=str(tmp_path / "absent"), task="toy/sentiment", method="lora")
     with pytest.raises(ValueError, match="does not exist"):
         prepare(needs_of([TrialSpec(run, "c", "l")]))
+
+
+def test_a_machine_with_other_data_than_the_drivers_trains_nothing(tmp_path: Path) -> None:
+    """On the driver of a cluster the data and the model's configuration are read, and nothing is decomposed."""
+    one = trial("craft", ranks=["all", 4, 4], projections=["q"])
+    before = default_store().decompositions
+    found = prepare(needs_of([one]), elsewhere=True)
+    assert default_store().decompositions == before
+    with Shared(found, True).there(one.run):
+        pass
+    other = {"toy/sentiment": "0" * 64}
+    with Shared(other, False).there(one.run):
+        pass
+    with pytest.raises(Unavailable, match="has other data of toy/sentiment than the driver"):
+        Shared(other, True).there(one.run).__enter__()
