@@ -1,46 +1,52 @@
 """`python -m orchestrator.doctor SWEEP.yaml [--address auto] ...` checks whether a sweep would get through the night.
 
-    every machine    sees the storage, the model and the data, and has the same data and libraries as the others
-    the cluster      has room for a trial; its GPUs are free, torch computes on them, and trials fit into their memory
     tracking store   answers and takes a write (a throw-away run, deleted again)
-    disk             has room for the checkpoints and adapters of the plan
+    storage          can be written, and has room for the checkpoints and adapters of the plan
+    the machine      has model and data, prepared as a run prepares them; what is fetched and decomposed stays in the caches
+    a cluster        has room for a trial; each machine sees the storage and the driver's data
+    GPUs             torch computes on them, and trials fit into their memory
 
-It trains nothing and leaves nothing behind. Exit status: 0 all good (doubts are shown), 1 something would go wrong, 2 the file
-or the call is wrong.
+It trains nothing. Exit status: 0 all good (doubts are shown), 1 something would go wrong, 2 the file or the call is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import posixpath
+import shutil
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyarrow import fs
 from rich.console import Console
 from rich.table import Table
 
+from craft.spec import RunSpec
 from craft.words import format_bytes, redact
 from orchestrator.command import QUIET, joinable
+from orchestrator.driver.preparation import Shared, needs_of, prepare
+from orchestrator.record.checkpoints import check_writable, open_storage
+from orchestrator.record.manifest import cores
 from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.sweep import Sweep
+from orchestrator.tools.inventory import capacity
 from orchestrator.tools.quiet import noise_to_log
 
 if TYPE_CHECKING:
+    from orchestrator.plan.gpu_shares import Gpu
     from orchestrator.plan.plan import Plan
     from orchestrator.sweepfile.resources import Resources
-    from orchestrator.tune.cluster import Answer
 
 GOOD, TROUBLE, WRONG = 0, 1, 2
 KEPT_CHECKPOINTS = 2
 STATES_A_PARAMETER = 4
 """Numbers in a checkpoint for each trained parameter: its value, its best value, Adam's two moments."""
-BUSY_SHARE = 0.1
 
 Level = Literal["good", "doubt", "bad"]
 MARKS: dict[Level, str] = {"good": "[green]good[/]", "doubt": "[yellow]doubt[/]", "bad": "[bold red]bad[/]"}
@@ -56,9 +62,42 @@ class Finding:
     advice: str = ""
 
 
-def diagnose(plan: Plan, storage: str, address: str | None, tracking_uri: str) -> list[Finding]:
+def diagnose(plan: Plan, storage: str, address: str | None, tracking_uri: str) -> Iterator[Finding]:
     """All checks."""
-    return [*_tracking(tracking_uri), *_machines(plan, storage, address)]
+    yield from _tracking(tracking_uri)
+    try:
+        check_writable(storage)
+    except ValueError as error:
+        yield Finding("bad", "storage", str(error))
+        return
+    yield _disk(plan, storage)
+    try:
+        fingerprints = prepare(needs_of(plan.trials or plan.examples), cores(), elsewhere=address is not None)
+    except (ValueError, OSError) as error:
+        yield Finding("bad", "model and data", _one_line(error))
+        return
+    yield Finding("good", "model and data", "are here" if address is None else "can be read by the driver")
+    shares = plan.sweep.shares
+    if address is None:
+        gpus = _own_gpus() if any(share.gpu for share in shares) else []
+        has = capacity() | {"GPU": float(sum(not isinstance(one, str) for one in gpus))}
+        # Only Ray knows a machine's custom resources; without it they count as enough.
+        has |= {name: 1e9 for share in shares for name in share.asked if name not in has}
+        yield from (_fitting(share, share.slots(has), "bad") for share in shares)
+        yield from _gpus(plan, {f"GPU {number}": one for number, one in enumerate(gpus)})
+        return
+    from orchestrator.tune.cluster import joined, try_gpus
+
+    try:
+        with noise_to_log(Path(os.devnull)), joined(address) as cluster:
+            room = [_fitting(share, cluster.slots(share), "doubt") for share in shares]
+            machines = list(_machines(plan, storage, fingerprints))
+            asked = [share.gpu for share in shares if share.gpu]
+            tried = {one.host: one.error or one.content for one in try_gpus(min(asked))} if asked else {}
+    except ValueError as error:
+        yield Finding("bad", "cluster", str(error))
+        return
+    yield from [*room, *machines, *_gpus(plan, tried)]
 
 
 def _tracking(uri: str) -> Iterator[Finding]:
@@ -75,145 +114,84 @@ def _tracking(uri: str) -> Iterator[Finding]:
     try:
         artifacts = probe(uri)
     except Exception as error:  # stores, their drivers and the network have errors of their own
-        reason = redact(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)[:300]
         advice = "is the server up, and are MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD set, if it asks for them?"
-        yield Finding("bad", "tracking", f"{shown}: {reason}", advice)
+        yield Finding("bad", "tracking", f"{shown}: {redact(_one_line(error))}", advice)
     else:
         yield Finding("good", "tracking", f"{shown} took a run and gave it back; artifacts go by {artifacts}")
 
 
-def _machines(plan: Plan, storage: str, address: str | None) -> Iterator[Finding]:
-    from orchestrator.worker.examination import put_token, take_token
+def _one_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:400]
 
-    token = f".doctor-{uuid.uuid4().hex}"
+
+def _machines(plan: Plan, storage: str, fingerprints: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether each machine of the joined cluster sees the storage and the driver's data."""
+    from orchestrator.tune.cluster import ask_each
+
+    runs = list({trial.run.task: trial.run.model_dump(mode="json") for trial in plan.trials or plan.examples}.values())
+    filesystem, root = open_storage(storage)
+    token = posixpath.join(root, f".doctor-{uuid.uuid4().hex}")
+    with filesystem.open_output_stream(token) as file:
+        file.write(b"ok")
     try:
-        put_token(storage, token)
-    except (OSError, ValueError) as error:
-        yield Finding("bad", "storage", f"{storage}: {error}", "give another by --storage, or its permissions")
-        return
-    try:
-        answers, fitting = _ask(plan, storage, token, address)
-    except ValueError as error:
-        yield Finding("bad", "cluster", str(error))
-        return
+        answers = ask_each(look, storage, posixpath.basename(token), runs, dict(fingerprints))
     finally:
         with suppress(OSError):
-            take_token(storage, token)
-    yield from fitting
-    for answer in answers:
-        yield from _one_machine(answer, plan.sweep)
-    yield from _agreement(answers)
-    yield _disk(plan, storage, answers)
-
-
-def _ask(plan: Plan, storage: str, token: str, address: str | None) -> tuple[list[Answer], list[Finding]]:
-    from orchestrator.plan.gpu_shares import idle_lines, this_machine
-    from orchestrator.tune.cluster import Answer, ask_each, joined
-    from orchestrator.tune.gpus import idle
-    from orchestrator.worker.examination import examine
-    from orchestrator.worker.gpus import usable_gpus
-
-    shares = plan.sweep.shares
-    trials = plan.trials or plan.examples
-    runs = list({trial.run.task: trial.run.model_dump(mode="json") for trial in trials}.values())
-    wanted = any(share.gpu for share in shares)
-    question = (storage, token, runs, wanted)
-    if address is None and not wanted:
-        content = examine(*question)
-        has = this_machine(shares, usable_gpus())
-        room = [_fitting(share, share.slots(has)) for share in shares]
-        return [Answer(content["host"], has, content)], [*room, *_idle(idle_lines(shares, [has]))]
-    with noise_to_log(Path(os.devnull)), joined(address) as cluster:
-        room = [_fitting(share, cluster.slots(share), cluster=address is not None) for share in shares]
-        answers = ask_each(examine, *question)
-        return answers, [*room, *_idle(idle(shares)), *(_tried_gpus(plan) if wanted else ())]
-
-
-def _idle(lines: Sequence[str]) -> Iterator[Finding]:
-    for line in lines:
-        yield Finding("doubt", "idle GPUs", line)
-
-
-def _tried_gpus(plan: Plan) -> Iterator[Finding]:
-    """Whether torch computes on the GPUs of the machines that may get a trial, and whether trials fit into their memory."""
-    from orchestrator.plan.gpu_shares import memory_lines
-    from orchestrator.tune.gpus import try_gpus
-
-    shares = [share for share in plan.sweep.shares if share.gpu]
-    tried = try_gpus(min(share.gpu for share in shares))
-    answers = [one for one in tried if any(one.resources.keys() >= share.asked.keys() for share in shares)]
-    for answer in answers:
-        what = f"{answer.host}: torch"
-        if answer.late:
-            yield Finding("doubt", what, f"{answer.error} from a task with a GPU", "all of its GPUs may be in use")
-        elif answer.error is not None:
-            yield Finding("bad", what, answer.error, "trials fail there; once it is mended, --resume tries them again")
+            filesystem.delete_file(token)
+    for one in answers:
+        if one.error is None:
+            yield Finding("good", one.host, "sees the storage and the driver's data")
         else:
-            yield Finding("good", what, f"computes on {answer.content.name} with {format_bytes(answer.content.bytes)}")
-    for line in memory_lines(plan, [answer.content for answer in answers if answer.error is None]):
+            yield Finding("bad", one.host, one.error, "is craft-sweeps installed there, of the same version?")
+
+
+def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints: dict[str, str]) -> None:
+    """What each machine of a cluster is asked.
+
+    Args:
+        token: the name of a file that the driver has just put into the storage.
+        runs: one run of each task of the sweep, as JSON.
+
+    Raises:
+        OSError, ValueError: the storage is another one here, or the data are.
+    """
+    filesystem, root = open_storage(storage)
+    if filesystem.get_file_info(posixpath.join(root, token)).type != fs.FileType.File:
+        raise OSError(f"{storage} is not the folder that the driver writes to: a file it has just put there is missing")
+    for run in runs:
+        with Shared(fingerprints, elsewhere=True).there(RunSpec.model_validate(run)):
+            pass
+
+
+def _own_gpus() -> list[Gpu | str]:
+    """This machine's GPUs; a reason in place of one on which torch cannot compute."""
+    from orchestrator.worker.gpus import GpuUnusable, require_gpu, usable_gpus
+
+    try:
+        first = require_gpu()
+    except GpuUnusable as error:
+        return [str(error)]
+    return [first, *usable_gpus()[1:]]
+
+
+def _gpus(plan: Plan, tried: Mapping[str, Gpu | str]) -> Iterator[Finding]:
+    """Whether torch computes on GPUs that were tried, and whether trials fit into their memory."""
+    from orchestrator.plan.gpu_shares import memory_lines
+
+    for where, one in tried.items():
+        if isinstance(one, str):
+            yield Finding("bad", f"{where}: torch", one, "trials fail there; once it is fixed, --resume tries them again")
+        else:
+            yield Finding("good", f"{where}: torch", f"computes on {one.name} with {format_bytes(one.bytes)}")
+    for line in memory_lines(plan, [one for one in tried.values() if not isinstance(one, str)]):
         yield Finding("doubt", "GPU memory", line)
 
 
-def _fitting(share: Resources, slots: int, cluster: bool = False) -> Finding:
-    asked = share.told()
+def _fitting(share: Resources, slots: int, otherwise: Level) -> Finding:
     if slots:
-        return Finding("good", "room", f"{slots} trials at once, each with {asked}")
-    if cluster:
-        return Finding(
-            "doubt", "room", f"no trial fits now: each asks for {asked}", "only if the cluster grows; or `resources`"
-        )
-    return Finding("bad", "room", f"no trial fits here: each asks for {asked}", "lower `resources`, or give --address")
-
-
-def _one_machine(answer: Answer, sweep: Sweep) -> Iterator[Finding]:
-    host = answer.host
-    if answer.error is not None:
-        yield Finding("bad", host, answer.error, "is craft-sweeps installed there, of the same version?")
-        return
-    content = answer.content
-    for what, why in content["faults"].items():
-        yield Finding("bad", f"{host}: {what}", why)
-    if not content["faults"]:
-        yield Finding("good", host, "sees the storage, the model and the data")
-    if any(share.gpu for share in sweep.shares) and answer.resources.get("CPU"):
-        yield from _gpu_findings(host, content["gpus"], answer.resources.get("GPU", 0))
-
-
-def _gpu_findings(host: str, gpus: list[tuple[str, int, int]], known: float) -> Iterator[Finding]:
-    if not known and not gpus:
-        yield Finding("doubt", f"{host}: GPUs", "none; no trial that asks for one will run here")
-    if not gpus:
-        return  # nvidia-smi is not everywhere; what torch says there is what counts
-    busy = [f"{name} has {used:,} of {total:,} MiB in use" for name, total, used in gpus if used > BUSY_SHARE * total]
-    if known < len(gpus):
-        yield Finding("doubt", f"{host}: GPUs", f"{len(gpus)} there and {known:g} given to Ray", "ray start --num-gpus")
-    if busy:
-        yield Finding("doubt", f"{host}: GPUs", "; ".join(busy), "somebody else uses them: trials may run out of memory")
-    else:
-        yield Finding("good", f"{host}: GPUs", f"{len(gpus)} free: {', '.join(sorted({name for name, _, _ in gpus}))}")
-
-
-def _agreement(answers: Sequence[Answer]) -> Iterator[Finding]:
-    """Whether the machines that answered have the same libraries and data as each other and as this one."""
-    from orchestrator.worker.examination import own_versions
-
-    contents: dict[str, Any] = {answer.host: answer.content for answer in answers if answer.error is None}
-    own = own_versions()
-    different = [
-        f"{host} has {package} {found}, the driver {own[package]}"
-        for host, content in contents.items()
-        for package, found in content["versions"].items()
-        if found != own[package]
-    ]
-    if different:
-        yield Finding("bad", "versions", "; ".join(different), "install the same everywhere: results differ, or nothing runs")
-    elif contents:
-        yield Finding("good", "versions", ", ".join(f"{package} {found}" for package, found in own.items()))
-    for task in {task for content in contents.values() for task in content["data"]}:
-        prints = {host: content["data"].get(task) for host, content in contents.items() if content["data"].get(task)}
-        if len(set(prints.values())) > 1:
-            seen = ", ".join(f"{host} {fingerprint}" for host, fingerprint in prints.items())
-            yield Finding("bad", f"data {task}", f"machines read different data: {seen}", "copy the same files to all of them")
+        return Finding("good", "room", f"{slots} trials at once, each with {share.told()}")
+    advice = "lower `resources`, or give --address" if otherwise == "bad" else "only if the cluster grows; or `resources`"
+    return Finding(otherwise, "room", f"no trial fits now: each asks for {share.told()}", advice)
 
 
 def needed_bytes(plan: Plan) -> int:
@@ -226,13 +204,13 @@ def needed_bytes(plan: Plan) -> int:
     return total
 
 
-def _disk(plan: Plan, storage: str, answers: Sequence[Answer]) -> Finding:
+def _disk(plan: Plan, storage: str) -> Finding:
     need = needed_bytes(plan)
-    known = [answer.content["free_bytes"] for answer in answers if answer.error is None]
-    free = min((amount for amount in known if amount is not None), default=None)
     what = f"the plan may write {format_bytes(need)}"
-    if free is None:
+    filesystem, root = open_storage(storage)
+    if not isinstance(filesystem, fs.LocalFileSystem):
         return Finding("good", "disk", f"{what} to {storage}")
+    free = shutil.disk_usage(root).free
     level: Level = "bad" if need > free else "doubt" if need > free / 2 else "good"
     advice = "" if level == "good" else "make room, give another --storage, or run fewer configurations at a time"
     return Finding(level, "disk", f"{what}, {format_bytes(free)} are free in {storage}", advice)
@@ -280,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     storage = given.storage or sweep.storage
-    findings = diagnose(plan, storage if "://" in storage else str(Path(storage).absolute()), given.address, uri)
+    findings = list(diagnose(plan, storage if "://" in storage else str(Path(storage).absolute()), given.address, uri))
     show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
     return TROUBLE if any(one.level == "bad" for one in findings) else GOOD
 

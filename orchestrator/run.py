@@ -146,7 +146,7 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
         # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
         wide = None if sys.stdout.isatty() else max(160, max((len(one.label) for one in plan.configurations), default=40) + 90)
         gpus = [] if given.address else usable_gpus()
-        print_plan(plan, Console(file=sys.stdout, highlight=False, width=wide), planned_steps(plan), gpus, given.cpus)
+        print_plan(plan, Console(file=sys.stdout, highlight=False, width=wide), planned_steps(plan), gpus)
         return GOOD
     with claimed(folder):
         return _run(given, plan, folder, resume, console, again)

@@ -9,28 +9,25 @@ from rich.table import Table
 
 from craft.models.gguf import gguf_notes
 from craft.words import format_bytes
-from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines, this_machine
+from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.tuning import lines_of
 
 SHOWN = 200
 
 
-def print_plan(
-    plan: Plan, console: Console, steps: Mapping[str, int] | None = None, gpus: Sequence[Gpu] = (), cpus: int | None = None
-) -> None:
+def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = None, gpus: Sequence[Gpu] = ()) -> None:
     """Configurations with what each costs, then what is dropped, merged and the totals; at last what is said of GPUs.
 
     Args:
         steps: optimizer steps of a configuration's trials together, by configuration id, where the data's sizes are known.
         gpus: those of this machine that torch can use, if the sweep is to run here.
-        cpus: cores of this machine to use; all if not given.
     """
     if plan.adaptive:
         _print_bounds(plan, console)
     else:
         _print_configurations(plan, console, steps or {})
-    _print_gpus(plan, console, gpus, cpus)
+    _print_gpus(plan, console, gpus)
 
 
 def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
@@ -82,9 +79,8 @@ def _print_model(plan: Plan, console: Console) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_gpus(plan: Plan, console: Console, gpus: Sequence[Gpu], cpus: int | None) -> None:
-    shares = plan.sweep.shares
-    for line in [*idle_lines(shares, [this_machine(shares, gpus, cpus)]), *memory_lines(plan, gpus)]:
+def _print_gpus(plan: Plan, console: Console, gpus: Sequence[Gpu]) -> None:
+    for line in [*idle_lines(plan.sweep.shares, len(gpus)), *memory_lines(plan, gpus)]:
         console.print(f"on this machine: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 

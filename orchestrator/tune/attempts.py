@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from ray import tune
 
 from orchestrator.driver.preparation import Shared
+from orchestrator.plan.gpu_shares import idle_lines
 from orchestrator.plan.trial import Train, TrialResult
 from orchestrator.record.checkpoints import attempts
 from orchestrator.search.proposers import Listed
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
-from orchestrator.tune.cluster import Cluster, joined
-from orchestrator.tune.gpus import idle
+from orchestrator.tune.cluster import Cluster, joined, machines
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
 from orchestrator.worker.settings import WorkerSettings
@@ -110,7 +110,7 @@ class Attempts:
 
     def _tell_of_machines(self) -> None:
         shares = self._parts.plan.sweep.shares
-        for line in idle(shares):
+        for line in idle_lines(shares, sum(one.get("GPU", 0) for one in machines())):
             self._parts.display.say(line, style="yellow")
 
     def _tuner(self, number: int, only: Sequence[str], slots: int) -> tune.Tuner:

@@ -26,6 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator.driver.options import cluster_address
 from orchestrator.sweepfile.resources import Resources, told
 from orchestrator.tools.quiet import log_to_root
+from orchestrator.worker.gpus import require_gpu
 
 DRIVER_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -186,6 +187,14 @@ def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 1
     for task in late:
         ray.cancel(task, force=True)  # one that waits for a GPU would take it later
     return [_answer(node, task, task in ready, timeout_s) for node, task in zip(machines, asked, strict=True)]
+
+
+def try_gpus(gpu: float, timeout_s: float = 120.0) -> list[Answer]:
+    """Multiplies matrices in a task with the share `gpu` of a GPU on every machine that has GPUs by Ray's count.
+
+    The content of an answer is the `Gpu` there; its error is torch's reason.
+    """
+    return ask_each(require_gpu, timeout_s=timeout_s, gpu=gpu)
 
 
 def _answer(node: dict[str, Any], task: Any, ready: bool, timeout_s: float) -> Answer:

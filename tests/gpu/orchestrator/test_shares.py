@@ -95,7 +95,7 @@ def test_a_trial_whose_gpu_is_not_there_fails_with_the_reason_and_may_be_tried_a
 def test_the_doctor_multiplies_in_a_task_with_a_share(
     ray: Any, device: torch.device, cluster: Callable[[str], str], figure: Figure
 ) -> None:
-    from orchestrator.tune.gpus import try_gpus
+    from orchestrator.tune.cluster import try_gpus
 
     ray.init(address=cluster("0"), log_to_driver=False)
     (answer,) = try_gpus(0.5)

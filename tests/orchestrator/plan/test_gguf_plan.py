@@ -16,7 +16,6 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.table import print_plan
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.worker.examination import examine
 from tests.craft import gguf_writing as written
 
 SWEEP = """
@@ -56,9 +55,6 @@ def test_a_missing_file_is_a_mistake_in_the_sweep(tmp_path: Path) -> None:
     with pytest.raises(SweepError, match=r"tiny-Q4_1.gguf does not exist. Did you mean 'tiny-Q4_0.gguf'\?"):
         plan_of(tmp_path, f"{tmp_path}/tiny-Q4_1.gguf")
     plan = plan_of(tmp_path, str(path))
-    run = plan.trials[0].run.model_dump(mode="json")
-    token = tmp_path / "token"
-    token.write_text("token")
-    assert examine(str(tmp_path), "token", [run], gpus=False)["faults"] == {}
     path.write_bytes(path.read_bytes()[:-4])
-    assert "cut off or damaged" in examine(str(tmp_path), "token", [run], gpus=False)["faults"]["model"]
+    with pytest.raises(ValueError, match="cut off or damaged"):
+        prepare(needs_of(plan.trials))

@@ -13,7 +13,6 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune import gpus
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -87,25 +86,3 @@ def test_a_share_that_torch_cannot_use_fails_at_once_and_goes_on_where_it_can(tm
     # The share is no part of a trial's name.
     outcome = run_sweep(plan_of(tmp_path, "{cpu: 1}", count=False), RunOptions(**options))
     assert len(outcome.finished) == 2, outcome.results
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_gpus_that_stand_idle_are_told_at_the_start_if_torch_can_use_them(
-    tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from orchestrator.tune.runner import run_sweep
-
-    def train(spec, directory, *, report, resume_from, on_step):
-        from craft.results import RunFailed
-
-        raise RunFailed("not today")
-
-    plan = plan_of(tmp_path, "{cpu: 1}")
-    run_sweep(plan, RunOptions(tmp_path / "t", address=cluster), train=train)
-    assert "idle" not in "".join(capfd.readouterr())
-    monkeypatch.setattr(gpus, "_sees", lambda: ["a GPU"])
-    run_sweep(plan, RunOptions(tmp_path / "u", address=cluster), train=train)
-    assert "2 GPUs stand idle: trials ask for none (resources.gpu is 0)." in "".join(capfd.readouterr())
-    run_sweep(plan_of(tmp_path, "{cpu: 2, gpu: 1}"), RunOptions(tmp_path / "v", address=cluster), train=train)
-    assert "1 of 2 GPUs stand idle" in "".join(capfd.readouterr())
