@@ -6,13 +6,14 @@ Columns are flat and prefixed so that nothing collides (`learning_rate` is a par
 configurations   id, sweep, run_id, experiment_id, label, method, protocol, state, started, ended, trials, finished, failed,
                  stopped; `p.<parameter>`; `m.<metric>` (`m.score`, `m.score_low`, `m.score/<task>`, `m.trainable_parameters`)
 trials           run_id, key, sweep, configuration, label, method, task, seed, protocol, state, reason, started, ended; `p.*`,
-                 `m.*`
+                 `m.*`; `tunes`: its scores only chose settings for another configuration
 ===============  ====================================================================================================
 
 A configuration's `state` is `done` when all its trials have finished and the tracker has summed them up. `partial` (some trials
 still run) and `incomplete` (some failed or were stopped) have a value over the trials that finished; no front uses it. Without
 a value it is `running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Its `stopped` counts trials,
-also those that never started because another one was stopped. Values that the tracker wrote are never recomputed here.
+also those that never started because another one was stopped. Candidates, whose trials only tune, are no configurations here.
+Values that the tracker wrote are never recomputed here.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
             "seed": typed(row.tags.get("craft.seed", "0")),
             "protocol": row.tags.get("craft.protocol", ""),
             "slice": "craft.training" in row.tags,  # another trial trained it
+            "tunes": _only_tunes(row),
             "state": _trial_state(row),
             "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
             "started": row.started,
@@ -147,15 +149,21 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
         }
         for row in rows
     ]
-    columns = [*IDENTITY, "key", "configuration", "task", "seed", "slice"]
+    columns = [*IDENTITY, "key", "configuration", "task", "seed", "slice", "tunes"]
     frame = pd.DataFrame.from_records(records, columns=None if records else columns)
     return frame.sort_values(["started", "run_id"], ignore_index=True) if records else frame
 
 
+def _only_tunes(row: RunRow) -> bool:
+    # An earlier version's trials name a group here, which is longer than a configuration's id, and are reported.
+    return len(row.tags.get("craft.tunes", "")) == len(row.tags.get("craft.configuration", "-"))
+
+
 def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: pd.DataFrame) -> pd.DataFrame:
+    trials = trials[~trials["tunes"].astype(bool)]
     counts = _trial_counts(trials)
     known: dict[str, dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: row.started or 0):
+    for row in sorted((row for row in rows if not _only_tunes(row)), key=lambda row: row.started or 0):
         identity = row.tags.get("craft.configuration") or row.tags.get("craft.key") or row.run_id
         values = _values(row)
         status = row.tags.get("craft.status", "")
@@ -172,6 +180,7 @@ def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: p
             "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
             "started": row.started,
             "ended": row.ended,
+            "tuned_to": row.tags.get("craft.tuned_to", ""),
             **tally,
             **values,
         }

@@ -34,6 +34,7 @@ from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.aurac import areas_of, in_words
 from orchestrator.results.front import mark_front
+from orchestrator.results.normalized import NORMALIZED
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.cuts import recorded_cuts
 from orchestrator.review.front_files import write_front
@@ -117,8 +118,8 @@ def _run(
         found = [*summarize(plan.trials, outcome.results, plan.counts), *cuts]
         summaries = mark_front(found, sweep.objectives, deciding)
         for one in summaries:
-            # It was on record as complete until others had more seeds, or while those that it is tuned with were running.
-            if one.screened or one.tuning is not None:
+            # It was on record as complete until others had more seeds, or before those that it is tuned with or compared with.
+            if one.screened or one.tuning is not None or NORMALIZED in one.metrics:
                 tracker.configuration_ended(one.configuration, one.label, one.parameters, one.tracked())
         files = _front_files(plan, summaries, console)
     except BaseException:

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import nested_ranks, rates_by_rank, recorded_front
+from tests.benchmarks import nested_ranks, rates_by_rank, recorded_front, tuning_bias
 from tests.benchmarks.recorded import finished_trials
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +37,10 @@ def test_the_recipe() -> None:
     assert recorded_front.by_seed(summaries) in page
     (head,) = (one for one in summaries if one.method == "head")
     assert all(one.scores[key] > head.scores[key] for one in summaries if one is not head for key in head.scores)
+
+
+def test_rules_of_tuning() -> None:
+    assert "\n".join(tuning_bias.rules_compared(RECORDS / "tuning.csv")) in (MEASUREMENTS / "tuning.md").read_text()
 
 
 def test_a_decoder() -> None:

@@ -50,6 +50,7 @@ class Metric:
 
 METRICS = (
     Metric("score", "score", "maximize"),
+    Metric("normalized", "score from the head alone (0) to full (100)", "maximize"),
     Metric("trainable_parameters", "trainable parameters", "minimize", log=True),
     Metric("adapter_bytes", "adapter size (bytes)", "minimize", log=True),
     Metric("peak_memory_bytes", "peak memory (bytes)", "minimize", log=True),

@@ -38,6 +38,8 @@ TUNING_TRIALS, TUNING_SECONDS = (f"m.{name}" for name in TUNING)
 def data(view: View) -> Plain:
     """Columns with their values over all configurations, best score first; and what all configurations share."""
     frame = view.configurations
+    if frame.empty and len(view.trials):
+        return {"empty": "The trials so far only tune: a configuration appears when its first reported trial starts."}
     if frame.empty:
         return {"empty": "This sweep has no configurations yet: the first appear when its first trial starts."}
     frame = frame.assign(_score=column(frame, "m.score")).sort_values("_score", ascending=False, na_position="last")
@@ -80,11 +82,12 @@ def data(view: View) -> Plain:
 
 def _tuning(frame: pd.DataFrame) -> list[str]:
     """What each configuration's tuning took, in words; empty while it is not known."""
-    spent = zip(column(frame, TUNING_TRIALS), column(frame, TUNING_SECONDS), strict=True)
-    return [
-        "" if pd.isna(trials) else f"{trials:.0f} trials, {format_duration(seconds)}" if trials else "not tuned"
-        for trials, seconds in spent
-    ]
+    spent = zip(frame["tuned_to"], column(frame, TUNING_TRIALS), column(frame, TUNING_SECONDS), strict=True)
+    words = []
+    for to, trials, seconds in spent:
+        took = f"{to}, {trials:.0f} trials, {format_duration(seconds)}".removeprefix(", ") if trials else "not tuned"
+        words.append("" if pd.isna(trials) else took)
+    return words
 
 
 def _text(key: str, label: str, values: pd.Series[Any]) -> Plain:

@@ -105,5 +105,5 @@ class Standing:
 
     def _companions(self, configuration: str) -> Iterable[str]:
         """The configurations that it is tuned with: its summary says what all of them took."""
-        group = next((trial.tunes for trial in self._trials_of[configuration] if trial.tunes is not None), None)
-        return self._tuned_with.get(group, ()) if group is not None else ()
+        trial = self._trials_of[configuration][0]
+        return self._tuned_with.get(trial.tunes or trial.nested_in or configuration, ())

@@ -27,24 +27,22 @@ def begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
     Args:
         fingerprints: of the data, by task.
     """
-    sweep = plan.sweep
+    sweep, rule = plan.sweep, plan.sweep.replication
+    reported = rule.seeds if rule is not None and rule.tunes_apart else sweep.seeds
     tracker.sweep_started(
         {
             "model": sweep.model,
             "tasks": ",".join(sweep.tasks),
-            "seeds": ",".join(map(str, sweep.seeds)),
+            "seeds": ",".join(map(str, reported)),
+            **({"tuning_seeds": ",".join(map(str, sweep.seeds))} if reported is not sweep.seeds else {}),
             "objectives": json.dumps(sweep.objectives),
             "algorithm": sweep.search.algorithm,
             "scheduler": sweep.scheduler.name,
             "protocol": sweep.protocol,
-            **(
-                {"compare": sweep.compare, "tuned": ",".join(sweep.replication.tuned)}
-                if sweep.compare and sweep.replication
-                else {}
-            ),
+            **({"compare": sweep.compare, "tuned": ",".join(rule.tuned)} if sweep.compare and rule else {}),
             "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
             "trials": plan.most_trials,
-            "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=sweep.seeds, data=fingerprints),
+            "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=reported, data=fingerprints),
             "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(),
         }
     )

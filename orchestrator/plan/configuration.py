@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ class Configuration:
         path: the method block it came from.
         nested_in: the id of the configuration whose training makes this one too, as a slice; None if it is trained itself.
         parent: the configuration from whose adapters its trials go on, in population based training.
+        candidates: of a tuned configuration, by task the candidate that was the best there, whose settings its trials have.
     """
 
     id: str
@@ -35,6 +37,7 @@ class Configuration:
     path: YamlPath = ()
     nested_in: str | None = None
     parent: Configuration | None = field(default=None, repr=False)
+    candidates: Mapping[str, Configuration] = field(default_factory=dict, repr=False)
 
     @property
     def known(self) -> dict[str, float]:

@@ -62,12 +62,13 @@ class Plan:
     _refused: set[str] = field(default_factory=set, init=False, repr=False)
     _refusal_listeners: list[Callable[[Dropped], None]] = field(default_factory=list, init=False, repr=False)
 
-    def add(self, configuration: Configuration) -> list[TrialSpec]:
-        """Takes in a configuration with its trials on every task with every seed of the sweep; returns these."""
+    def add(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[TrialSpec]:
+        """Takes in a configuration with its trials on every task with every seed, the sweep's own unless others are given;
+        returns these."""
         self.configurations.append(configuration)
         self._by_id[configuration.id] = configuration
         self._made_by.setdefault(configuration.nested_in or configuration.id, []).append(configuration)
-        return self._extend(configuration, self.planner.trials(configuration))
+        return self._extend(configuration, self.planner.trials(configuration, seeds))
 
     def replicate(self, configuration: Configuration, seeds: Iterable[int]) -> list[TrialSpec]:
         """Gives a configuration of the plan further seeds; returns its new trials."""
@@ -159,7 +160,7 @@ class Plan:
         rule = self.sweep.replication
         if rule is None or rule.choose != "best" or self.adaptive:
             return []
-        groups = groups_of(self.planner, self.configurations)
+        groups = [group for group in groups_of(self.planner, self.configurations) if len(group) > 1 or not rule.apart]
         return [one for group in groups for one in self.together(group[0])] * len(self.sweep.task_names) * len(rule.seeds)
 
     @property
@@ -219,8 +220,13 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if errors:
         raise SweepError(errors)
     plan = Plan(sweep, planner, list(dropped.values()), duplicates)
+    rule = sweep.replication
+    apart = rule is not None and rule.tunes_apart
+    groups = groups_of(planner, itertools.chain(*kept.values())) if apart else []
+    alone = {group[0].id for group in groups if len(group) == 1}  # nothing to choose, so their trials are reported
     for configuration in itertools.chain(*kept.values()):
-        plan.add(configuration)
+        measured = (configuration.nested_in or configuration.id) in alone
+        plan.add(configuration, rule.seeds if rule is not None and measured else None)
     if not kept:
         raise _nothing_allowed(sweep, plan.dropped)
     needed = len(plan.trainings)

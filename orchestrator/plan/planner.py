@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,15 @@ from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
+from orchestrator.sweepfile.settings import ReplicationSettings
 from orchestrator.sweepfile.space.dimensions import CONFIG, Point
 from orchestrator.sweepfile.space.nested import KEY, RANKS, alone, has_nested, slices_of, triples_of
 from orchestrator.sweepfile.sweep import Sweep
 
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
+
+AFRESH = " afresh"
+"""Ends the label of a configuration whose trials start from the base model, in a sweep whose others start from an adapter."""
 
 Counter = Callable[[RunSpec], Counts]
 
@@ -99,7 +103,7 @@ class Planner:
         content = {**self._content(point.method, point.training, path), "parameters": parameters}
         label = _label(method.title, method.label(checked), point.training)
         if self.sweep.warm_start and content.get("warm_start") is False:
-            label += " afresh"
+            label += AFRESH
         try:
             counts, memory = self._cost(point, parameters, path)
         except (ValueError, RunFailed) as error:
@@ -137,7 +141,7 @@ class Planner:
         suites finish early."""
         resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
         rule = self.sweep.replication
-        group = self.group(configuration, rule.tuned) if rule is not None and rule.tuned else None
+        group = self.group(configuration) if rule is not None and rule.tuned and not configuration.candidates else None
         return [
             TrialSpec(
                 self.run_spec(configuration, task, seed),
@@ -153,6 +157,12 @@ class Planner:
 
     def run_spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         """The run of `configuration` on one task with one seed."""
+        if configuration.candidates:
+            run = self.run_spec(configuration.candidates[task], task, seed)
+            if run.warm_start is None:
+                return run
+            source = self.run_spec(configuration, self.sweep.warm_start[task], seed)
+            return run.model_copy(update={"warm_start": WarmStart(run=source.key)})
         chosen = configuration.parameters, configuration.training
         run = self._spec(configuration.method, *chosen, configuration.path, task, seed)
         if configuration.parent is not None:
@@ -200,10 +210,42 @@ class Planner:
         content["resolved"] = resolve(self._meta, checked)
         return content_hash(content, 16)
 
-    def group(self, configuration: Configuration, apart: Sequence[str]) -> str:
-        """Equal for configurations that differ in nothing but the dimensions `apart`; what a block says for single tasks, or
-        of where its runs start, is a difference, and so is `tuned: false`. Nested ranks are in the group of their training."""
-        names = {*apart, *([KEY] if RANKS in apart else [])}
+    def tuned(self, group: str, candidates: Sequence[Sequence[Configuration]], best: Mapping[str, int]) -> list[Configuration]:
+        """The configuration whose trials have on each task the settings of the candidate that was the best there; with nested
+        ranks one for each slice, the training's own last.
+
+        Its id is the group's, so that it stays one configuration when more values make the choice fall otherwise. Its label has
+        the words that the labels of all candidates have.
+
+        Args:
+            group: of the candidates.
+            candidates: each with its slices, itself last.
+            best: by task, the place of the best one in `candidates`.
+        """
+        made = []
+        for alike in zip(*candidates, strict=True):
+            chosen = {task: alike[place] for task, place in best.items()}
+            largest = max(chosen.values(), key=lambda one: one.counts.trainable_parameters)
+            nested_in = None if alike[-1].nested_in is None else group
+            id = content_hash({"group": group, RANKS: largest.parameters[RANKS]}, 10) if nested_in else group
+            words = zip(*(self._label_of_tuned(one).split() for one in alike), strict=False)
+            label = " ".join(word[0] for word in words if len(set(word)) == 1)
+            made.append(replace(largest, id=id, label=label, nested_in=nested_in, candidates=chosen))
+        return made
+
+    def _label_of_tuned(self, configuration: Configuration) -> str:
+        """The candidate's label without the training settings that are tuned."""
+        method, names = METHODS[configuration.method], _rule(self.sweep).tuned
+        label = method.label(method.parameters.model_validate(configuration.parameters))
+        training = {name: value for name, value in configuration.training.items() if name not in names}
+        return _label(method.title, label, training) + (AFRESH if configuration.label.endswith(AFRESH) else "")
+
+    def group(self, configuration: Configuration) -> str:
+        """Equal for configurations that differ in nothing but the dimensions that are tuned; what a block says for single
+        tasks, or of where its runs start, is a difference, and so is `tuned: false`. Nested ranks are in the group of their
+        training. It is the id of the tuned configuration; an earlier version's groups were longer, and no ids."""
+        rule = _rule(self.sweep)
+        names = {*rule.tuned, *([KEY] if RANKS in rule.tuned else [])}
         content = self._content(configuration.method, configuration.training, configuration.path)
         parameters = configuration.parameters | ({RANKS: chain[-1]} if (chain := configuration.parameters.get(KEY)) else {})
         content |= {"parameters": parameters, "chosen": sorted({*content["chosen"]} - names)}
@@ -213,7 +255,7 @@ class Planner:
             content[part] = {name: value for name, value in content[part].items() if name not in names}
         if inside := content["parameters"].get(CONFIG):
             content["parameters"][CONFIG] = {key: value for key, value in inside.items() if f"{CONFIG}.{key}" not in names}
-        return content_hash(content, 16)
+        return content_hash(content | {"over": sorted(names)}, 10) if rule.tunes_apart else content_hash(content, 16)
 
     def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:
         tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
@@ -221,6 +263,11 @@ class Planner:
         specs = [self._spec(point.method, parameters, point.training, path, task.name, seed) for task in tasks]
         widest = max(range(len(tasks)), key=lambda index: len(tasks[index].labels))
         return self._counter(specs[widest]), max(map(self._memory, specs)) if self._memory else None
+
+
+def _rule(sweep: Sweep) -> ReplicationSettings:
+    assert sweep.replication is not None
+    return sweep.replication
 
 
 def _label(title: str, parameters: str, training: dict[str, Any]) -> str:

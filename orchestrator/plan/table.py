@@ -36,7 +36,6 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
     table.add_column("configuration", overflow="fold")
     for name in ("id", "trainable", "head", "adapter", "memory", "trials", "steps"):
         table.add_column(name, justify="right", no_wrap=True)
-    per_configuration = len(plan.trials) // len(plan.configurations)
     for one in plan.configurations[:SHOWN]:
         table.add_row(
             one.label,
@@ -45,7 +44,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             f"{one.counts.head_parameters:,}",
             format_bytes(one.counts.adapter_bytes),
             format_bytes(one.estimated_memory_bytes) if one.estimated_memory_bytes is not None else "",
-            str(per_configuration),
+            str(len(plan.trials_of(one.id))),
             "nested" if one.nested_in else f"{steps[one.id]:,}" if one.id in steps else "?",
         )
     console.print(table)
@@ -58,8 +57,9 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
         console.print(f"merged: {len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}", highlight=False)
     trained = sum(one.nested_in is None for one in plan.configurations)
     slices = len(plan.configurations) - trained
+    seeds = {len(plan.trials_of(one.id)) // len(sweep.task_names) for one in plan.configurations}
     console.print(
-        f"{trained} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
+        f"{trained} configurations x {len(sweep.task_names)} tasks x {' or '.join(map(str, sorted(seeds)))} seeds = "
         f"{len(plan.trainings)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
         highlight=False,
     )

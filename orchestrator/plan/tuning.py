@@ -1,12 +1,12 @@
 """What tuning costs in a plan whose `replication` chooses the best of each group: its groups, its trials, equal budgets.
 
-A group is one configuration with every value that is tried of what is tuned. Its trials with the sweep's seeds choose one
-value, which then runs with the further seeds. A group of one is not tuned.
+A group is one configuration with every value that is tried of what is tuned, its candidates. Their trials with the sweep's
+seeds choose, and the best then runs with the seeds of `replication`. A group of one is not tuned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
@@ -19,12 +19,12 @@ Groups = list[list[Configuration]]
 SHOWN = 8
 
 
-def groups_of(planner: Planner, configurations: Sequence[Configuration]) -> Groups:
-    """The trainings that compete for the further seeds, one list a group; a training of nested ranks stands for its slices."""
+def groups_of(planner: Planner, configurations: Iterable[Configuration]) -> Groups:
+    """The trainings that are candidates together, one list a group; a training of nested ranks stands for its slices."""
     found: dict[str, list[Configuration]] = {}
     for one in configurations:
-        if one.nested_in is None:
-            found.setdefault(planner.group(one, _rule(planner.sweep).tuned), []).append(one)
+        if one.nested_in is None and not one.candidates:
+            found.setdefault(planner.group(one), []).append(one)
     return list(found.values())
 
 
@@ -69,10 +69,13 @@ def lines_of(planner: Planner, configurations: Sequence[Configuration], steps: M
     """
     sweep, rule, groups = planner.sweep, _rule(planner.sweep), groups_of(planner, configurations)
     first, further = _trials(sweep, groups)
+    chosen = [group for group in groups if len(group) > 1 or not rule.apart]
     share = len(rule.seeds) / len(sweep.seeds)
-    all_steps = sum(steps.values()) + round(sum(max(steps.get(one.id, 0) for one in group) * share for group in groups))
+    all_steps = sum(steps.values()) + round(sum(max(steps.get(one.id, 0) for one in group) * share for group in chosen))
+    tune = f"{'seed' if len(sweep.seeds) == 1 else 'the seeds'} {_listed(sweep.seeds)}"
+    how = ", on each task by its search score" if rule.apart else ", by its search score"
     lines = [
-        f"then with the seeds {_listed(rule.seeds)}: the best of each of {len(groups)} groups, by its search score: "
+        f"then with the seeds {_listed(rule.seeds)}: the best of each of {len(chosen)} groups{how}: "
         f"at most {further} trials more, {first + further} in all" + (f", {all_steps:,} steps" if all_steps else "")
     ]
     sizes = {len(group) for group in groups if len(group) > 1}
@@ -80,7 +83,7 @@ def lines_of(planner: Planner, configurations: Sequence[Configuration], steps: M
         each = {size * len(sweep.task_names) * len(sweep.seeds) for size in sizes}
         lines.append(
             f"tuned: {', '.join(rule.tuned)}; {_between(sizes)} candidates and {_between(each)} trials for each configuration, "
-            f"with {'seed' if len(sweep.seeds) == 1 else 'the seeds'} {_listed(sweep.seeds)}"
+            f"with {tune}" + (", whose scores are not reported" if rule.apart else "")
         )
     fixed = [group[0].label for group in groups if len(group) == 1] if rule.tuned else []
     if fixed:
@@ -90,9 +93,12 @@ def lines_of(planner: Planner, configurations: Sequence[Configuration], steps: M
 
 
 def _trials(sweep: Sweep, groups: Groups) -> tuple[int, int]:
-    """How many trials tune, and how many the further seeds take at most: those of a best one in every group."""
-    tasks = len(sweep.task_names)
-    return sum(map(len, groups)) * tasks * len(sweep.seeds), len(groups) * tasks * len(_rule(sweep).seeds)
+    """How many trials come first, and how many come after the choice at most: those of a best one in every group. A group of
+    one has nothing to wait for where tuning is apart."""
+    rule, tasks = _rule(sweep), len(sweep.task_names)
+    alone = sum(len(group) == 1 for group in groups) if rule.apart else 0
+    candidates = sum(map(len, groups)) - alone
+    return tasks * (candidates * len(sweep.seeds) + alone * len(rule.seeds)), (len(groups) - alone) * tasks * len(rule.seeds)
 
 
 def _rule(sweep: Sweep) -> ReplicationSettings:

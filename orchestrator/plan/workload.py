@@ -23,9 +23,12 @@ def planned_steps(plan: Plan) -> dict[str, int]:
     sizes = train_sizes(plan.sweep)
     if sizes is None:
         return {}
-    seeds = len(plan.sweep.seeds)
+
+    def seeds(one: Configuration) -> int:
+        return len({trial.run.seed for trial in plan.trials_of(one.id)})
+
     return {
-        one.id: seeds * sum(steps(_training(plan, one, task), size, one.parameters) for task, size in sizes.items())
+        one.id: seeds(one) * sum(steps(_training(plan, one, task), size, one.parameters) for task, size in sizes.items())
         for one in plan.configurations
         if one.nested_in is None
     }

@@ -4,6 +4,7 @@ A trial is named by its content, so finished work is recognised wherever it stan
 
 - Model, data, protocol, training settings, measurements, objectives and how configurations are drawn give all numbers of a
   sweep one meaning. They may not change under a name.
+- So does what is tuned, with which seeds: a trial is on record as one that tunes or as one that is reported.
 - Seeds, tasks, blocks, values and constraints say what the sweep covers. They may change: only new trials run, and results that
   the file no longer asks for stay in the ledger but not on the front.
 - Resources, scheduler, budget, tracking store and storage say how it runs. They are free.
@@ -23,6 +24,7 @@ from craft.results import TEXT, TEXT_DIGEST
 from craft.settings import OLDER
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
+from orchestrator.sweepfile.fair import EARLIER, as_recorded
 from orchestrator.sweepfile.load import load_sweep, read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
@@ -42,6 +44,7 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
             # The folder may have moved; `check_data` compares the fingerprints of its rows.
             old, new = ({**data, "root": None} for data in (old, new))
         lines += _differences(old, new, (name,), now)
+    lines += _differences(_tuning(before), _tuning(now), (), now)
     for name in DRAWING:
         old, new = getattr(before.search, name), getattr(now.search, name)
         if before.search.row.samples or name == "algorithm":
@@ -62,13 +65,14 @@ def load_as_begun(path: str | PathLike[str], overrides: Sequence[str] = ()) -> S
 
 
 def _older(effective: Path) -> dict[str, dict[str, Any]]:
-    """The rows of OLDER that an effective sweep file lacks: its version did not have these settings."""
+    """The rows of OLDER, and EARLIER, that an effective sweep file lacks: its version did not have these settings."""
     try:
         content = yaml.safe_load(effective.read_text(encoding="utf-8"))
         said = {section: content.get(section) or {} for section in OLDER}
     except (yaml.YAMLError, AttributeError, UnicodeDecodeError):
         return {}  # `check_resume` says what is wrong with it
-    return {section: {name: meant[name] for name in meant if name not in said[section]} for section, meant in OLDER.items()}
+    older = {section: {name: meant[name] for name in meant if name not in said[section]} for section, meant in OLDER.items()}
+    return older | ({"replication": EARLIER} if as_recorded(content) != content else {})
 
 
 def check_resume(folder: Path, sweep: Sweep) -> None:
@@ -124,6 +128,14 @@ def check_data(results: Iterable[TrialResult], trials: Iterable[TrialSpec], fing
                     "give back the data as they were, or start afresh with another --name",
                 ]
             )
+
+
+def _tuning(sweep: Sweep) -> dict[str, Any]:
+    """What makes a trial one that only tunes, under whose configuration it is then on record."""
+    rule = sweep.replication
+    if rule is None or not rule.tunes_apart:
+        return {"tuning_seeds": None, "tuned": None}
+    return {"tuning_seeds": list(sweep.seeds), "tuned": sorted(rule.tuned)}
 
 
 def _plain(sweep: Sweep, name: str) -> Any:

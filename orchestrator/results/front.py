@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
+from orchestrator.results.normalized import with_normalized
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 
 if TYPE_CHECKING:
@@ -68,20 +69,26 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: I
     """The same summaries with `on_front` and `may_be_on_front` set as `judge` says; incomplete ones take no part.
 
     Where some have finished all the seeds `deciding`, those that were not given them are `screened` and take no part either.
+    Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean.
     """
+    names = {summary.configuration for summary in summaries}
+    summaries = [summary for summary in summaries if summary.tunes not in names]
     needed = set(deciding)
-    decided = [summary._finished and needed <= {seed for _, seed in summary.scores} for summary in summaries]
+    decided = [summary.all_finished and needed <= {seed for _, seed in summary.scores} for summary in summaries]
     if needed and any(decided):
-        summaries = [replace(one, screened=one._finished and not sure) for one, sure in zip(summaries, decided, strict=True)]
+        pairs = zip(summaries, decided, strict=True)
+        summaries = [replace(one, screened=one.screened or (one.all_finished and not sure)) for one, sure in pairs]
     verdict = _judged([one for one in summaries if one.complete], objectives)
-    return [
-        replace(
-            one,
-            on_front=one.configuration in verdict.on_front,
-            may_be_on_front=one.configuration in verdict.may_be_on_front,
-        )
-        for one in summaries
-    ]
+    return with_normalized(
+        [
+            replace(
+                one,
+                on_front=one.configuration in verdict.on_front,
+                may_be_on_front=one.configuration in verdict.may_be_on_front,
+            )
+            for one in summaries
+        ]
+    )
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:

@@ -18,7 +18,7 @@ import numpy as np
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import Interval, Scores, interval, suite_interval
-from orchestrator.results.tuning import Tuning, ends
+from orchestrator.results.tuning import Tuning, ends, varied
 
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
 """Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
@@ -29,7 +29,7 @@ class Entry:
     """A planned trial as summing up sees it; `result` is None while it has not ended.
 
     `nested_in` is the configuration whose training made it, where it is a slice of nested ranks; `tunes` names the
-    configurations among which it helps to choose one.
+    configuration for which it helps to choose settings, or, from an earlier version, the configurations among which it does.
     """
 
     key: str
@@ -51,16 +51,22 @@ class Entry:
         names = (trial.key, trial.configuration, trial.label, flat["method"], run.task, run.seed, run.protocol)
         return cls(*names, flat, result, trial.nested_in, trial.tunes)
 
+    @property
+    def only_tunes(self) -> bool:
+        """Whether the trial's scores choose settings and are not reported: then `tunes` is as long as a configuration's id."""
+        return self.tunes is not None and len(self.tunes) == len(self.configuration)
+
 
 @dataclass(frozen=True)
 class Summary:
     """One configuration. `metrics` are over tasks and seeds, `tasks` the score's mean of each task over its seeds.
 
     `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. A `screened`
-    configuration ran with fewer seeds, only to choose another one: it is not compared with those that ran with all seeds, and
-    it does not count as complete. `nested_in` is the configuration whose training made this one, if it is a slice of nested
-    ranks; its seconds are that training's. `tuning` is what the choice of its settings took, in a sweep that tunes; what was
-    cut from an adapter has its tuning.
+    configuration ran only to choose another one, with other seeds or with fewer: it is not compared with those that ran with
+    all seeds, and it does not count as complete. `tunes` is the configuration for which it is a candidate; then it has search
+    scores alone. `nested_in` is the configuration whose training made this one, if it is a slice of nested ranks; its seconds
+    are that training's. `tuning` is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter
+    has its tuning.
     """
 
     configuration: str
@@ -82,6 +88,7 @@ class Summary:
     on_front: bool = False
     may_be_on_front: bool = False
     screened: bool = False
+    tunes: str | None = None
     nested_in: str | None = None
     tuning: Tuning | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
@@ -89,10 +96,11 @@ class Summary:
     @property
     def complete(self) -> bool:
         """Every planned trial finished, with all the seeds that others of the sweep ran with."""
-        return self._finished and not self.screened
+        return self.all_finished and not self.screened
 
     @property
-    def _finished(self) -> bool:
+    def all_finished(self) -> bool:
+        """Every planned trial finished."""
         return self.finished == self.planned > 0
 
     @property
@@ -127,8 +135,11 @@ class Summary:
         content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
         if self.nested_in:
             content["nested_in"] = self.nested_in
+        if self.tunes:
+            content["tunes"] = self.tunes
         if self.tuning is not None:
             content["tuned"] = self.tuning.tuned
+            content |= {"tuned_to": self.tuning.choice} if self.tuning.choice else {}
             # The store keeps a metric's first value of a step, so a sum must be whole.
             content |= {"tuning_trials": self.tuning.trials, "tuning_seconds": self.tuning.seconds} if self.tuning.over else {}
         if self.reasons:
@@ -162,30 +173,46 @@ def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str
 def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
     """What the tuning of each configuration took, by its id: the trials of all trained ones that have the same `tunes`."""
     groups: dict[str, list[Entry]] = {}
+    chosen: dict[str, dict[str, dict[str, Any]]] = {}
     for entry in entries:
-        if entry.tunes is not None and entry.nested_in is None:
+        if entry.nested_in is None and entry.tunes is not None:
             groups.setdefault(entry.tunes, []).append(entry)
+        elif entry.nested_in is None:
+            chosen.setdefault(entry.configuration, {})[entry.task] = entry.parameters
     found: dict[str, Tuning] = {}
-    for group in groups.values():
+    for name, group in groups.items():
         candidates = {entry.configuration: entry.parameters for entry in group if entry.task == group[0].task}
         whole = Tuning.of(len(candidates), [entry.result for entry in group])
-        found |= {name: replace(whole, at_end=at_end) for name, at_end in ends(candidates).items()}
+        if not group[0].only_tunes:
+            found |= {one: replace(whole, at_end=ends(candidates, {"": own})) for one, own in candidates.items()}
+            continue
+        by_task = chosen.get(name, {})
+        values = {one: {task: row.get(one) for task, row in by_task.items()} for one in varied(candidates) if by_task}
+        seeds = tuple(sorted({entry.seed for entry in group}))
+        found[name] = replace(whole, at_end=ends(candidates, by_task), seeds=seeds, values=values)
     trained = {entry.key: entry.nested_in or entry.configuration for entry in entries}
-    sources = {entry.configuration: trained.get(entry.parameters.get("cut_from", entry.key)) for entry in entries}
-    return {name: found[source] for name, source in sources.items() if source in found}
+    sources = {
+        entry.configuration: trained.get(entry.parameters["cut_from"])
+        if "cut_from" in entry.parameters
+        else entry.nested_in or entry.configuration
+        for entry in entries
+    }
+    fixed = {name: Tuning(1) for name in sources.values() if name in chosen} if any(one.seeds for one in found.values()) else {}
+    return {name: (fixed | found)[source] for name, source in sources.items() if source in fixed or source in found}
 
 
 def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: Tuning | None) -> Summary:
     ended = [(entry, entry.result) for entry in entries if entry.result is not None]
     finished = [(entry, result) for entry, result in ended if result.status == "finished"]
+    first = entries[0]
     tasks = list(dict.fromkeys(entry.task for entry in entries))
     by_metric: dict[str, dict[tuple[str, int], float]] = {}
     for entry, result in finished:
         for name, value in result.metrics.items():
-            by_metric.setdefault(name, {})[entry.task, entry.seed] = value
+            if name.startswith("search_") or not first.only_tunes:
+                by_metric.setdefault(name, {})[entry.task, entry.seed] = value
     metrics = {name: suite_interval(scores, tasks) for name, scores in by_metric.items()}
     scores = by_metric.get("score", {})
-    first = entries[0]
     return Summary(
         configuration=first.configuration,
         label=first.label,
@@ -204,8 +231,10 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         protocol=first.protocol,
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
         notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
+        screened=first.only_tunes,
+        tunes=first.tunes if first.only_tunes else None,
         nested_in=first.nested_in,
-        tuning=tuning,
+        tuning=None if first.only_tunes else tuning,
         keys=tuple(entry.key for entry in entries),
     )
 

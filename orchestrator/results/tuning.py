@@ -1,16 +1,21 @@
 """What was spent on tuning a configuration: the trials among which its settings were chosen, and their time.
 
-A trial says by `tunes` among which configurations it helps to choose: those that differ in nothing but what is tuned. A
-configuration without such companions kept the settings that the sweep file gives it, so it was not tuned.
+A trial says by `tunes` for which configuration it helps to choose settings: among candidates that differ in nothing but what is
+tuned. A configuration without candidates kept the settings that the sweep file gives it, so it was not tuned. In sweeps of
+earlier versions `tunes` names the candidates themselves, and one of them was chosen for all tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialResult
+
+Values = Mapping[str, Mapping[str, Any]]
+"""Parameters of candidates, or of what was chosen for tasks; numbers may be text."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class Tuning:
         over: whether all of its trials have ended.
         at_end: numbers of this configuration that are the lowest or highest of those tried, such as `highest learning_rate`: a
             better value may lie beyond.
+        seeds: those that tuned and are not reported; empty where an earlier version reported them.
+        values: what was chosen, by setting and task; empty where the configuration itself says it.
     """
 
     candidates: int
@@ -33,6 +40,8 @@ class Tuning:
     seconds: float = 0.0
     over: bool = True
     at_end: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
@@ -52,24 +61,41 @@ class Tuning:
         """Whether there was anything to choose."""
         return self.candidates > 1
 
+    @property
+    def choice(self) -> str:
+        """What was chosen in words, by task in the sweep's order: `learning_rate 0.01/0.003/0.003`, or once where all agree."""
+        return ", ".join(f"{name} {'/'.join(_agreed(map(text, by_task.values())))}" for name, by_task in self.values.items())
 
-def ends(candidates: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Which numbers of each candidate are the lowest or the highest of all; numbers with fewer than three values are left out,
-    because every one of those is at an end.
+
+def varied(candidates: Values) -> list[str]:
+    """The names of the parameters in which candidates differ; where each begins follows from these."""
+    rows = list(candidates.values())
+    names = dict.fromkeys(name for row in rows for name in row if name != "warm_start")
+    return [name for name in names if len({text(row.get(name)) for row in rows}) > 1]
+
+
+def ends(candidates: Values, chosen: Values) -> tuple[str, ...]:
+    """Which numbers that were chosen are the lowest or the highest of all candidates'; numbers with fewer than three values are
+    left out, because every one of those is at an end.
 
     Args:
-        candidates: by configuration, its parameters, which may be numbers as text.
+        chosen: by task; an end that is not that of every task names its tasks.
     """
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(candidates, ())
-    for name in next(iter(candidates.values()), {}):
-        numbers = {one: _number(parameters.get(name)) for one, parameters in candidates.items()}
-        values = {one: value for one, value in numbers.items() if value is not None}
-        if len(values) < len(numbers) or len(set(values.values())) < 3:
+    found: list[str] = []
+    for name in varied(candidates):
+        values = {value for row in candidates.values() if (value := _number(row.get(name))) is not None}
+        if len(values) < 3:
             continue
-        word = {min(values.values()): "lowest", max(values.values()): "highest"}
-        for one, value in values.items():
-            found[one] += (f"{word[value]} {name}",) if value in word else ()
-    return found
+        for word, end in (("lowest", min(values)), ("highest", max(values))):
+            tasks = [task for task, row in chosen.items() if _number(row.get(name)) == end]
+            on = "" if len(tasks) == len(chosen) else f" on {', '.join(task.rsplit('/', 1)[-1] for task in tasks)}"
+            found += [f"{word} {name}{on}"] if tasks else []
+    return tuple(found)
+
+
+def _agreed(values: Iterable[str]) -> list[str]:
+    every = list(values)
+    return every[:1] if len(set(every)) == 1 else every
 
 
 def _number(value: Any) -> float | None:

@@ -19,6 +19,7 @@ from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import (
     TITLES,
     caption,
+    columns_of,
     format_amount,
     full_label,
     has_tuning,
@@ -31,6 +32,7 @@ from orchestrator.review.front_words import (
     tasks_of,
     trials,
     tuning,
+    why_screened,
 )
 from orchestrator.sweepfile.objectives import Direction, Objectives
 from orchestrator.tools.escaping import plain
@@ -48,7 +50,8 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
     table = Table(title=escape(title) or None, title_justify="left", header_style="bold", pad_edge=False)
     table.add_column("", width=1)
     table.add_column("configuration", overflow="fold", min_width=16)
-    for name in objectives:
+    names = columns_of(summaries, objectives)
+    for name in names:
         table.add_column(TITLES.get(name, name), justify="right", no_wrap=True)
     for task in tasks:
         table.add_column(escape(short_task(task)), justify="right")
@@ -57,7 +60,7 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
     if tuned:
         table.add_column("tuning", justify="right")
     for summary in ranked(summaries, objectives):
-        row = [_mark(summary), escape(full_label(summary)), *(shown(summary, name) for name in objectives)]
+        row = [_mark(summary), escape(full_label(summary)), *(shown(summary, name) for name in names)]
         row += [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
         row += [escape(trials(summary)), *([tuning(summary)] if tuned else [])]
         table.add_row(*row, style="bold" if summary.on_front else "red" if summary.failed else "" if _open(summary) else "dim")
@@ -67,14 +70,15 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
 def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 40) -> str:
     """The front as a Markdown table, for the description of the sweep's run: front rows first, at most `limit` rows."""
     tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
-    heads = ["", "configuration", *(TITLES.get(name, name) for name in objectives), *map(short_task, tasks), "trials"]
+    names = columns_of(summaries, objectives)
+    heads = ["", "configuration", *(TITLES.get(name, name) for name in names), *map(short_task, tasks), "trials"]
     tuned = has_tuning(summaries)
     heads += ["tuning"] if tuned else []
     lines = ["| " + " | ".join(map(plain, heads)) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
     rows = sorted(ranked(summaries, objectives), key=lambda summary: not summary.on_front)
     for summary in rows[:limit]:
         values = [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
-        row = [_mark(summary), full_label(summary), *(shown(summary, name) for name in objectives), *values, trials(summary)]
+        row = [_mark(summary), full_label(summary), *(shown(summary, name) for name in names), *values, trials(summary)]
         row += [tuning(summary)] if tuned else []
         lines.append("| " + " | ".join(map(plain, row)) + " |")
     if len(rows) > limit:
@@ -103,7 +107,11 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
     tasks = tasks_of(rows)
     columns: list[tuple[str, str, Direction]] = [(f"score/{task}", _title(task), "maximize") for task in tasks]
     columns.append(("score", "Avg." if len(tasks) > 1 else "Score", "maximize"))
-    columns += [(name, TITLES.get(name, name), way) for name, way in objectives.items() if name not in _IN_LATEX]
+    columns += [
+        (name, TITLES.get(name, name), objectives.get(name, "maximize"))
+        for name in columns_of(rows, objectives)
+        if name not in _IN_LATEX
+    ]
     best = {name: _best([row.value(name) for row in rows if row.complete], way) for name, _, way in columns}
     tuned = has_tuning(rows)
     heads = ["Method", "\\# Params", *(_escape(title) for _, title, _ in columns), *(["Tuning"] if tuned else [])]
@@ -116,7 +124,7 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
     ]
     for row in rows:
         shade = "\\cellcolor{blue!8} " if row.on_front else ""
-        why = "fewer seeds" if row.screened else f"{row.finished}/{row.planned} trials"
+        why = why_screened(row) if row.screened else f"{row.finished}/{row.planned} trials"
         note = "" if row.complete else f" ({why})"
         cells = [_escape(full_label(row) + note), size(row.value("trainable_parameters"))]
         for name, _, _ in columns:
@@ -177,6 +185,7 @@ def _csv_row(summary: Summary) -> dict[str, Any]:
             "tuning_seconds": spent.seconds,
             "tuning_at_end": "; ".join(spent.at_end),
         }
+        row |= {f"{name}/{task}": value for name, by_task in spent.values.items() for task, value in by_task.items()}
     row |= {"seeds": summary.seeds, "reasons": "; ".join(summary.reasons), "notes": "; ".join(summary.notes)}
     return {name: _csv_value(value) for name, value in row.items()}
 

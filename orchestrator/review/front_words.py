@@ -10,6 +10,7 @@ from craft.methods import METHODS
 from craft.words import format_bytes, format_duration
 from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee
+from orchestrator.results.normalized import NORMALIZED
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import Direction, Objectives
 
@@ -19,6 +20,7 @@ TITLES = {
     "adapter_bytes": "adapter bytes",
     "peak_memory_bytes": "peak memory",
     "step_seconds": "s / step",
+    NORMALIZED: "normalized",
 }
 NAMED = 3
 """The number of configurations that the caption names in a list."""
@@ -45,8 +47,10 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"○ {more} more may be")
     if incomplete:
         parts.append(f"{incomplete} incomplete, not ranked")
-    if screened := sum(summary.screened for summary in summaries):
+    if screened := sum(summary.screened and summary.tunes is None for summary in summaries):
         parts.append(f"{screened} with fewer seeds, not ranked")
+    if tuning := sum(summary.tunes is not None for summary in summaries):
+        parts.append(f"{tuning} that only tune, not ranked")
     if budgets := _budgets(summaries):
         parts.append(budgets)
     if at_end := sum(summary.complete and summary.tuning is not None and bool(summary.tuning.at_end) for summary in summaries):
@@ -56,9 +60,16 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"no better than the head alone: {named} (try another learning rate, more steps or a larger size)")
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
+    if NORMALIZED in columns_of(summaries, objectives):
+        parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
     seeds = max((summary.score.n for summary in summaries), default=0)
     parts.append("± is the 95 % t interval over seeds" if seeds > 1 else "one seed: no interval")
     return "; ".join(parts)
+
+
+def columns_of(summaries: Sequence[Summary], objectives: Objectives) -> list[str]:
+    """What the tables show of each configuration: the objectives, and the normalized mean where there is one."""
+    return [*objectives, *([NORMALIZED] if any(NORMALIZED in one.metrics for one in summaries) else [])]
 
 
 def _budgets(summaries: Sequence[Summary]) -> str:
@@ -69,7 +80,9 @@ def _budgets(summaries: Sequence[Summary]) -> str:
         return ""
     fixed = [full_label(one) for one in told if one.tuning is not None and not one.tuning.tuned]
     spent = " to ".join(map(str, dict.fromkeys((trials[0], trials[-1]))))
-    return f"each tuned by {spent} trials" + (f", but not {', '.join(fixed)}" if fixed else "")
+    seeds = sorted({seed for one in told if one.tuning is not None for seed in one.tuning.seeds})
+    of = f" of seed {', '.join(map(str, seeds))}, which is in no score" if seeds else ""
+    return f"each tuned by {spent} trials{of}" + (f", but not {', '.join(fixed)}" if fixed else "")
 
 
 def has_tuning(summaries: Sequence[Summary]) -> bool:
@@ -78,15 +91,16 @@ def has_tuning(summaries: Sequence[Summary]) -> bool:
 
 
 def tuning(summary: Summary) -> str:
-    """What a configuration's tuning took, and which of its numbers are the ends of those tried: `9 trials, 12 min 03 s, highest
-    learning_rate`; `not tuned`; a dash for one that was cut from another."""
+    """What a configuration's tuning chose and took, and which of its numbers are the ends of those tried: `learning_rate
+    0.1/0.01, 9 trials, 12 min 03 s, highest learning_rate on rte`; `not tuned`; a dash for one that was cut from another."""
     spent = summary.tuning
     if spent is None:
         return "–"
     if not spent.tuned:
         return "not tuned"
     failed = f" ({spent.failed} failed)" if spent.failed else ""
-    return ", ".join([f"{spent.trials} trials{failed}", format_duration(spent.seconds), *spent.at_end])
+    took = [f"{spent.trials} trials{failed}", format_duration(spent.seconds), *spent.at_end]
+    return ", ".join([spent.choice, *took] if spent.choice else took)
 
 
 def possible(summary: Summary) -> bool:
@@ -130,14 +144,19 @@ def size(value: float) -> str:
 
 
 def trials(summary: Summary) -> str:
-    """`3/3`, or `2/3, 1 failed` with the first reason; `1/1, fewer seeds` for one that was screened out."""
-    parts = [f"{summary.finished}/{summary.planned}", *(["fewer seeds"] if summary.screened else [])]
+    """`3/3`, or `2/3, 1 failed` with the first reason; `1/1, fewer seeds`, `1/1, only tunes` for one that is screened."""
+    parts = [f"{summary.finished}/{summary.planned}", *([why_screened(summary)] if summary.screened else [])]
     parts += [f"{count} {word}" for count, word in ((summary.failed, "failed"), (summary.stopped, "stopped")) if count]
     text = ", ".join(parts)
     if summary.reasons:
         reason = summary.reasons[0].splitlines()[0]
         text += f": {reason[:57]}…" if len(reason) > 58 else f": {reason}"
     return text
+
+
+def why_screened(summary: Summary) -> str:
+    """Why a screened configuration is not compared with the others."""
+    return "only tunes" if summary.tunes else "fewer seeds"
 
 
 def format_amount(name: str, value: float) -> str:

@@ -55,6 +55,7 @@ class SweepTerms:
     uri: str
     further_seeds: tuple[int, ...] = ()
     deciding: tuple[int, ...] = ()
+    tunes_apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ def read_terms(file: Path) -> SweepTerms:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         own = (content.get("data") or {}).get("custom") or {}
         replication = content.get("replication") or {}
-        further = tuple(replication.get("seeds", ()))
+        further, best = tuple(replication.get("seeds", ())), replication.get("choose") == "best"
+        apart = best and replication.get("apart", False)
         tasks: list[str] = []
         for name in content["tasks"]:
             tasks += [f"custom/{one}" for one in own] if name == "custom" else SUITES.get(name, (name,))
@@ -189,7 +191,8 @@ def read_terms(file: Path) -> SweepTerms:
             generation=(content.get("data") or {}).get("generation") or {},
             uri=(content.get("tracking") or {}).get("uri", DEFAULT_URI),
             further_seeds=further,
-            deciding=further if replication.get("choose") == "best" else (),
+            deciding=further if best and not apart else (),
+            tunes_apart=apart,
         )
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is no effective sweep file: {' '.join(str(error).split())}") from error
@@ -217,6 +220,8 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
         like = next(iter(there.values()))
         given = {seed for _, seed in there}
         seeds = [*sweep.seeds, *(seed for seed in sweep.further_seeds if seed in given)]
+        if sweep.tunes_apart:
+            seeds = [*(sweep.seeds if like.only_tunes else sweep.further_seeds)]
         for task in sweep.task_names:
             for seed in seeds:
                 missing = replace(like, key="", task=task, seed=seed, result=None)

@@ -5,8 +5,11 @@
 - `choose: front` adds one seed after another, each time to the configurations that may be on the front. A configuration is left
   out if another one beats it by more than two margins; a margin is `margin` points, divided by the square root of the number of
   seeds.
-- `choose: best` decides once: among configurations that differ only in the dimensions `tuned`, the best gets all the seeds; of
-  equal ones it is the first. The others are listed, and are not on the front. `compare: fair` sets this up.
+- `choose: best` decides once, for each task. Configurations that differ only in the dimensions `tuned` are candidates; those
+  with the best search score on a task make up one tuned configuration, which runs with `replication.seeds`. Of equal ones it is
+  the first. The trials that chose are not reported. `compare: fair` sets this up.
+- `choose: best` with `apart: false`, as earlier versions had it: the best by the mean over tasks gets the seeds in addition to
+  its own, and all its scores are reported.
 
 A training of nested ranks gets further seeds for all its slices: under `front` if one of them does, and under `best` if the
 mean over its slices is the best.
@@ -22,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from orchestrator.plan.tuning import groups_of
 from orchestrator.results import pareto
 from orchestrator.results.summary import Summary, summarize
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
-    from orchestrator.plan.trial import TrialSpec
+    from orchestrator.plan.trial import TrialResult, TrialSpec
     from orchestrator.search.proposers import ConfigurationStatus, Proposer
     from orchestrator.sweepfile.settings import ReplicationSettings
 
@@ -48,15 +52,41 @@ def chosen(plan: Plan, summaries: Mapping[str, Summary], rule: ReplicationSettin
         together = plan.together(one)
         if one is not together[-1] or not all(other.id in judged for other in together):
             continue
-        group, score = plan.planner.group(one, rule.tuned), fmean(_score(summaries[other.id]) for other in together)
+        group, score = plan.planner.group(one), fmean(_score(summaries[other.id]) for other in together)
         if group not in best or score > best[group][0]:
             best[group] = score, together
     return [one for _, together in best.values() for one in together]
 
 
+def tuned(plan: Plan, results: Mapping[str, TrialResult]) -> list[list[Configuration]]:
+    """The tuned configuration of each group that has a candidate with a score on every task; with nested ranks, its slices
+    and itself."""
+    found = []
+    for group in groups_of(plan.planner, plan.configurations):
+        name, candidates = plan.planner.group(group[0]), [plan.together(one) for one in group]
+        if not any(trial.tunes == name for trial in plan.trials_of(group[0].id)):
+            continue  # it has no other candidates, and its trials are reported
+        best = {}
+        for task in plan.sweep.task_names:
+            scores = [_mean_search_score(plan, results, one, task) for one in candidates]
+            if math.isfinite(highest := max(scores)):
+                best[task] = scores.index(highest)
+        if len(best) == len(plan.sweep.task_names):
+            found.append(plan.planner.tuned(name, candidates, best))
+    return found
+
+
+def _mean_search_score(plan: Plan, results: Mapping[str, TrialResult], together: list[Configuration], task: str) -> float:
+    """The mean over seeds, and over slices, on one task; minus infinity unless every trial finished with a score."""
+    trials = [trial for one in together for trial in plan.trials_of(one.id) if trial.run.task == task]
+    ended = [results.get(trial.key) for trial in trials]
+    scores = [one.metrics.get(SEARCH_SCORE, math.nan) for one in ended if one is not None and one.status == "finished"]
+    return fmean(scores) if len(scores) == len(trials) and all(map(math.isfinite, scores)) else -math.inf
+
+
 class Replicating:
-    """A proposer around another one: when that is exhausted and all trials have ended, it suggests the chosen configurations
-    again, with more trials. A new one takes up the results on record."""
+    """A proposer around another one: when that is exhausted and all trials have ended, it suggests the chosen configurations,
+    with more trials. A new one takes up the results on record."""
 
     def __init__(self, proposer: Proposer, plan: Plan, recorder: Recorder) -> None:
         """
@@ -97,18 +127,14 @@ class Replicating:
     def advance(self) -> None:
         """Goes on to the next round, and the next, as far as all that came before is on record."""
         while self._rounds and self._first_over and not self._waiting and not self._recorder.standing.remaining:
-            seeds = self._rounds.pop(0)
-            summaries = {
-                one.configuration: one
-                for one in summarize(self._plan.trials, self._recorder.standing.results, self._plan.counts)
-            }
+            seeds, more = self._rounds.pop(0), self._plan.add if self._rule.tunes_apart else self._plan.replicate
             new: list[TrialSpec] = []
-            for together in self._trained_together(chosen(self._plan, summaries, self._rule)):
+            for together in self._chosen():
                 if not self._affordable(len(seeds)):
                     self._rounds.clear()
                     break
                 for configuration in together:
-                    new += self._plan.replicate(configuration, seeds)
+                    new += more(configuration, seeds)
                 self._waiting += together
             self._recorder.grow(new)
             settled = self._recorder.standing.is_settled
@@ -116,8 +142,13 @@ class Replicating:
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))
             ]
 
-    def _trained_together(self, deserving: Iterable[Configuration]) -> list[list[Configuration]]:
-        """The deserving configurations; of nested ranks all that one training makes, if one of them deserves it."""
+    def _chosen(self) -> list[list[Configuration]]:
+        """The configurations that get trials now; of nested ranks all that one training makes, if one of them deserves it."""
+        results = self._recorder.standing.results
+        if self._rule.tunes_apart:
+            return tuned(self._plan, results)
+        summaries = {one.configuration: one for one in summarize(self._plan.trials, results, self._plan.counts)}
+        deserving = chosen(self._plan, summaries, self._rule)
         return list({one.nested_in or one.id: self._plan.together(one) for one in deserving}.values())
 
     def _affordable(self, seeds: int) -> bool:

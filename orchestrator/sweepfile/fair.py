@@ -1,10 +1,12 @@
 """`compare: fair` of a sweep file: every configuration is tuned with an equal budget before it is compared.
 
-    compare: fair        seeds: [0, 1, 2]        tuned: [learning_rate]
+    compare: fair        seeds: [0, 1, 2]        tuned: [learning_rate]        tuning_seeds: [1000]
 
 stands for what could be written by hand, and `written_out` writes it so before the file is checked:
 
-    seeds: [0]    replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}    values of what is tuned in each block
+    seeds: [1000]    replication: {seeds: [0, 1, 2], choose: best, tuned: [learning_rate]}
+
+and values of what is tuned in each block.
 
 Each block searches its own values of a tuned setting, those under `tuned`, or the learning rates of RATES. A block with
 `tuned: false` keeps its settings as they are, and is marked as not tuned. `checks.fair` holds what makes the comparison fair.
@@ -12,6 +14,7 @@ Each block searches its own values of a tuned setting, those under `tuned`, or t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +25,10 @@ from orchestrator.sweepfile.space.blocks import parameter_names
 
 FAIR = "fair"
 RATE = "learning_rate"
+TUNING_SEED = 1000
+"""The seed that tunes unless the file says which. It lies far from the first numbers, so that seeds can be added later."""
+EARLIER = {"apart": False}
+"""`replication` of a sweep that an earlier version began, where its file says no more than `compare: fair`."""
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Learning rates for a method that is not named below: matrices that start at zero, or cores between frozen factors."""
@@ -49,24 +56,36 @@ def tuned_settings(given: Any) -> dict[str, dict[str, Any]]:
     return given
 
 
+def as_recorded(content: dict[str, Any]) -> dict[str, Any]:
+    """An effective file's content with EARLIER filled in where an earlier version wrote it."""
+    rule = content.get("replication")
+    if isinstance(rule, dict) and rule.get("choose") == "best":
+        return content | {"replication": EARLIER | rule}
+    return content
+
+
 def written_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:
     """A file's content with what `compare: fair` stands for in its place; what is written by hand stays.
 
     Returns:
         The content, and by each path that is new the path that it comes from.
     """
+    by_version = content.get("replication") == EARLIER
     if content.get("compare") != FAIR:
-        return content, {}
+        return (content | {"replication": None} if by_version else content), {}
     try:
         tuned = tuned_settings(content["tuned"]) if content.get("tuned") is not None else {RATE: {}}
     except ValueError:
         return content, {}  # pydantic says so
     new: dict[YamlPath, YamlPath] = {}
-    seeds, space = content.get("seeds"), content.get("space")
-    if content.get("replication") is None and isinstance(seeds, list) and 1 < len(seeds) == len(set(map(str, seeds))):
-        replication = {"seeds": seeds[1:], "choose": "best", "tuned": [*tuned]}
-        content = content | {"seeds": seeds[:1], "replication": replication}
-        new |= {("replication",): ("seeds",)}
+    seeds, space = content.get("seeds", [0]), content.get("space")
+    if (by_version or content.get("replication") is None) and isinstance(seeds, list) and seeds:
+        tuning = content.get("tuning_seeds") or [next(seed for seed in itertools.count(TUNING_SEED) if seed not in seeds)]
+        rule: dict[str, Any] = {"seeds": seeds, "choose": "best", "tuned": [*tuned]}
+        if by_version:
+            tuning, rule = seeds[:1], rule | {"seeds": seeds[1:]} | EARLIER
+        content = content | {"seeds": tuning, "replication": rule, "tuning_seeds": None}
+        new |= {("seeds",): ("tuning_seeds",), ("replication",): ("seeds",), ("replication", "seeds"): ("seeds",)}
         new |= {("replication", "tuned", index): ("tuned",) for index in range(len(tuned))}
     if isinstance(space, list):
         blocks = [_with_values(block, tuned) for block in space]

@@ -23,7 +23,7 @@ from orchestrator.sweepfile.checks.fair import check_fair
 from orchestrator.sweepfile.checks.measures import check_measures
 from orchestrator.sweepfile.checks.search import check_search
 from orchestrator.sweepfile.checks.tasks import check_names, check_prerequisites, check_tasks
-from orchestrator.sweepfile.fair import written_out
+from orchestrator.sweepfile.fair import as_recorded, written_out
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, shown
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
@@ -75,7 +75,7 @@ def read_effective(content: dict[str, Any]) -> Sweep:
         SweepError: a section is wrong.
     """
     try:
-        return Sweep.model_validate(written_out(with_older(content))[0], context=RECORDED)
+        return Sweep.model_validate(written_out(as_recorded(with_older(content)))[0], context=RECORDED)
     except ValidationError as error:
         raise SweepError([f"{dotted(one.path)}: {one.message}" for one in from_pydantic(error, Sweep)]) from None
 

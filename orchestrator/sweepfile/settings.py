@@ -97,13 +97,20 @@ class SchedulerSettings(Settings):
 class ReplicationSettings(Settings):
     """Which configurations get further seeds, once all have run with the sweep's own."""
 
-    seeds: tuple[int, ...] = Field(min_length=1, max_length=1000, description="The further seeds.")
+    seeds: tuple[int, ...] = Field(
+        min_length=1, max_length=1000, description="The further seeds; with best the seeds that are reported."
+    )
     choose: Literal["front", "best"] = Field(
         "front", description="Choose those that may be on the front, or the best of each group."
     )
     margin: float = Field(1.0, gt=0, description="With front: points by which the search score of one seed may be off.")
     tuned: tuple[str, ...] = Field(
-        (), description="With best: dimensions that were tuned; configurations that differ in nothing else are a group."
+        (), description="With best: dimensions that are tuned; configurations that differ in nothing else are a group."
+    )
+    apart: bool = Field(
+        True,
+        description="With best: the sweep's own seeds only tune, and each task gets the values that are best there. `false`, "
+        "as in sweeps of earlier versions: one choice by the mean over tasks, and the seeds that tuned are reported, too.",
     )
 
     @field_validator("seeds")
@@ -117,12 +124,19 @@ class ReplicationSettings(Settings):
     def _fit_together(self) -> ReplicationSettings:
         if self.tuned and self.choose == "front":
             raise ValueError("tuned goes with choose: best; the front needs no groups")
+        if self.tunes_apart and not self.tuned:
+            raise ValueError("choose: best needs what it chooses among, as in tuned: [learning_rate]")
         return self
+
+    @property
+    def tunes_apart(self) -> bool:
+        """Whether the sweep's own seeds only tune, so that their scores are not reported."""
+        return self.choose == "best" and self.apart
 
     @property
     def deciding(self) -> tuple[int, ...]:
         """Seeds that a configuration must have to be on the front when other configurations have them."""
-        return self.seeds if self.choose == "best" else ()
+        return self.seeds if self.choose == "best" and not self.apart else ()
 
 
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -79,8 +79,14 @@ class Sweep(Settings):
     space: tuple[Any, ...] = Field(min_length=1, description="Method blocks, each a search space of its own.")
     compare: Literal["fair"] | None = Field(
         None,
-        description="`fair`: every configuration is tuned with an equal budget, by the first seed on the search split, and the "
-        "best of each runs with all seeds. See [search.md](search.md).",
+        description="`fair`: every configuration is tuned with an equal budget, on each task by its search split and a seed "
+        "that is not reported; the best runs with `seeds`. See [search.md](search.md).",
+    )
+    tuning_seeds: tuple[int, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=1000,
+        description="With `compare: fair`: the seeds that tune, none of `seeds`. `[1000]` if absent.",
     )
     tuned: dict[str, dict[str, Any]] | None = Field(
         None,

@@ -45,14 +45,14 @@ class Exchange:
     def recall(self) -> None:
         """Tells of every configuration that is complete on record: an earlier session may have ended before it did so."""
         for summary in self._recorder.standing.summaries():
-            if summary.complete:
+            if summary.all_finished:
                 self.configuration_ended(summary)
 
     def configuration_ended(self, summary: Summary) -> None:
         """All trials of a configuration have ended."""
         standing = self._recorder.standing
         values = self._values.of(summary, standing.results, standing.spec)
-        self._searcher.tell(summary.configuration, values, "complete" if summary.complete else "incomplete")
+        self._searcher.tell(summary.configuration, values, "complete" if summary.all_finished else "incomplete")
         if summary.complete:
             self._watch.finished(summary.label, values)
 

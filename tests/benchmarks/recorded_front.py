@@ -24,7 +24,9 @@ from tests.benchmarks.recorded import finished_trials
 def summaries_of(records: Sequence[Path]) -> list[Summary]:
     """The configurations that ran with all seeds, with their marks."""
     entries = [one for trials in finished_trials(records).values() for one in trials]
-    marked = mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES, deciding={one.seed for one in entries})
+    marked = mark_front(
+        summarize_entries(entries), DEFAULT_OBJECTIVES, deciding={one.seed for one in entries if not one.only_tunes}
+    )
     return [one for one in marked if one.complete]
 
 

@@ -28,7 +28,7 @@ def check_fair(content: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | 
         sweep: the checked file; None if another part of it is wrong, and then only the words themselves are checked.
     """
     if content.get("compare") != FAIR:
-        only = [("tuned",)] if content.get("tuned") is not None else []
+        only = [(name,) for name in ("tuned", "tuning_seeds") if content.get(name) is not None]
         paths: list[YamlPath] = [*only, *((*block.path, "tuned") for block in blocks if not block.tuned)]
         return [Mistake(path, "goes with compare: fair, which this file does not say; add it, or drop this") for path in paths]
     if sweep is None:
@@ -60,14 +60,12 @@ def _default(name: str) -> Any:
 def _check_sections(sweep: Sweep) -> list[Mistake]:
     mistakes = []
     rule, names = sweep.replication, [*(sweep.tuned or {RATE: {}})]
-    if rule is None:
-        message = "the first seed tunes and all of them measure, so two or more are needed, as in seeds: [0, 1, 2]"
-        mistakes.append(Mistake(("seeds",), f"compare: fair: {message}"))
-    elif rule.choose != "best" or set(rule.tuned) != set(names):
-        message = (
-            f"compare: fair sets it to {{choose: best, tuned: [{', '.join(names)}]}} with all seeds but the first; drop it"
-        )
+    if rule is None or rule.choose != "best" or set(rule.tuned) != set(names):
+        message = f"compare: fair sets it to {{choose: best, tuned: [{', '.join(names)}]}} with the reported seeds; drop it"
         mistakes.append(Mistake(("replication",), message))
+    elif sweep.tuning_seeds is not None:
+        message = "beside a replication by hand the sweep's own seeds tune; drop this, or drop replication"
+        mistakes.append(Mistake(("tuning_seeds",), message))
     if sweep.search.algorithm != "grid":
         message = f"{sweep.search.algorithm} gives some configurations more trials than others; compare: fair goes with grid"
         mistakes.append(Mistake(("search", "algorithm"), message))

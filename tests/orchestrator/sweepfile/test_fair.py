@@ -33,7 +33,7 @@ def test_it_is_what_one_would_write_by_hand(tmp_path: Path) -> None:
     )
     hand = load(
         tmp_path,
-        "seeds: [3]\nreplication: {seeds: [4, 5], choose: best, tuned: [learning_rate, dropout]}\nspace:\n"
+        "seeds: [1000]\nreplication: {seeds: [3, 4, 5], choose: best, tuned: [learning_rate, dropout]}\nspace:\n"
         "  - {method: lora, rank: {values: [1, 2]}, learning_rate: {values: [1e-3, 1e-2]}, dropout: {values: [0.0, 0.1]}}\n"
         "  - {method: lora, rank: 4, learning_rate: {values: [5e-4, 5e-3]}, dropout: {values: [0.0, 0.1]}}\n"
         "  - {method: bitfit}\n",
@@ -41,6 +41,25 @@ def test_it_is_what_one_would_write_by_hand(tmp_path: Path) -> None:
     assert (fair.seeds, fair.replication) == (hand.seeds, hand.replication)
     assert [block.dimensions for block in fair.blocks] == [block.dimensions for block in hand.blocks]
     assert [block.tuned for block in fair.blocks] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "tune", "report"),
+    [
+        ("", (1000,), (0,)),
+        ("seeds: [0, 1000]\n", (1001,), (0, 1000)),
+        ("seeds: [0, 1]\ntuning_seeds: [7, 8]\n", (7, 8), (0, 1)),
+        # What an earlier version's folder adds where its sweep was begun: the first seed tunes and is reported, too.
+        ("seeds: [0, 1, 2]\nreplication: {apart: false}\n", (0,), (1, 2)),
+    ],
+)
+def test_the_seeds_that_tune_are_not_those_that_are_reported(
+    tmp_path: Path, given: str, tune: tuple[int, ...], report: tuple[int, ...]
+) -> None:
+    sweep = load(tmp_path, f"{given}compare: fair\nspace:\n{LORA}")
+    assert sweep.replication is not None
+    assert (sweep.seeds, sweep.replication.seeds, sweep.tuning_seeds) == (tune, report, None)
+    assert sweep.replication.tunes_apart == ("apart" not in given)
 
 
 def test_rates_that_no_block_gives_fit_the_method(tmp_path: Path) -> None:
@@ -69,7 +88,15 @@ FAIR = "seeds: [0, 1]\ncompare: fair\n"
 @pytest.mark.parametrize(
     ("text", "where", "message"),
     [
-        (f"compare: fair\nseeds: [0]\nspace:\n{LORA}", 5, "seeds: compare: fair: the first seed tunes"),
+        (f"{FAIR}tuning_seeds: [1, 2]\nspace:\n{LORA}", 4, r"seeds: \[1\] tune, and what tunes is not reported"),
+        (f"{FAIR}tuning_seeds: [a]\nspace:\n{LORA}", 6, "got the seed 'a'"),
+        (f"{FAIR}tuning_seeds: 7\nspace:\n{LORA}", 6, "tuning_seeds: got 7"),
+        (
+            f"{FAIR}tuning_seeds: [7]\nreplication: {{seeds: [2], choose: best, tuned: [learning_rate]}}\nspace:\n{LORA}",
+            6,
+            "beside a replication by hand the sweep's own seeds tune",
+        ),
+        (f"tuning_seeds: [7]\nspace:\n{LORA}", 4, "goes with compare: fair"),
         (f"{FAIR}search: {{algorithm: random, trials: 4}}\nspace:\n{LORA}", 6, "random gives some configurations more trials"),
         (f"{FAIR}scheduler: {{name: asha}}\nspace:\n{LORA}", 6, "asha ends trials because of other configurations"),
         (f"{FAIR}scheduler: {{name: promotion}}\nspace:\n{LORA}", 6, "promotion ends trials"),
@@ -113,8 +140,6 @@ def test_seeds_and_values_may_come_by_set(tmp_path: Path) -> None:
     sweep = load(
         tmp_path, f"space:\n{LORA}", "compare=fair", "seeds=[0, 1, 2]", "tuned={learning_rate: {values: [1e-3, 1e-2]}}"
     )
-    assert sweep.seeds == (0,)
+    assert sweep.seeds == (1000,)
     assert sweep.replication is not None
-    assert (sweep.replication.seeds, sweep.replication.tuned) == ((1, 2), ("learning_rate",))
-    with pytest.raises(SweepError, match=r"--set compare=fair: seeds|seeds: compare: fair"):
-        load(tmp_path, f"space:\n{LORA}", "compare=fair")
+    assert (sweep.replication.seeds, sweep.replication.tuned) == ((0, 1, 2), ("learning_rate",))
