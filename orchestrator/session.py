@@ -33,8 +33,8 @@ from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.aurac import areas_of, in_words
+from orchestrator.results.control import NORMALIZED
 from orchestrator.results.front import mark_front
-from orchestrator.results.normalized import NORMALIZED
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.cuts import recorded_cuts
 from orchestrator.review.front_files import write_front

@@ -83,11 +83,11 @@ def data(view: View) -> Plain:
 def _tuning(frame: pd.DataFrame) -> list[str]:
     """What each configuration's tuning took, in words; empty while it is not known."""
     spent = zip(frame["tuned_to"], column(frame, TUNING_TRIALS), column(frame, TUNING_SECONDS), strict=True)
-    words = []
-    for to, trials, seconds in spent:
-        took = f"{to}, {trials:.0f} trials, {format_duration(seconds)}".removeprefix(", ") if trials else "not tuned"
-        words.append("" if pd.isna(trials) else took)
-    return words
+    took = [
+        (to, f"{trials:.0f} trials", format_duration(seconds)) if trials > 0 else ("not tuned",) if trials == 0 else ()
+        for to, trials, seconds in spent
+    ]
+    return [", ".join(filter(None, words)) for words in took]
 
 
 def _text(key: str, label: str, values: pd.Series[Any]) -> Plain:

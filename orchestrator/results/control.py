@@ -1,13 +1,21 @@
-"""The control of a comparison: the task head alone (`method: head`), which a method that adapts anything must beat."""
+"""The control of a comparison, the task head alone (`method: head`), and the scale between it and full fine-tuning.
+
+A method that adapts anything must beat the head alone.
+
+A plain mean over tasks is that of the widest one: where scores reach from 0 to 80 on one task and from 64 to 77 on another, the
+first decides. The normalized mean weighs tasks alike: on each, 0 is the head alone and 100 is full fine-tuning.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from orchestrator.results.intervals import compare
+from orchestrator.results.intervals import compare, suite_interval
 from orchestrator.results.summary import Summary
 
-HEAD = "head"
+HEAD, FULL = "head", "full"
+NORMALIZED = "normalized"
 
 
 def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
@@ -16,14 +24,34 @@ def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
     Compared are the scores of the tasks and seeds that both have, with the head of the best search score. A configuration
     that has no interval counts if its mean is no better.
     """
-    complete = [one for one in summaries if one.complete]
-    heads = [one for one in complete if one.method == HEAD]
-    if not heads:
+    control = _best(summaries, HEAD)
+    if control is None:
         return []
-    control = max(heads, key=lambda one: one.value("search_score"))
     found = []
-    for one in complete:
+    for one in summaries:
         difference = compare(one.scores, control.scores).difference
-        if one.method != HEAD and (difference.mean <= 0 or difference.low <= 0):
+        if one.complete and one.method != HEAD and (difference.mean <= 0 or difference.low <= 0):
             found.append(one)
     return found
+
+
+def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
+    """The same summaries, with the metric `normalized` where head and full ran and full is better on every task.
+
+    The ends of the scale are the means of these two; of several configurations, of the one with the best search score.
+    """
+    head, full = _best(summaries, HEAD), _best(summaries, FULL)
+    if head is None or full is None or not all(full.tasks[task].mean > head.tasks[task].mean for task in head.tasks):
+        return list(summaries)
+    low = {task: value.mean for task, value in head.tasks.items()}
+    wide = {task: full.tasks[task].mean - value for task, value in low.items()}
+    found = []
+    for one in summaries:
+        scaled = {(task, seed): 100 * (score - low[task]) / wide[task] for (task, seed), score in one.scores.items()}
+        found.append(replace(one, metrics=one.metrics | {NORMALIZED: suite_interval(scaled, low)}))
+    return found
+
+
+def _best(summaries: Sequence[Summary], method: str) -> Summary | None:
+    complete = [one for one in summaries if one.complete and one.method == method]
+    return max(complete, key=lambda one: one.value("search_score"), default=None)

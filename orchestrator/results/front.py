@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
-from orchestrator.results.normalized import with_normalized
+from orchestrator.results.control import with_normalized
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import Interval, Scores, interval, suite_interval
 from orchestrator.results.tuning import Tuning, ends, varied
@@ -187,7 +187,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
             found |= {one: replace(whole, at_end=ends(candidates, {"": own})) for one, own in candidates.items()}
             continue
         by_task = chosen.get(name, {})
-        values = {one: {task: row.get(one) for task, row in by_task.items()} for one in varied(candidates) if by_task}
+        values = {one: {task: text(row.get(one)) for task, row in by_task.items()} for one in varied(candidates) if by_task}
         seeds = tuple(sorted({entry.seed for entry in group}))
         found[name] = replace(whole, at_end=ends(candidates, by_task), seeds=seeds, values=values)
     trained = {entry.key: entry.nested_in or entry.configuration for entry in entries}

@@ -31,7 +31,7 @@ class Tuning:
         at_end: numbers of this configuration that are the lowest or highest of those tried, such as `highest learning_rate`: a
             better value may lie beyond.
         seeds: those that tuned and are not reported; empty where an earlier version reported them.
-        values: what was chosen, by setting and task; empty where the configuration itself says it.
+        values: what was chosen, as text by setting and task; empty where the configuration itself says it.
     """
 
     candidates: int
@@ -41,7 +41,7 @@ class Tuning:
     over: bool = True
     at_end: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
-    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
@@ -64,7 +64,7 @@ class Tuning:
     @property
     def choice(self) -> str:
         """What was chosen in words, by task in the sweep's order: `learning_rate 0.01/0.003/0.003`, or once where all agree."""
-        return ", ".join(f"{name} {'/'.join(_agreed(map(text, by_task.values())))}" for name, by_task in self.values.items())
+        return ", ".join(f"{name} {'/'.join(_agreed(by_task.values()))}" for name, by_task in self.values.items())
 
 
 def varied(candidates: Values) -> list[str]:
@@ -95,7 +95,7 @@ def ends(candidates: Values, chosen: Values) -> tuple[str, ...]:
 
 def _agreed(values: Iterable[str]) -> list[str]:
     every = list(values)
-    return every[:1] if len(set(every)) == 1 else every
+    return every if len(set(every)) > 1 else every[:1]
 
 
 def _number(value: Any) -> float | None:

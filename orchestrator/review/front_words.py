@@ -8,9 +8,8 @@ from typing import Any
 
 from craft.methods import METHODS
 from craft.words import format_bytes, format_duration
-from orchestrator.results.control import no_better_than_head
+from orchestrator.results.control import NORMALIZED, no_better_than_head
 from orchestrator.results.front import knee
-from orchestrator.results.normalized import NORMALIZED
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import Direction, Objectives
 
@@ -24,8 +23,8 @@ TITLES = {
 }
 NAMED = 3
 """The number of configurations that the caption names in a list."""
-DIGITS = {"forgetting": 4}
-"""Digits behind the point of a metric whose differences are small; others have two."""
+DIGITS = {"forgetting": 4, NORMALIZED: 1}
+"""Digits behind the point of a metric whose differences are small, or whose interval is wide; others have two."""
 
 
 def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
@@ -68,8 +67,9 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
 
 
 def columns_of(summaries: Sequence[Summary], objectives: Objectives) -> list[str]:
-    """What the tables show of each configuration: the objectives, and the normalized mean where there is one."""
-    return [*objectives, *([NORMALIZED] if any(NORMALIZED in one.metrics for one in summaries) else [])]
+    """What the tables show of each configuration: the objectives, and beside the mean the normalized one if there is one."""
+    extra = {"score": NORMALIZED} if any(NORMALIZED in one.metrics for one in summaries) else {}
+    return [shown for name in objectives for shown in (name, extra.get(name)) if shown]
 
 
 def _budgets(summaries: Sequence[Summary]) -> str:
@@ -130,7 +130,7 @@ def shown(summary: Summary, name: str) -> str:
 
 
 def number(value: float, digits: int = 2) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+    return "–" if math.isnan(value) else f"{round(value, digits) + 0:.{digits}f}"  # + 0: no -0.00
 
 
 def size(value: float) -> str:

@@ -101,6 +101,8 @@ def _with_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
     """The block with values of each tuned setting that its method has and that it does not give itself."""
     if not isinstance(block, dict) or block.get("tuned") is False or str(block.get("method")) not in METHODS:
         return block
+    if block["method"] == "head" and [*tuned] == [RATE] and RATE not in block:
+        return {"tuned": False, **block}  # it has no adapter, and its head has a rate of its own
     names = parameter_names(METHODS[block["method"]])
     given = {names.get(key) for key in block}
     added = {}

@@ -23,7 +23,7 @@ from dashboards.published import published_rows
 from dashboards.store import Store
 from orchestrator.results.pareto import hypervolume, log_axes, reference_point
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
-from tests.dashboards.views import VIEWS, full_view, view_of
+from tests.dashboards.views import VIEWS, candidate, full_view, view_of
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -84,6 +84,21 @@ def test_the_table_says_what_each_tuning_took() -> None:
     assert told == {"tuned00000": "6 trials, 1 min 15 s", "fixed00000": "not tuned", "running000": ""}
     assert "tuning" not in [one["key"] for one in table_data(full_view())["columns"]]
     assert "tuning_seconds" in [one["name"] for one in front_data(view_of(("ranks", tuned)))["metrics"]]
+
+
+@pytest.mark.parametrize("summed_up", [True, False])
+def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for(summed_up: bool) -> None:
+    tuned = configuration("tuned00000", scores={"toy": [80.0, 82.0]}, extra={"tuning_trials": 1.0, "tuning_seconds": 50.0})
+    tuned[-1].tags |= {"tuned_to": "learning_rate 0.001/0.01"}
+    assert tuned[-1].kind == "configuration"
+    view = view_of(("ranks", tuned + candidate("candidate0", "tuned00000", scores={"toy": [99.0]}, summarize=summed_up)))
+    plain = table_data(view)
+    columns = {column["key"]: column["values"] for column in plain["columns"]}
+    assert (plain["id"], columns["m.score"]) == (["tuned00000"], [81.0])
+    assert columns["tuning"] == ["learning_rate 0.001/0.01, 1 trials, 50 s"]
+    assert len(view.trials) == 3
+    # An earlier version's tuning trials name a group, and are reported.
+    assert len(view_of(("ranks", candidate("candidate0", "0123456789abcdef"))).configurations) == 1
 
 
 def test_hypervolume_grows_to_that_of_all_points() -> None:

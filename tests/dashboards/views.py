@@ -41,10 +41,19 @@ def full_view() -> View:
     return view_of(("ranks", runs))
 
 
+def candidate(identity: str, tunes: str, **given: Any) -> list[FakeRun]:
+    """A configuration whose trials only choose settings for another one."""
+    runs = configuration(identity, **given)
+    for run in runs:
+        run.tags |= {"tunes": tunes}
+    return runs
+
+
 VIEWS: dict[str, Callable[[], View]] = {
     "nothing yet": lambda: view_of(("ranks", [])),
     "only started": lambda: view_of(("ranks", [sweep_run("ranks", planned=3)])),
     "one trial running": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "running"}, summarize=False))),
+    "only tuning": lambda: view_of(("ranks", candidate("candidate0", "tuned00000"))),
     "one done": lambda: view_of(("ranks", configuration("a"))),
     "all failed": lambda: view_of(("ranks", configuration("a", states={("toy", 0): "failed"}, summarize=False))),
     "equal scores": lambda: view_of(("ranks", [run for i in range(6) for run in configuration(str(i), params={"rank": i})])),

@@ -32,7 +32,7 @@ TASKS = ("glue/cola", "glue/rte")
 
 
 def trial(rank: int, task: str, seed: int, method: str = "craft") -> TrialSpec:
-    parameters = {"craft": {"ranks": ["all", rank, rank]}, "head": {}}.get(method, {"rank": rank})
+    parameters = {"craft": {"ranks": ["all", rank, rank]}, "head": {}, "full": {}}.get(method, {"rank": rank})
     run = RunSpec(
         model="m", task=task, method=method, parameters=parameters, seed=seed, training=TrainingSettings(learning_rate=3e-4)
     )
@@ -100,6 +100,35 @@ def test_without_an_interval_the_means_are_compared_with_the_head(score: float, 
     found = summarize(*sweep({("head", 0): (74.0, 0.0), ("lora", 8): (score, 70000.0)}, seeds=1))
     found = [replace(one, scores={key: value for key, value in one.scores.items() if key[0] == TASKS[0]}) for one in found]
     assert [one.method for one in no_better_than_head(found)] == (["lora"] if named else [])
+
+
+def test_the_normalized_mean_is_between_the_head_alone_and_full(tmp_path: Path) -> None:
+    trials, results = sweep({("head", 0): (40.0, 0.0), ("lora", 8): (70.0, 70000.0), ("full", 0): (80.0, 1e7)})
+    for spec in trials:  # on RTE full is twice as far from the head, and LoRA is as good
+        if spec.run.task == TASKS[1] and spec.run.method != "head":
+            results[spec.key].metrics["score"] += 40 if spec.run.method == "full" else 50
+    found = {one.method: one for one in mark_front(summarize(trials, results), OBJECTIVES)}
+    assert {name: round(one.value("normalized"), 6) for name, one in found.items()} == {"head": 0, "lora": 87.5, "full": 100}
+    # Seeds lie a point apart: 2.5 of the scale of CoLA's 40 points, and 1.25 of RTE's 80.
+    lora = found["lora"].bounds("normalized")
+    assert lora.half == pytest.approx(4.302653 * 1.875 / math.sqrt(3), rel=1e-5)
+    summaries = list(found.values())
+    assert all("87.5 ± 4.7" in text for text in (rendered(summaries), markdown(summaries, OBJECTIVES)))
+    assert "normalized: 0 is the head alone" in caption(summaries, OBJECTIVES)
+    write_csv(summaries, OBJECTIVES, tmp_path / "front.csv")
+    assert [float(row["normalized"]) for row in csv.DictReader((tmp_path / "front.csv").open())] == pytest.approx(
+        [0, 87.5, 100]
+    )
+
+
+@pytest.mark.parametrize("left", [("head", "lora"), ("lora", "full")])
+def test_without_both_ends_there_is_no_normalized_mean(left: tuple[str, ...]) -> None:
+    every = {("head", 0): (40.0, 0.0), ("lora", 8): (70.0, 70000.0), ("full", 0): (80.0, 1e7)}
+    summaries = mark_front(summarize(*sweep({key: one for key, one in every.items() if key[0] in left})), OBJECTIVES)
+    assert "normalized" not in markdown(summaries, OBJECTIVES)
+    # nor where full fine-tuning is not above the head alone
+    worse = mark_front(summarize(*sweep(every | {("full", 0): (40.0, 1e7)})), OBJECTIVES)
+    assert not any("normalized" in one.metrics for one in worse)
 
 
 def rendered(summaries: list[Summary], width: int = 160) -> str:

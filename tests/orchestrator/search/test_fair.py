@@ -17,11 +17,13 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.driver.display import Display
 from orchestrator.driver.recorder import Recorder
+from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
+from orchestrator.record.resume import check_resume, contradictions, load_as_begun
 from orchestrator.record.tracker import Tracker
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Entry, Summary, summarize, summarize_entries
@@ -101,7 +103,12 @@ def run(
     with Display(0, io.StringIO(), "quiet") as display:
         recorder = Recorder(plan, ledger, display, tracker)
         proposer = Replicating(propose(plan, folder), plan, recorder)
-        source = TrialSource(proposer, lambda one: plan.trials_of(one.id), recorder.standing.is_settled)
+
+        def trials(one: Configuration) -> list[TrialSpec]:
+            recorder.add(plan.trials_of(one.id))
+            return plan.trials_of(one.id)
+
+        source = TrialSource(proposer, trials, recorder.standing.is_settled)
         while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
             trial = TrialSpec.from_json(json.loads(config["trial"]))
             key, value = trial.key, score(trial)
@@ -130,7 +137,7 @@ def chosen(plan: Plan) -> dict[int, list[float]]:
         if one.complete:
             assert one.tuning is not None
             rates = one.tuning.values.get("learning_rate") or {"": one.parameters["learning_rate"]}
-            found[one.parameters["rank"]] = list(rates.values())
+            found[one.parameters["rank"]] = list(map(float, rates.values()))
     return found
 
 
@@ -147,7 +154,7 @@ def test_it_runs_the_trials_of_two_stages_written_by_hand(tmp_path: Path) -> Non
 
 
 def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
-    """The seed that tunes scores 500 points above the others, and nothing shows it."""
+    """Its trials report 500 points more than the others, and nothing shows it."""
 
     def score(trial: TrialSpec) -> float | None:
         value = by_rate(trial)
@@ -161,9 +168,6 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
     assert {trial.run.seed for trial in ran if trial.tunes} == {1000}
     summaries = judged(plan)
     assert {seed for one in summaries for _, seed in one.scores} == {0, 1, 2}
-    assert {one.score.mean for one in summaries} == {19.0, 19.0 + 10 * abs(math.log10(0.01 / 0.001)) / 2} or all(
-        one.score.mean < 100 for one in summaries
-    )
     assert [(one.label, one.seeds, one.planned, one.complete) for one in summaries] == [
         ("LoRA r4 qv lr 0.005", 3, 6, True),
         ("LoRA r1 qv", 3, 6, True),
@@ -173,8 +177,8 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
     rows = list(csv.DictReader((tmp_path / "front.csv").open()))
     assert all(float(row["score"]) < 100 and row["seeds"] == "3" for row in rows)
     for past in (find_sweep(str(plan.sweep.folder)), find_sweep("t", uri)):
-        found = {one.configuration: (one.score, one.metrics["search_score"], one.on_front) for one in past.summaries}
-        assert found == {one.configuration: (one.score, one.metrics["search_score"], one.on_front) for one in summaries}
+        found = {one.configuration: (one.score, one.metrics["search_score"]) for one in past.summaries}
+        assert found == {one.configuration: (one.score, one.metrics["search_score"]) for one in summaries}
     stored = {key: one.data for (kind, key), one in runs(uri, "t").items() if kind == "configuration"}
     candidates = [data for data in stored.values() if "craft.tunes" in data.tags]
     assert len(candidates) == 6
@@ -211,7 +215,9 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
     run(plan)
     summaries = judged(plan)
     spent = {one.parameters["rank"]: one.tuning for one in summaries if one.complete}
-    by_task = {rank: {"learning_rate": dict(zip(plan.sweep.task_names, CHOICE[rank], strict=True))} for rank in (1, 2)}
+    by_task = {
+        rank: {"learning_rate": dict(zip(plan.sweep.task_names, map(str, CHOICE[rank]), strict=True))} for rank in (1, 2)
+    }
     assert spent == {
         1: Tuning(3, 6, 0, 60.0, True, ("lowest learning_rate on sentiment",), (1000,), by_task[1]),
         2: Tuning(3, 6, 2, 60.0, True, ("lowest learning_rate",), (1000,), by_task[2]),
@@ -260,11 +266,10 @@ def test_the_store_and_the_folder_say_it_too(tmp_path: Path, uri: str) -> None:
     tracker.close(60)
     stored = runs(uri, "t")
     for one in summaries:
-        if one.complete:
+        if one.tuning is not None and one.tuning.tuned:
             data = stored["configuration", one.configuration].data
-            assert one.tuning is not None
             assert (data.metrics["tuning_trials"], data.metrics["tuning_seconds"]) == (one.tuning.trials, one.tuning.seconds)
-            assert data.tags["craft.tuned"] == ("true" if one.tuning.tuned else "false")
+            assert (data.tags["craft.tuned"], data.tags["craft.tuned_to"]) == ("true", one.tuning.choice)
     past = find_sweep(str(plan.sweep.folder))
     from_store = find_sweep("t", uri).summaries
     assert {one.configuration: one.tuning for one in from_store} == {one.configuration: one.tuning for one in summaries}
@@ -312,6 +317,89 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_choice(tmp_path: Path, cut:
     assert len(first) + len(second) == len(whole)
     assert {one.tuning.seconds for one in judged(plan) if one.tuning} == {0.0, 60.0}
     assert chosen(plan) == CHOICE
+
+
+def test_a_sweep_of_an_earlier_version_goes_on_as_it_was(tmp_path: Path, uri: str) -> None:
+    """Its effective file does not say `apart`: the first seed tunes and is reported, one rate serves all tasks."""
+    plan = plan_of(tmp_path, FAIR, "replication: {apart: false}\n")
+    tracker = Tracker(uri, "t", plan.sweep.folder)
+    cut = run(plan, tracker=tracker, at_most=18)
+    effective = plan.sweep.folder / "sweep.yaml"
+    effective.write_text("".join(line for line in effective.read_text().splitlines(True) if "apart" not in line))
+    (tmp_path / "file.yaml").write_text((tmp_path / "file.yaml").read_text().replace("replication: {apart: false}\n", ""))
+    sweep = load_as_begun(tmp_path / "file.yaml")
+    check_resume(plan.sweep.folder, sweep)
+    assert (sweep.seeds, sweep.replication) == (plan.sweep.seeds, plan.sweep.replication)
+    again = make_plan(sweep, Planner(sweep, lambda run: Counts(_size(run), 2, 10_000, 4 * _size(run))))
+    assert again.most_trials == len(cut) + len(run(again, tracker=tracker)) == 14 + 3 * 2 * 2
+    tracker.close(60)
+    complete = [one for one in judged(again) if one.complete]
+    assert {one.parameters["rank"]: one.parameters["learning_rate"] for one in complete} == {1: 0.001, 2: 0.001, 4: 0.005}
+    assert {one.seeds for one in complete} == {3}
+    past = find_sweep(str(plan.sweep.folder)).summaries
+    assert {one.configuration: (one.score, one.screened) for one in past} == {
+        one.configuration: (one.score, one.screened) for one in judged(again)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "said"),
+    [
+        (FAIR, "tuning_seeds=[7]", "tuning_seeds: was [1000], is [7]"),
+        (HAND, "replication={seeds: [0], choose: best, tuned: [rank]}", "tuned: was [learning_rate], is [rank]"),
+        (HAND, "replication.apart=false", "tuning_seeds: was [1000], is nothing"),
+        (FAIR, "seeds=[0, 1, 2, 3]", ""),
+    ],
+)
+def test_what_tunes_cannot_change_on_a_resume_and_what_measures_can(tmp_path: Path, text: str, change: str, said: str) -> None:
+    before = plan_of(tmp_path, text).sweep
+    lines = contradictions(before, load_sweep(tmp_path / "file.yaml", [change]))
+    assert (said in lines[0]) if said else not lines
+
+
+def test_a_seed_or_a_value_added_later_runs_what_is_new_alone(tmp_path: Path, uri: str) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    tracker = Tracker(uri, "t", plan.sweep.folder)
+    assert len(run(plan, tracker=tracker)) == FIRST_STAGE + MEASURED
+    more = plan_of(tmp_path, FAIR.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
+    assert {trial.run.seed for trial in run(more, tracker=tracker)} == {3}
+    wider = plan_of(tmp_path, FAIR.replace("[0, 1, 2]", "[0, 1, 2, 3]").replace("[0.001", "[0.0001, 0.001"))
+    better = run(wider, lambda trial: 99.0 if trial.run.training.learning_rate == 0.0001 else by_rate(trial), tracker)
+    tracker.close(60)
+    assert {trial.run.training.learning_rate for trial in better} == {0.0001}
+    assert len(better) == 2 * 2 + 2 * 2 * 4
+    assert chosen(wider) == {1: [0.0001] * 2, 2: [0.0001] * 2, 4: [0.005]}
+    assert [one.configuration for one in judged(wider)] == [one.configuration for one in judged(more)]
+    past = find_sweep(str(wider.sweep.folder)).summaries
+    assert {one.configuration: one.score for one in past} == {one.configuration: one.score for one in judged(wider)}
+
+
+def test_a_trial_that_starts_from_another_task_s_adapter_starts_from_the_tuned_one(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, FAIR, "warm_start: {toy/sentiment: toy/acceptability}\n")
+    ran = run(plan)
+    measured = {trial.key: trial.run for trial in ran if trial.tunes is None and trial.run.parameters["rank"] == 1}
+    assert {(run.task, run.training.learning_rate) for run in measured.values()} == {
+        ("toy/acceptability", 0.01),
+        ("toy/sentiment", 0.001),
+    }
+    for one in measured.values():
+        if one.warm_start is not None:
+            source = measured[one.warm_start.run]
+            assert (source.task, source.seed) == ("toy/acceptability", one.seed)
+    assert len(ran) == FIRST_STAGE + MEASURED
+
+
+def test_a_searcher_that_learns_is_told_what_the_candidates_found(tmp_path: Path) -> None:
+    text = (
+        "\nseeds: [9]\nreplication: {seeds: [0, 1], choose: best, tuned: [learning_rate]}\n"
+        "search: {algorithm: tpe, trials: 6}\nspace: [{method: lora, rank: {values: [1, 2]}, "
+        "learning_rate: {values: [0.001, 0.01]}}]\n"
+    )
+    plan = plan_of(tmp_path, text)
+    ran = run(plan)
+    assert {(trial.run.seed, trial.tunes is None) for trial in ran} == {(9, False), (0, True), (1, True)}
+    assert chosen(plan) == {1: [0.01, 0.001], 2: [0.001, 0.001]}
+    assert run(plan_of(tmp_path, text)) == []
 
 
 def printed(plan: Plan) -> str:

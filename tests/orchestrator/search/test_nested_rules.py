@@ -20,6 +20,7 @@ from orchestrator.driver.slices import EndedSlice
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
+from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
@@ -158,9 +159,16 @@ def test_one_rate_is_chosen_for_a_training_by_the_mean_over_its_slices(tmp_path:
     # The best of a single slice is elsewhere, for each of the three slices.
     assert seeds_by_rate(ran) == {0.001: [0], 0.01: [0, 1, 2], 0.1: [0]}
     assert len(plan.trials) == 3 * 5
-    tuning = {one.parameters["learning_rate"]: one.tuning for one in summarize(plan.trials, Ledger(tmp_path).results())}
-    told = {rate: (one.candidates, one.trials, one.at_end) for rate, one in tuning.items() if one is not None}
-    assert told == {0.001: (3, 3, ("lowest learning_rate",)), 0.01: (3, 3, ()), 0.1: (3, 3, ("highest learning_rate",))}
+    found = mark_front(summarize(plan.trials, Ledger(tmp_path).results(), plan.counts), plan.sweep.objectives)
+    assert [(one.complete, one.value("trainable_parameters"), one.nested_in is None) for one in found] == [
+        (True, 20.0, False),
+        (True, 40.0, False),
+        (True, 80.0, True),
+    ]
+    assert {one.nested_in or one.configuration for one in found} == {found[-1].configuration}
+    assert {(one.tuning.candidates, one.tuning.trials, one.tuning.choice) for one in found if one.tuning} == {
+        (3, 3, "learning_rate 0.01")
+    }
 
 
 def test_a_budget_of_trials_for_further_seeds_counts_trainings(tmp_path: Path) -> None:

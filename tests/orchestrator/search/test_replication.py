@@ -1,4 +1,7 @@
-"""Further seeds go to those worth it: chosen by the search score, the same after a resume, and judged on the front as told."""
+"""Further seeds go to those worth it: chosen by the search score, the same after a resume, and judged on the front as told.
+
+`choose: best` stands here as earlier versions had it, `apart: false`; `test_fair.py` has it as it is.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def seeds_of(trials: list[TrialSpec]) -> dict[tuple[int, float], set[int]]:
 
 
 def test_the_best_of_each_group_gets_all_the_seeds(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, "{seeds: [1, 2], choose: best, tuned: [learning_rate]}")
+    plan = plan_of(tmp_path, "{seeds: [1, 2], choose: best, tuned: [learning_rate], apart: false}")
     ran = run(plan, tmp_path)
     assert seeds_of(ran) == {(rank, rate): {0, 1, 2} if rate == 0.001 else {0} for rank in (1, 2, 4) for rate in (0.001, 0.01)}
     assert len(ran) == len({trial.key for trial in ran}) == 2 * (6 + 3 * 2)
@@ -100,7 +103,7 @@ def test_the_best_of_each_group_gets_all_the_seeds(tmp_path: Path) -> None:
 
 
 def test_those_that_only_served_the_choice_are_not_on_the_front(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate]}")
+    plan = plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate], apart: false}")
     run(plan, tmp_path)
     results = Ledger(tmp_path).results()
     summaries = summarize(plan.trials, results, plan.counts)
@@ -124,14 +127,14 @@ def test_those_that_only_served_the_choice_are_not_on_the_front(tmp_path: Path) 
 
 
 def test_without_tuned_dimensions_groups_are_equal_configurations_only(tmp_path: Path) -> None:
-    ran = run(plan_of(tmp_path, "{seeds: [1], choose: best}"), tmp_path)
+    ran = run(plan_of(tmp_path, "{seeds: [1], choose: best, apart: false}"), tmp_path)
     assert set(map(frozenset, seeds_of(ran).values())) == {frozenset({0, 1})}
 
 
 def test_what_a_block_says_for_single_tasks_is_a_group_of_its_own(tmp_path: Path) -> None:
     block = "method: lora, rank: 4, learning_rate: {values: [0.001, 0.01]}"
     space = f"[{{{block}}}, {{{block}, task_training: {{toy/sentiment: {{batch_size: 4}}}}}}]"
-    plan = plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate]}", space=space)
+    plan = plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate], apart: false}", space=space)
     ran = run(plan, tmp_path)
     chosen = {trial.configuration for trial in ran if trial.run.seed == 1}
     blocks = {one.path for one in plan.configurations if one.id in chosen}
@@ -141,7 +144,7 @@ def test_what_a_block_says_for_single_tasks_is_a_group_of_its_own(tmp_path: Path
 
 def test_a_default_written_out_is_no_difference(tmp_path: Path) -> None:
     space = "[{method: lora, rank: 4, learning_rate: 0.001, weight_decay: 0.0}, {method: lora, rank: 4, learning_rate: 0.01}]"
-    ran = run(plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate]}", space=space), tmp_path)
+    ran = run(plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate], apart: false}", space=space), tmp_path)
     assert {trial.run.training.learning_rate for trial in ran if trial.run.seed == 1} == {0.001}
 
 
@@ -190,6 +193,8 @@ def test_it_goes_with_a_searcher_that_learns_and_keeps_to_the_budget(tmp_path: P
         ("{seeds: [0, 1]}", r"replication.seeds: \[0\] are among the sweep's seeds"),
         ("{seeds: [1], tuned: [learning_rate]}", "tuned goes with choose: best"),
         ("{seeds: [1], choose: best, tuned: [learning_rat]}", "learning_rate"),
+        ("{seeds: [1], choose: best}", r"needs what it chooses among, as in tuned: \[learning_rate\]"),
+        ("{seeds: [0], choose: best, tuned: [learning_rate]}", r"\[0\] tune, and what tunes is not reported"),
         ("{seeds: [1, 1]}", "each once"),
         ("{seeds: []}", "replication.seeds"),
     ],

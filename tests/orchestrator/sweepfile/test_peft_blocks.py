@@ -181,15 +181,15 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
 
 def test_results_are_grouped_by_type_and_found_again_in_the_space(file: Path) -> None:
     sweep = load_sweep(file)
-    plan, planner = make_plan(sweep), Planner(sweep)
+    plan = make_plan(sweep)
     summaries = summarize(plan.trials, {}, plan.counts)
     assert {one.method for one in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
     found = [[_values(block, one) for block in sweep.blocks] for one in summaries]
     assert [[number for number, values in enumerate(row) if values] for row in found] == [[0], [0], [1], [1], [2]]
     assert found[1][0] == {"peft_type": "LILY", "config.r": 4, "config.num_B": 2, "projections": ["q", "k", "v", "o"]}
-    two, four = plan.configurations[:2]
-    assert planner.group(two, []) != planner.group(four, [])
-    assert planner.group(two, ["config.r"]) == planner.group(four, ["config.r"])
+    for tuned, together in (("config.r", True), ("projections", False)):
+        tuning = load_sweep(file, [f"replication={{seeds: [9], choose: best, tuned: [{tuned}]}}"])
+        assert (len(set(map(Planner(tuning).group, plan.configurations[:2]))) == 1) == together
 
 
 def test_what_only_the_model_shows_has_the_line_of_its_block(file: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_key_of_config_is_tuned_in_a_fair_comparison(file: Path) -> None:
     file.write_text(FAIR.replace("MODEL", str(file.parent / "tiny")))
     sweep = load_sweep(file)
     plan, planner = make_plan(sweep), Planner(sweep)
-    groups = {planner.group(one, ["learning_rate", "config.scaling"]) for one in plan.configurations}
+    groups = {planner.group(one) for one in plan.configurations}
     assert len(groups) == 3, "two sizes of LILY and PEANUT"
     assert len(plan.configurations) % (3 * len(groups)) == 0
     file.write_text(file.read_text().replace("[learning_rate, config.scaling]", "{config.scaling: {values: [1.0, 2.0]}}"))
