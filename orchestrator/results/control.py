@@ -27,29 +27,31 @@ def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
     control = _best(summaries, HEAD)
     if control is None:
         return []
-    found = []
-    for one in summaries:
-        difference = compare(one.scores, control.scores).difference
-        if one.complete and one.method != HEAD and (difference.mean <= 0 or difference.low <= 0):
-            found.append(one)
-    return found
+    return [one for one in summaries if one.complete and one.method != HEAD and not _better(one, control)]
 
 
 def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
-    """The same summaries, with the metric `normalized` where head and full ran and full is better on every task.
+    """The same summaries, with the metric `normalized` where full is shown to be better than head, on every task.
 
     The ends of the scale are the means of these two; of several configurations, of the one with the best search score.
     """
     head, full = _best(summaries, HEAD), _best(summaries, FULL)
-    if head is None or full is None or not all(full.tasks[task].mean > head.tasks[task].mean for task in head.tasks):
+    if head is None or full is None or not _better(full, head):
         return list(summaries)
     low = {task: value.mean for task, value in head.tasks.items()}
     wide = {task: full.tasks[task].mean - value for task, value in low.items()}
+    if min(wide.values()) <= 0:
+        return list(summaries)
     found = []
     for one in summaries:
         scaled = {(task, seed): 100 * (score - low[task]) / wide[task] for (task, seed), score in one.scores.items()}
         found.append(replace(one, metrics=one.metrics | {NORMALIZED: suite_interval(scaled, low)}))
     return found
+
+
+def _better(one: Summary, control: Summary) -> bool:
+    difference = compare(one.scores, control.scores).difference
+    return difference.mean > 0 and not difference.low <= 0
 
 
 def _best(summaries: Sequence[Summary], method: str) -> Summary | None:

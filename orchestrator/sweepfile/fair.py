@@ -93,7 +93,7 @@ def written_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath,
         for index, (block, before) in enumerate(zip(blocks, space, strict=True)):
             if block is not before:
                 added = [name for name in block if name not in before]
-                new |= {("space", index, name): ("tuned", name) for name in added if tuned[name].get("values")}
+                new |= {("space", index, name): ("tuned", name) for name in added if tuned.get(name, {}).get("values")}
     return content, new
 
 

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from craft.methods import METHODS
-from orchestrator.sweepfile.fair import RATES, RATES_OF
+from orchestrator.sweepfile.fair import RATES, RATES_OF, written_out
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
@@ -67,6 +68,22 @@ def test_rates_that_no_block_gives_fit_the_method(tmp_path: Path) -> None:
     assert [block.dimensions["learning_rate"].values for block in sweep.blocks] == [RATES, RATES_OF["full"]]
     assert set(RATES_OF) <= set(METHODS)
     assert {len(rates) for rates in RATES_OF.values()} == {len(RATES)}
+
+
+@pytest.mark.parametrize(
+    ("tuned", "block", "expected"),
+    [
+        ("[learning_rate]", "{method: head}", False),
+        ("[learning_rate]", "{method: head, learning_rate: {values: [1e-3, 1e-2, 1e-1, 1, 10]}}", True),
+        ("{learning_rate: {}, head_learning_rate: {values: [1e-3]}}", "{method: head, head_learning_rate: 1e-2}", True),
+    ],
+)
+def test_the_head_alone_has_no_rate_to_tune_but_its_own(tmp_path: Path, tuned: str, block: str, expected: bool) -> None:
+    content = {"compare": "fair", "tuned": yaml.safe_load(tuned), "space": [yaml.safe_load(block)]}
+    (written,) = written_out(content)[0]["space"]
+    assert written.get("tuned", True) == expected
+    if not expected:
+        assert load(tmp_path, f"compare: fair\nspace:\n{LORA}  - {block}\n").blocks[1].tuned is False
 
 
 def test_the_effective_file_loads_to_the_same_sweep(tmp_path: Path) -> None:
