@@ -7,11 +7,9 @@ The text is read in windows that do not overlap, each of at most `WINDOW` tokens
 every text (LLaMA's) puts one in front of every window, so each token of the text is predicted once; without such a token the
 first of a window is not predicted. The sums run over all windows, so neither their order nor how they are batched matters.
 
-A classifier's backbone reads the text under the language head of its checkpoint (`craft.scoring.language_head`).
+A task with a task head has no language head to read with, and is refused (`refuse_under_task_head`).
 
 The loss before training is the base model's, before a method is put on it: PiSSA and others change the base's weights then.
-
-Hugging Face's method_comparison (`MetaMathQA/run.py`) means the same by the word, on Wikipedia articles.
 """
 
 from __future__ import annotations
@@ -27,9 +25,10 @@ from torch import nn
 from craft.results import TEXT, TEXT_DIGEST, Unavailable
 from craft.scoring.encoding import Collator
 from craft.scoring.generation import positions
-from craft.scoring.language_head import LanguageHead
 from craft.scoring.texts import EncodedTexts, Tick, mean_token_loss
 from craft.settings import ForgettingSettings
+from craft.spec import RunSpec
+from craft.tasks.task import Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,14 +48,12 @@ class Forgetting:
         config: Any,
         tick: Tick,
         before: float | None = None,
-        head: LanguageHead | None = None,
     ) -> None:
         """
         Args:
             config: the model's configuration.
             tick: called after every window.
             before: the loss before training, if a record of a run on the same base tells it.
-            head: what reads text beside a task head; None where the model answers in words.
 
         Raises:
             Unavailable: the text's file is not here.
@@ -67,7 +64,7 @@ class Forgetting:
         self._collator = Collator(int(tokenizer.pad_token_id))
         self._tick: Tick = lambda _what, done, total: tick("forgetting", done, total)
         self.passes = [("forgetting", len(self._windows))]
-        self._before, self._head = before, head
+        self._before = before
         self.facts = {TEXT: name_of(settings), TEXT_DIGEST: _digest(text)}
 
     def measure_before(self, base: nn.Module) -> None:
@@ -85,11 +82,19 @@ class Forgetting:
 
     def _loss(self, model: nn.Module) -> float:
         # One window at a time: the logits of a window over a large vocabulary take half a gigabyte.
-        reader = model if self._head is None else self._head.beside(model)
-        loss = mean_token_loss(reader, self._windows, self._collator, 1, self._tick)
+        loss = mean_token_loss(model, self._windows, self._collator, 1, self._tick)
         if not math.isfinite(loss):
             raise ValueError(f"the loss on the text of measure.forgetting is {loss}")
         return loss
+
+
+def refuse_under_task_head(spec: RunSpec, kind: Kind) -> None:
+    """Raises ValueError if a run asks for `forgetting` on a task that the model does not answer in words."""
+    if spec.measure.forgetting is not None and kind != "generation":
+        raise ValueError(
+            f"measure.forgetting asks for a loss on text, and {spec.task} puts a task head where the language head was; ask "
+            "for it with tasks that are answered in words (commonsense) alone, or leave measure.forgetting out"
+        )
 
 
 def name_of(settings: ForgettingSettings) -> str:

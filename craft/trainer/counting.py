@@ -35,7 +35,7 @@ from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_config, meta_model
 from craft.models.quiet import quiet_libraries
 from craft.results import Counts
-from craft.scoring.language_head import refuse_without_language_head
+from craft.scoring.forgetting import refuse_under_task_head
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Kind
@@ -92,10 +92,10 @@ def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
 
     Raises:
         ValueError: the model, the task or the method's parameters cannot be had (a rank above a dimension, a projection the
-            model lacks), or the model has nothing of what `measure` asks for.
+            model lacks), or `measure` asks for what a task head does not have.
     """
     task = find_task(spec.task, spec.data)
-    refuse_without_language_head(spec, task.kind)
+    refuse_under_task_head(spec, task.kind)
     width = num_labels if num_labels is not None else len(task.labels)
     return _planned(
         spec.model,

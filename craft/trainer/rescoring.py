@@ -15,7 +15,6 @@ from craft.models.quiet import quiet_libraries
 from craft.results import TEXT_DIGEST
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
-from craft.scoring.language_head import LanguageHead
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
@@ -60,9 +59,8 @@ def score_adapter(
         metrics = scorer.search(model)
         reported = scorer.reported(model, scratch, lambda _scores: None)
         before = record["metrics"].get(BEFORE)
-        if spec.measure.forgetting is not None and before is not None:
-            head = None if task.kind == "generation" else LanguageHead(spec, base)
-            measured = Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before, head=head)
+        if spec.measure.forgetting is not None and before is not None and task.kind == "generation":
+            measured = Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before)
             _refuse_other_text(folder, record["facts"], measured.facts)
             metrics |= measured.metrics(model)
     record["metrics"] |= metrics | reported.metrics

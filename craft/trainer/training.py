@@ -37,8 +37,7 @@ from craft.models.quiet import quiet_libraries
 from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator, EncodedSplit
-from craft.scoring.forgetting import Forgetting
-from craft.scoring.language_head import LanguageHead, refuse_without_language_head
+from craft.scoring.forgetting import Forgetting, refuse_under_task_head
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
@@ -249,14 +248,13 @@ def _forgetting(spec: RunSpec, task: Task, base: Any, tokenizer: Any, tick: Tick
     """What measures forgetting if the run asks for it, with the base model's loss measured.
 
     Raises:
-        ValueError: the model has no language head here, or the text cannot be had.
+        ValueError: the model has a task head, or the text cannot be had.
     """
     settings = spec.measure.forgetting
     if settings is None:
         return None
-    refuse_without_language_head(spec, task.kind)
-    head = None if task.kind == "generation" else LanguageHead(spec)
-    made = Forgetting(settings, tokenizer, base.config, tick, head=head)
+    refuse_under_task_head(spec, task.kind)
+    made = Forgetting(settings, tokenizer, base.config, tick)
     made.measure_before(base)
     return made
 

@@ -1,6 +1,6 @@
 """Checks of `measure` without the model: that its text is here, and that objectives name what is measured.
 
-Whether the model has a language head is the plan's to find (`craft.scoring.language_head`).
+Whether its tasks are answered in words is the plan's to find (`craft.scoring.forgetting`).
 """
 
 from __future__ import annotations
