@@ -32,7 +32,7 @@ from orchestrator.record.manifest import cores
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import resolve_uri
-from orchestrator.results.aurac import areas_of, in_words
+from orchestrator.results.chances import P_FRONT
 from orchestrator.results.control import NORMALIZED
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize
@@ -93,8 +93,6 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         objectives = plan.sweep.objectives
         console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
         console.print(caption(summaries, objectives), markup=False)
-        if areas := in_words(areas_of(summaries)):
-            console.print(areas, markup=False)
     show_outcome(plan, outcome, console, uri, files)
     show_rest(outcome, left, folder, console, again)
     return outcome
@@ -118,8 +116,8 @@ def _run(
         found = [*summarize(plan.trials, outcome.results, plan.counts), *cuts]
         summaries = mark_front(found, sweep.objectives, deciding)
         for one in summaries:
-            # It was on record as complete until others had more seeds, or before those that it is tuned with or compared with.
-            if one.screened or one.tuning is not None or NORMALIZED in one.metrics:
+            # It was on record before those that it is compared with, or as complete until others had more seeds.
+            if one.screened or one.tuning is not None or NORMALIZED in one.metrics or P_FRONT in one.counts:
                 tracker.configuration_ended(one.configuration, one.label, one.parameters, one.tracked())
         files = _front_files(plan, summaries, console)
     except BaseException:

@@ -15,7 +15,6 @@ from dashboards.panels.base import Metric, Panel, Plain, View, column, done, met
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
 from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict, verdict_over
-from orchestrator.results import aurac
 from orchestrator.results.front import axes
 
 STATES = ("done", "partial", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
@@ -51,7 +50,6 @@ def data(view: View) -> Plain:
         "counts": counts,
         "knee": _knee(view),
         "objectives": in_words(metrics, view.sweeps),
-        "areas": _areas(view),
         "published": published(view, metrics),
     }
 
@@ -71,7 +69,7 @@ def _fronts(view: View, metrics: list[Metric]) -> tuple[Plain, Plain]:
     for number_x, x in enumerate(metrics):
         for y in metrics[number_x + 1 :]:
             found = [(verdict_over(sweep, group, x, y), group) for sweep, group in groups]
-            open_ = [places[one] for decided, group in found for one in shown_as_possible(group, decided)]
+            open_ = [places[one] for decided, _ in found for one in shown_as_possible(decided)]
             members = [np.array(sorted(map(places.__getitem__, decided.on_front)), dtype=int) for decided, _ in found]
             for a, b in ((x.name, y.name), (y.name, x.name)):
                 fronts[a][b] = [one[np.argsort(values[a][one], kind="stable")].tolist() for one in members]
@@ -102,19 +100,6 @@ def _knee(view: View) -> list[str] | None:
             whose = "the front" if len(view.sweeps) == 1 else f"the front of {sweep.name}"
             return [chosen, f"The knee of {whose}: where it buys most"]
     return None
-
-
-def _areas(view: View) -> list[str]:
-    """Each sweep's areas under the score in words; the sweep is named where there are several."""
-    lines = []
-    for sweep, group in finished(view):
-        names = ("trainable_parameters", "search_score", "score")
-        cut = group["p.cut_to"].notna() if "p.cut_to" in group else [False] * len(group)
-        methods = map(aurac.method_of, group["method"].astype(str), cut)
-        rows = zip(methods, *(column(group, f"m.{name}") for name in names), strict=True)
-        if words := aurac.in_words(aurac.areas(aurac.Measured(*row) for row in rows)):
-            lines.append(words if len(view.sweeps) == 1 else f"{sweep.name}: {words}")
-    return lines
 
 
 PANEL = Panel(

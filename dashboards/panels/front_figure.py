@@ -179,7 +179,6 @@ def _note(plain: Plain) -> str:
     sentence += " Over other axes the line is the front of those two metrics."
     if 0 in plain["values"].get("trainable_parameters", ()):
         sentence += " The head alone has 0 parameters and stands at the left edge."
-    sentence += "".join(f" {line[0].upper()}{line[1:]}." for line in plain["areas"])
     if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
         sentence += f" The paper has no rows for {plain['published']['of'][0]}; choose some to compare at your own risk."
     return sentence

@@ -69,7 +69,7 @@ def data(view: View) -> Plain:
         "id": frame["id"].tolist(),
         "label": frame["label"].astype(str).tolist(),
         "front": sorted(identity for found, _ in verdicts for identity in found.on_front),
-        "possible": sorted(identity for found, group in verdicts for identity in shown_as_possible(group, found)),
+        "possible": sorted(identity for found, _ in verdicts for identity in shown_as_possible(found)),
         "objectives": in_words(metrics, view.sweeps),
         "complete": (frame["state"] == "done").tolist(),
         "low": numbers(column(frame, "m.score_low")),

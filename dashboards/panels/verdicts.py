@@ -14,6 +14,7 @@ import pandas as pd
 
 from dashboards.frames import Frames
 from dashboards.panels.base import Metric, View, column, done
+from orchestrator.results.chances import P_FRONT
 from orchestrator.results.front import Verdict, axes, judge
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}
@@ -27,7 +28,7 @@ def finished(view: View) -> list[tuple[Frames, pd.DataFrame]]:
 
 def verdict(sweep: Frames, ready: pd.DataFrame) -> Verdict:
     """Which of a sweep's finished configurations are on its front, which may be on it, and which one is the knee."""
-    return _judged(ready, sweep.objectives)
+    return _judged(ready, sweep.objectives, chance=True)
 
 
 def verdict_over(sweep: Frames, ready: pd.DataFrame, x: Metric, y: Metric) -> Verdict:
@@ -37,12 +38,9 @@ def verdict_over(sweep: Frames, ready: pd.DataFrame, x: Metric, y: Metric) -> Ve
     return _judged(ready, {one.name: sweep.objectives.get(one.name, one.better) for one in (y, x)})
 
 
-def shown_as_possible(ready: pd.DataFrame, found: Verdict) -> list[str]:
-    """Ids of those that may be on the front but are not. One without an interval over seeds is left out: nothing is known."""
-    if not (possible := found.may_be_on_front - found.on_front):
-        return []
-    measured = ready["id"][np.isfinite(column(ready, "m.score_high") - column(ready, "m.score_low"))]
-    return sorted(possible & {*measured})
+def shown_as_possible(found: Verdict) -> list[str]:
+    """Ids of those that may be on the front but are not."""
+    return sorted(found.may_be_on_front - found.on_front)
 
 
 def in_words(metrics: Iterable[Metric], sweeps: Iterable[Frames]) -> str:
@@ -52,12 +50,6 @@ def in_words(metrics: Iterable[Metric], sweeps: Iterable[Frames]) -> str:
     return "; ".join(dict.fromkeys(each))
 
 
-def _judged(ready: pd.DataFrame, objectives: Mapping[str, Any]) -> Verdict:
-    def values(end: str) -> np.ndarray:
-        # the score has an interval over seeds, a count is exact
-        names = [f"m.{name}{end}" if name == "score" else f"m.{name}" for name in objectives]
-        return np.column_stack([column(ready, name) for name in names])
-
-    mean = values("")
-    low, high = (values("_low"), values("_high")) if "score" in objectives else (mean, mean)
-    return judge(ready["id"].tolist(), mean, low, high, objectives)
+def _judged(ready: pd.DataFrame, objectives: Mapping[str, Any], chance: bool = False) -> Verdict:
+    mean = np.column_stack([column(ready, f"m.{name}") for name in objectives])
+    return judge(ready["id"].tolist(), mean, dict(objectives), column(ready, f"m.{P_FRONT}") if chance else None)

@@ -12,7 +12,6 @@ from orchestrator.plan.configuration import Dropped
 from orchestrator.plan.parameters import flatten
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.manifest import make_manifest
-from orchestrator.results.aurac import areas_of, tracked
 from orchestrator.results.front import marks
 from orchestrator.results.summary import Summary
 
@@ -69,10 +68,9 @@ def status_of(outcome: SweepOutcome) -> str:
 
 
 def closing_content(plan: Plan, summaries: Sequence[Summary], outcome: SweepOutcome) -> dict[str, Any]:
-    """What the sweep's own run is given when it ends: the front, each method's AURAC, how many trials ended how."""
+    """What the sweep's own run is given when it ends: the front, how many trials ended how."""
     return {
         **marks(summaries, plan.sweep.objectives),
-        **tracked(areas_of(summaries)),
         "trials_planned": len(plan.trainings),
         "trials_done": len(outcome.finished),
         "trials_failed": len(outcome.failed),

@@ -1,6 +1,6 @@
 """The one rule for a sweep's front: which configurations are on it, which may be on it, and which one is the knee.
 
-`judge` decides. The terminal's table, the files of the front, the tags in the tracking store, the page and
+`judge` decides by the means. The terminal's table, the files of the front, the tags in the tracking store, the page and
 `orchestrator.adapters --pick knee` all ask it, with the sweep's own objectives. An objective is either the score, which has an
 interval over seeds, or a count (parameters, bytes, seconds), which is exact.
 """
@@ -16,11 +16,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
+from orchestrator.results.chances import P_FRONT, with_chances
 from orchestrator.results.control import with_normalized
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
+
+
+POSSIBLE = 0.05
+"""The chance of the front from which on a configuration is one that may be on it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Verdict:
 
     Attributes:
         on_front: those that no other one dominates.
-        may_be_on_front: those that the intervals do not rule out; every member of the front is among them.
+        may_be_on_front: those whose chance of it is 5 % or more; every member of the front is among them.
         knee: the front's knee; None without a front, or where the objectives are not two.
     """
 
@@ -38,25 +43,23 @@ class Verdict:
     knee: str | None
 
 
-def judge(ids: Sequence[str], mean: ArrayLike, low: ArrayLike, high: ArrayLike, objectives: Objectives) -> Verdict:
+def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: ArrayLike | None = None) -> Verdict:
     """The verdict over the complete configurations of one sweep. A configuration without a finite mean takes no part.
 
     The order of the rows does not matter: of equal candidates for the knee the one with the first id is chosen.
 
     Args:
         ids: `n` different ids.
-        mean, low, high: `(n, m)`, a column an objective: its value and the ends of its interval. Ends are NaN where there is no
-            interval, and equal to the value where the value is exact.
+        mean: `(n, m)`, a column an objective.
         objectives: `m` names with directions.
+        chance: `(n,)`, the chance of the front (`chances.P_FRONT`), NaN where it is not known.
     """
     directions = list(objectives.values())
-    shape = (len(ids), len(directions))
-    mean, low, high = (np.asarray(one, dtype=float).reshape(shape) for one in (mean, low, high))
+    mean = np.asarray(mean, dtype=float).reshape(len(ids), len(directions))
     # Means of the same numbers in another order differ in the last bit; that must not put a dominated point on the front.
     members = sorted(np.flatnonzero(pareto.front(np.round(mean, 9), directions)).tolist(), key=lambda row: ids[row])
-    fit = np.flatnonzero(np.isfinite(mean).all(axis=1))
-    exact = np.array_equal(low[fit], high[fit])  # then the intervals rule out all but the front
-    possible = [] if exact else fit[pareto.may_be_on_front(low[fit], high[fit], directions)].tolist()
+    fit = np.isfinite(mean).all(axis=1)
+    possible = [] if chance is None else np.flatnonzero(fit & (np.asarray(chance, dtype=float) >= POSSIBLE)).tolist()
     place = _knee(mean[members], objectives)
     return Verdict(
         on_front=frozenset(ids[row] for row in members),
@@ -69,7 +72,8 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: I
     """The same summaries with `on_front` and `may_be_on_front` set as `judge` says; incomplete ones take no part.
 
     Where some have finished all the seeds `deciding`, those that were not given them are `screened` and take no part either.
-    Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean.
+    Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean, their
+    moderated intervals and their chances.
     """
     names = {summary.configuration for summary in summaries}
     summaries = [summary for summary in summaries if summary.tunes not in names]
@@ -78,6 +82,7 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: I
     if needed and any(decided):
         pairs = zip(summaries, decided, strict=True)
         summaries = [replace(one, screened=one.screened or (one.all_finished and not sure)) for one, sure in pairs]
+    summaries = with_chances(summaries, objectives)
     verdict = _judged([one for one in summaries if one.complete], objectives)
     return with_normalized(
         [
@@ -109,9 +114,9 @@ def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any
 
 
 def _judged(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
-    bounds = [[summary.bounds(name) for name in objectives] for summary in summaries]
-    mean, low, high = ([[getattr(one, end) for one in row] for row in bounds] for end in ("mean", "low", "high"))
-    return judge([summary.configuration for summary in summaries], mean, low, high, objectives)
+    mean = [[summary.value(name) for name in objectives] for summary in summaries]
+    chance = [summary.value(P_FRONT) for summary in summaries]
+    return judge([summary.configuration for summary in summaries], mean, objectives, chance)
 
 
 def _knee(points: pareto.Points, objectives: Objectives) -> int | None:

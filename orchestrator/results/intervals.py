@@ -1,8 +1,8 @@
 """What several seeds say about a configuration: means with 95 % intervals, and two configurations compared in pairs.
 
 One rule turns a configuration's scores into its value, everywhere in the project: the mean over tasks of the mean over seeds.
-Chance comes from the seed alone, because the tasks are fixed and not a sample. The interval is therefore Student's t over the
-seeds' averages over the tasks. One seed has no interval: its ends are NaN, never of zero width.
+The tasks are fixed and not a sample, so the interval is over the seeds' averages over the tasks: Student's t here, moderated
+over all configurations where a sweep is judged (`chances`). One seed has no interval: its ends are NaN, never of zero width.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 Scores = Mapping[tuple[str, int], float]
+SIGNED = ("matthews", "pearson", "spearman")
+"""Metrics that go from -100 to 100."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two configurations over what both ran: `difference` is the first minus the second, with its interval.
+    """Two configurations over what both ran: `difference` is the first minus the second, with its interval over seeds.
 
-    `p` is the two-sided p-value of a paired t test over the `pairs` shared (task, seed) pairs; `tasks` names the tasks shared.
+    `p` is the two-sided p-value of a paired t test over the seeds; `pairs` counts their shared (task, seed) pairs; `tasks`
+    names the tasks shared.
     """
 
     difference: Interval
@@ -45,12 +48,13 @@ class Comparison:
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:
         """The comparison in plain words, saying `no difference is shown` where the interval holds zero."""
-        if not self.pairs:
-            return f"{first} and {second} share no finished task and seed: nothing to compare."
-        shared = f"{self.pairs} shared task-seed pair{'s' if self.pairs > 1 else ''} of {len(self.tasks)} task(s)"
+        if not self.difference.n:
+            return f"{first} and {second} share no seed that finished the same tasks: nothing to compare."
+        seeds = self.difference.n
+        shared = f"{seeds} shared seed{'s' if seeds > 1 else ''} of {len(self.tasks)} task(s)"
         gap = f"{self.difference.mean:+.2f} {unit}"
-        if self.pairs < 2 or math.isnan(self.difference.half):
-            return f"{first} against {second}: {gap} over {shared}; one pair has no interval."
+        if math.isnan(self.difference.half):
+            return f"{first} against {second}: {gap} over {shared}; one seed has no interval."
         ends = f"95 % interval {self.difference.low:+.2f} to {self.difference.high:+.2f}, {shared}"
         if self.difference.low > 0:
             return f"{first} beats {second}: {gap} ({ends})."
@@ -76,19 +80,42 @@ def suite_interval(scores: Scores, tasks: Iterable[str]) -> Interval:
 
     Only seeds with a score on every task take part, so that no average is silently one over fewer tasks; `n` says how many.
     """
+    return interval(by_seed(scores, tasks).values())
+
+
+def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
+    """The mean over `tasks` of every seed, ascending, that has a score on each of them."""
     wanted = list(dict.fromkeys(tasks))
     seeds = sorted({seed for _, seed in scores})
     whole = [seed for seed in seeds if wanted and all(math.isfinite(scores.get((task, seed), math.nan)) for task in wanted)]
-    return interval(float(np.mean([scores[task, seed] for task in wanted])) for seed in whole)
+    return {seed: float(np.mean([scores[task, seed] for task in wanted])) for seed in whole}
 
 
 def compare(first: Scores, second: Scores, confidence: float = 0.95) -> Comparison:
-    """Paired comparison over the (task, seed) pairs that both have: mean difference, t interval over the pairs, p-value."""
+    """Paired comparison over the (task, seed) pairs that both have: mean difference, t interval and p-value over the seeds.
+
+    A seed draws the order of the data on every task, so its scores on several tasks share its luck. The unit is therefore the
+    seed, with its mean difference over the tasks; a seed that lacks one of them takes no part.
+    """
     shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
-    differences = [first[key] - second[key] for key in shared]
-    return Comparison(
-        interval(differences, confidence), _p_value(differences), len(shared), tuple(dict.fromkeys(task for task, _ in shared))
-    )
+    tasks = tuple(dict.fromkeys(task for task, _ in shared))
+    differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
+    return Comparison(interval(differences, confidence), _p_value(differences), len(differences) * len(tasks), tasks)
+
+
+def sampling_variance(metrics: Mapping[str, float], examples: float) -> float:
+    """The variance, in squared points, that a score has because only so many examples were scored.
+
+    A share of right answers is binomial, with two right and two wrong ones added (Agresti and Coull 1998), so that 39 of 39 is
+    not without error. A correlation r has (1 - r²)² / (n - 1); so, about, has Matthews' for two classes.
+    """
+    if not examples > 1:
+        return 0.0
+    score = metrics["score"] / 100
+    if any(metrics.get(name) == metrics["score"] for name in SIGNED):
+        return 1e4 * (1 - min(1.0, score**2)) ** 2 / (examples - 1)
+    share = (score * examples + 2) / (examples + 4)
+    return 1e4 * max(0.0, share * (1 - share)) / examples
 
 
 @functools.cache

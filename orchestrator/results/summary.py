@@ -17,9 +17,10 @@ import numpy as np
 
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.results.intervals import Interval, Scores, interval, suite_interval
+from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_variance, suite_interval
 from orchestrator.results.tuning import Tuning, ends, varied
 
+EXAMPLES = "reported_examples"
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
 """Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
 
@@ -66,7 +67,8 @@ class Summary:
     all seeds, and it does not count as complete. `tunes` is the configuration for which it is a candidate; then it has search
     scores alone. `nested_in` is the configuration whose training made this one, if it is a slice of nested ranks; its seconds
     are that training's. `tuning` is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter
-    has its tuning.
+    has its tuning. `sampling` is the variance that the score has by the number of examples; a `signed` score may be below 0.
+    The count `examples` is the fewest that a task was scored on.
     """
 
     configuration: str
@@ -91,6 +93,8 @@ class Summary:
     tunes: str | None = None
     nested_in: str | None = None
     tuning: Tuning | None = None
+    sampling: float = 0.0
+    signed: bool = False
     keys: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -212,6 +216,8 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
             if name.startswith("search_") or not first.only_tunes:
                 by_metric.setdefault(name, {})[entry.task, entry.seed] = value
     metrics = {name: suite_interval(scores, tasks) for name, scores in by_metric.items()}
+    reported = [] if first.only_tunes else [(entry.task, result) for entry, result in finished if "score" in result.metrics]
+    errors = {task: sampling_variance(one.metrics, float(one.facts.get(EXAMPLES, 0))) for task, one in reported}
     scores = by_metric.get("score", {})
     return Summary(
         configuration=first.configuration,
@@ -221,7 +227,9 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         # A metric that only some tasks have (F1, Matthews) has no value for the suite: it is left out, not averaged over fewer.
         metrics={name: value for name, value in metrics.items() if value.n or name == "score"},
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
-        counts=_counts(finished, planned_counts),
+        counts=_counts(finished, planned_counts) | _examples([result for _, result in reported]),
+        sampling=sum(errors.values()) / len(tasks) ** 2,
+        signed=any(result.metrics.get(name) == result.metrics["score"] for _, result in reported for name in SIGNED),
         scores=scores,
         planned=len(entries),
         finished=len(finished),
@@ -237,6 +245,11 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         tuning=None if first.only_tunes else tuning,
         keys=tuple(entry.key for entry in entries),
     )
+
+
+def _examples(results: list[TrialResult]) -> dict[str, float]:
+    known = [float(result.facts[EXAMPLES]) for result in results if EXAMPLES in result.facts]
+    return {"examples": min(known)} if known else {}
 
 
 def _shared(entries: list[Entry]) -> dict[str, Any]:

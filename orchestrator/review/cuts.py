@@ -25,7 +25,6 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
 from orchestrator.record.tracker import Tracker
-from orchestrator.results.aurac import areas_of, tracked
 from orchestrator.results.front import marks
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.review.front_files import write_front
@@ -155,7 +154,7 @@ def write_down(folder: Path, name: str, cuts: Sequence[CutTrial], uri: str) -> l
                 objectives = now.sweep.objectives
                 files = write_front(now.summaries, objectives, folder, now.name)
                 content = {"description": markdown(now.summaries, objectives), **marks(now.summaries, objectives)}
-                tracker.sweep_ended(status, content | tracked(areas_of(now.summaries)), files)
+                tracker.sweep_ended(status, content, files)
         finally:
             ledger.close()
             tracker.close(SHIP_SECONDS)

@@ -1,7 +1,7 @@
 """The front for people: a table on the terminal, CSV, LaTeX in the paper's style, Markdown for the tracking store, a picture.
 
-All of them show the same rows in the same order: configurations by their cost, smallest first. `●` marks the front; `○` marks
-configurations that their intervals do not rule out from it. Incomplete configurations stand last and are not ranked.
+All of them show the same rows in the same order: configurations by their cost, smallest first. `●` marks the front. Incomplete
+configurations stand last and are not ranked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.record.folder import FRONT_CSV
-from orchestrator.results.aurac import areas_of, in_words
+from orchestrator.results.chances import P_FRONT, P_WITHIN
 from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import (
@@ -24,7 +24,6 @@ from orchestrator.review.front_words import (
     full_label,
     has_tuning,
     number,
-    possible,
     ranked,
     short_task,
     shown,
@@ -83,8 +82,7 @@ def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 
         lines.append("| " + " | ".join(map(plain, row)) + " |")
     if len(rows) > limit:
         lines.append(f"\n{len(rows) - limit} more configurations are in `{FRONT_CSV}`.")
-    below = [caption(summaries, objectives), in_words(areas_of(summaries))]
-    return "\n".join(lines) + "".join(f"\n\n{plain(line)}" for line in below if line) + "\n"
+    return "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
 
 
 def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:
@@ -112,7 +110,10 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
         for name in columns_of(rows, objectives)
         if name not in _IN_LATEX
     ]
-    best = {name: _best([row.value(name) for row in rows if row.complete], way) for name, _, way in columns}
+    told = ("examples", P_FRONT, P_WITHIN)
+    best = {
+        name: _best([row.value(name) for row in rows if row.complete and name not in told], way) for name, _, way in columns
+    }
     tuned = has_tuning(rows)
     heads = ["Method", "\\# Params", *(_escape(title) for _, title, _ in columns), *(["Tuning"] if tuned else [])]
     lines = [
@@ -130,7 +131,7 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
         for name, _, _ in columns:
             value = row.bounds(name)
             plain = number(value.mean) if name.startswith("score") else _escape(format_amount(name, value.mean))
-            text = f"\\textbf{{{plain}}}" if row.complete and value.mean == best[name] else plain
+            text = f"\\textbf{{{plain}}}" if row.complete and value.mean == best.get(name) else plain
             half = f"$_{{\\pm{value.half:.1f}}}$" if name == "score" and math.isfinite(value.half) and value.n > 1 else ""
             cells.append("--" if math.isnan(value.mean) else text + half)
         cells += [_escape(tuning(row).replace("–", "--"))] if tuned else []
@@ -148,7 +149,7 @@ def _open(summary: Summary) -> bool:
 
 
 def _mark(summary: Summary) -> str:
-    return "●" if summary.on_front else "○" if possible(summary) else ""
+    return "●" if summary.on_front else ""
 
 
 def _best(values: Sequence[float], direction: Direction) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from craft.methods import METHODS
 from craft.words import format_bytes, format_duration
+from orchestrator.results.chances import P_FRONT, P_WITHIN
 from orchestrator.results.control import NORMALIZED, no_better_than_head
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Summary
@@ -20,6 +21,9 @@ TITLES = {
     "peak_memory_bytes": "peak memory",
     "step_seconds": "s / step",
     NORMALIZED: "normalized",
+    P_FRONT: "P(front)",
+    P_WITHIN: "P(within 1)",
+    "examples": "examples",
 }
 NAMED = 3
 """The number of configurations that the caption names in a list."""
@@ -42,8 +46,6 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
     incomplete = sum(not summary.complete and not summary.screened for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
-    if more := sum(map(possible, summaries)):
-        parts.append(f"○ {more} more may be")
     if incomplete:
         parts.append(f"{incomplete} incomplete, not ranked")
     if screened := sum(summary.screened and summary.tunes is None for summary in summaries):
@@ -62,14 +64,18 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if NORMALIZED in columns_of(summaries, objectives):
         parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
     seeds = max((summary.score.n for summary in summaries), default=0)
-    parts.append("± is the 95 % t interval over seeds" if seeds > 1 else "one seed: no interval")
+    parts.append("± is the 95 % interval over seeds and examples" if seeds > 1 else "one seed: no interval")
+    if P_FRONT in columns_of(summaries, objectives):
+        parts.append("P(front), P(within 1): the chances that nothing of at most its cost is better, or better by over a point")
     return "; ".join(parts)
 
 
 def columns_of(summaries: Sequence[Summary], objectives: Objectives) -> list[str]:
-    """What the tables show of each configuration: the objectives, and beside the mean the normalized one if there is one."""
-    extra = {"score": NORMALIZED} if any(NORMALIZED in one.metrics for one in summaries) else {}
-    return [shown for name in objectives for shown in (name, extra.get(name)) if shown]
+    """What the tables show of each configuration: the objectives, and beside the score what is known of it (the normalized
+    mean, the number of examples, the chances of the front)."""
+    known = {name for one in summaries for name in (*one.metrics, *one.counts)}
+    extra = [name for name in (NORMALIZED, "examples", P_FRONT, P_WITHIN) if name in known]
+    return [shown for name in objectives for shown in (name, *(extra if name == "score" else ()))]
 
 
 def _budgets(summaries: Sequence[Summary]) -> str:
@@ -104,11 +110,8 @@ def tuning(summary: Summary) -> str:
 
 
 def possible(summary: Summary) -> bool:
-    """Whether the configuration is marked as one that may be on the front: its interval does not rule it out.
-
-    A single seed has no interval, so such a configuration is not marked.
-    """
-    return summary.may_be_on_front and not summary.on_front and summary.score.n > 1
+    """Whether the configuration is not on the front but may be: its chance is not small."""
+    return summary.may_be_on_front and not summary.on_front
 
 
 def full_label(summary: Summary) -> str:
@@ -162,6 +165,8 @@ def why_screened(summary: Summary) -> str:
 def format_amount(name: str, value: float) -> str:
     if math.isnan(value):
         return "–"
+    if name in (P_FRONT, P_WITHIN):
+        return f"{value:.2f}"
     if name.endswith("_bytes"):
         return format_bytes(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"

@@ -18,8 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from orchestrator.results.aurac import area
+import numpy as np
+
 from orchestrator.results.intervals import Interval, compare, interval
 from orchestrator.results.summary import Entry
 from tests.benchmarks.recorded import finished_trials
@@ -45,6 +47,16 @@ class Front:
         )
         sizes = [count["trainable_parameters"] for count in counts]
         return area(sizes, means)
+
+
+def area(parameters: Any, scores: Any, between: tuple[float, float] | None = None) -> float:
+    """The mean of a curve over log2 of the parameters, linear between its points: its area over its width."""
+    at, score = np.log2(np.asarray(parameters, dtype=float)), np.asarray(scores, dtype=float)
+    low, high = (at[0], at[-1]) if between is None else np.log2(between)
+    inside = (at > low) & (at < high)
+    ends = np.interp([low, high], at, score)
+    curve = np.concatenate([ends[:1], score[inside], ends[1:]])
+    return float(np.trapezoid(curve, np.concatenate([[low], at[inside], [high]])) / (high - low))
 
 
 def fronts(entries: Sequence[Entry]) -> list[Front]:

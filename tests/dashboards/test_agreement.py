@@ -47,7 +47,7 @@ objectives: {score: maximize, peak_memory_bytes: minimize}
 space:
   - {method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}}
 """
-# rank -> mean score, peak memory in MB; a rank has a thousand parameters. Intervals reach 1.24 to either side.
+# rank -> mean score, peak memory in MB; a rank has a thousand parameters. Seeds are half a point apart.
 MEASURED = {1: (81.0, 3000), 2: (60.0, 100), 4: (80.0, 200), 8: (79.8, 210), 16: (84.0, 1000), 32: (50.0, 2000)}
 ON_FRONT, MAY_BE, KNEE = {2, 4, 16}, {8}, 4
 
@@ -68,7 +68,7 @@ def stand_in(plan: Plan, options: RunOptions, *, tracker: Any, shared: object, l
     ledger, results = Ledger(options.folder), {}
     for trial in plan.trials:
         score, memory = MEASURED[trial.run.parameters["rank"]]
-        score += (trial.run.seed - 1) / 2
+        score += (trial.run.seed - 1) / (2 if trial.run.parameters["rank"] in (1, 4, 16) else -2)
         counts = {"trainable_parameters": 1000.0 * trial.run.parameters["rank"], "peak_memory_bytes": 1e6 * memory}
         result = TrialResult(trial.key, "finished", {"search_score": score, "score": score}, counts, 3, 1.0)
         tracker.trial_started(trial)
@@ -106,13 +106,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 def test_the_terminal_and_the_files(finished: Finished) -> None:
-    marks = {int(rank): mark for mark, rank in re.findall(r"^\W?([●○ ]) .*?LoRA r(\d+)", finished.screen, re.MULTILINE)}
+    marks = {int(rank): mark for mark, rank in re.findall(r"^\W?([● ]) .*?LoRA r(\d+)", finished.screen, re.MULTILINE)}
     assert {rank for rank, mark in marks.items() if mark == "●"} == ON_FRONT
-    assert {rank for rank, mark in marks.items() if mark == "○"} == MAY_BE
-    assert re.search(rf"● 3 of 6 .* ○ 1 more may be; knee: LoRA r{KNEE} ", finished.screen)
+    assert re.search(rf"● 3 of 6 .*; knee: LoRA r{KNEE} ", finished.screen)
     rows = list(csv.DictReader((finished.folder / "front.csv").open()))
     assert {int(row["rank"]) for row in rows if row["on_front"] == "True"} == ON_FRONT
     assert {int(row["rank"]) for row in rows if row["may_be_on_front"] == "True"} == ON_FRONT | MAY_BE
+    assert {int(row["rank"]) for row in rows if float(row["p_front"]) >= 0.05} == ON_FRONT | MAY_BE
     shaded = re.findall(r"^\\cellcolor.*?LoRA r(\d+)", (finished.folder / "front.tex").read_text(), re.MULTILINE)
     assert {int(rank) for rank in shaded} == ON_FRONT
 

@@ -1,4 +1,4 @@
-"""The front panel: its points, fronts, knees and areas, each against an independent computation."""
+"""The front panel: its points, fronts and knees, each against an independent computation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,6 @@ from tests.dashboards.synthetic import configuration, grid
 from tests.dashboards.views import full_view, view_of
 
 
-def test_areas_are_told_below_the_front_for_each_sweep() -> None:
-    sizes = (("a", 1024, 60.0), ("b", 4096, 70.0), ("c", 4096, 66.0))
-    runs = [run for name, size, score in sizes for run in configuration(name, scores={"toy": [score]}, parameters=size)]
-    words = "rea under score against log2 parameters (AURAC): craft 65.00 (1,024 to 4,096, 2 sizes)."
-    assert f" A{words}" in spec_of(PANELS["front"], view_of(("ranks", runs)))["note"]
-    assert f" Again: a{words}" in spec_of(PANELS["front"], view_of(("ranks", runs), ("again", runs)))["note"]
-
-
 def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
     sizes = (("head", "head", 0, 60.0), ("a", "craft", 1024, 70.0), ("b", "craft", 4096, 72.0))
     runs = [run for name, method, size, score in sizes for run in configuration(name, method=method, scores={"toy": [score]},
@@ -31,7 +23,7 @@ def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
     spec = spec_of(PANELS["front"], view_of(("ranks", runs)))
     assert sorted(spec["values"]["v/trainable_parameters"]) == [512, 1024, 4096]
     assert spec["values"]["axis/trainable_parameters"]["type"] == "log"
-    assert "The head alone has 0 parameters and stands at the left edge. Area under" in spec["note"]
+    assert "The head alone has 0 parameters and stands at the left edge." in spec["note"]
 
 
 def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
@@ -41,8 +33,6 @@ def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
     cut = {"r2": 8, "r3": 8, "cut_to": "all,8,8"}
     view = view_of(("ranks", [*runs, *configuration("cut8", scores={"toy": [90.0]}, parameters=512, params=cut)]))
     assert "cut8" in front_data(view)["id"]
-    note = spec_of(PANELS["front"], view)["note"]
-    assert "craft 65.00 (1,024 to 4,096, 2 sizes)" in note, "the cut one is no trained size"
     assert 8 not in slices_data(view)["columns"]["r2"]
     assert next(one for one in table_data(view)["columns"] if one["key"] == "p.r2")["values"][0] == 8
 
@@ -89,8 +79,8 @@ def test_the_pages_knee_is_the_sweeps(sizes: list[float], scores: list[float], b
 
 def test_the_page_marks_what_may_be_on_the_front() -> None:
     runs = configuration("sure", parameters=100, scores={"toy": [80.0, 81.0]}, extra={})
-    runs += configuration("close", parameters=200, scores={"toy": [79.9, 80.1]})
-    runs += configuration("worse", parameters=300, scores={"toy": [60.0, 61.0]})
+    runs += configuration("close", parameters=200, scores={"toy": [79.9, 80.1]}, extra={"p_front": 0.3})
+    runs += configuration("worse", parameters=300, scores={"toy": [60.0, 61.0]}, extra={"p_front": 0.01})
     view = view_of(("ranks", runs))
     plain = front_data(view)
     assert [plain["id"][index] for index in plain["possible"]["trainable_parameters"]["score"]] == ["close"]

@@ -38,7 +38,7 @@ def test_the_sentence_holds_scipys_paired_interval(sweeps: Path, capsys: pytest.
     paired = stats.ttest_rel(NEW, OLD)
     low, high = paired.confidence_interval(0.95)
     assert f"LoRA r1 (new) beats LoRA r1 (old): {np.mean(NEW) - np.mean(OLD):+.2f} points" in shown
-    assert f"95 % interval {low:+.2f} to {high:+.2f}, 4 shared task-seed pairs" in shown
+    assert f"95 % interval {low:+.2f} to {high:+.2f}, 4 shared seeds" in shown
     assert f"p = {paired.pvalue:.2g}" in shown
 
 
@@ -65,7 +65,7 @@ def test_only_shared_tasks_and_seeds_count(tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "No difference" in shown
     assert "+10.00 points" in shown
-    assert "2 shared task-seed pairs of 1 task(s)" in shown
+    assert "2 shared seeds of 1 task(s)" in shown
 
 
 def test_several_tasks_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,14 +199,15 @@ def test_a_seed_that_lacks_a_task_takes_no_part() -> None:
     assert suite_interval({("cola", 0): 50.0}, ["cola", "rte"]).n == 0
 
 
-def test_comparison_is_scipys_paired_t_test_over_shared_pairs() -> None:
+def test_comparison_is_scipys_paired_t_test_over_seeds() -> None:
     random = np.random.default_rng(3)
     keys = [(task, seed) for task in ("cola", "mrpc", "rte") for seed in range(4)]
     first = {key: float(value) for key, value in zip(keys, random.normal(81, 2, len(keys)), strict=True)}
     second = {key: float(value + random.normal(-1, 0.5)) for key, value in first.items()}
     alone = {("sst2", 0): 95.0}
     found = compare(first | alone, second | {("qnli", 0): 10.0})
-    expected = stats.ttest_rel([first[key] for key in keys], [second[key] for key in keys])
+    means = [[np.mean([side[task, seed] for task in ("cola", "mrpc", "rte")]) for seed in range(4)] for side in (first, second)]
+    expected = stats.ttest_rel(*means)
     low, high = expected.confidence_interval(0.95)
     assert (found.pairs, found.tasks) == (12, ("cola", "mrpc", "rte"))
     assert found.p == pytest.approx(expected.pvalue)

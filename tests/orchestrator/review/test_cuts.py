@@ -82,7 +82,6 @@ def test_cut_configurations_stand_on_the_front_and_in_the_store(ended: Path, tmp
     assert (whole.data.metrics["score"], whole.data.tags["craft.on_front"]) == (86, "true")
     # Trained: (81 + 91) / 2; cut: (86 + 71) / 2.
     sweep = next(run for run in runs if run.data.tags["craft.kind"] == "sweep")
-    assert (sweep.data.metrics["aurac/lora"], sweep.data.metrics["aurac/lora cut"]) == (86, 78.5)
     assert sweep.info.status == "FINISHED"
 
 

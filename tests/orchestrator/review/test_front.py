@@ -18,7 +18,6 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.results.aurac import areas_of, in_words
 from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee, mark_front
 from orchestrator.results.summary import Summary, summarize
@@ -50,14 +49,14 @@ def result(spec: TrialSpec, score: float, parameters: float, status: str = "fini
 
 
 def sweep(scores: dict[tuple[str, int], tuple[float, float]], seeds: int = 3) -> tuple[list[TrialSpec], dict[str, TrialResult]]:
-    """A sweep of (method, rank) -> (mean score, parameters); seeds spread the score by one point, tasks by twenty."""
+    """A sweep of (method, rank) -> (mean score, parameters); seeds spread it by a point (LoRA's backwards), tasks by 20."""
     trials, results = [], {}
     for (method, rank), (score, parameters) in scores.items():
         for task in TASKS:
             for seed in range(seeds):
                 spec = trial(rank, task, seed, method)
                 trials.append(spec)
-                offset = (10 if task == TASKS[1] else -10) + (seed - (seeds - 1) / 2)
+                offset = (10 if task == TASKS[1] else -10) + (seed - (seeds - 1) / 2) * (-1 if method == "lora" else 1)
                 results[spec.key] = result(spec, score + offset, parameters)
     return trials, results
 
@@ -82,11 +81,10 @@ def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tm
         ("craft", 64): (75.0, 16000.0),
         ("lora", 8): (74.0, 70000.0),
     }
-    for scores in (points, points | {("lora", 16): (77.0, 150000.0)}):
+    for scores in (points, points | {("lora", 16): (87.0, 150000.0)}):
         summaries = mark_front(summarize(*sweep(scores)), OBJECTIVES)
         idle = "no better than the head alone: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4 (try another learning rate"
         assert idle in caption(summaries, OBJECTIVES)
-        assert in_words(areas_of(summaries)) == in_words(areas_of([one for one in summaries if one.method != "head"]))
     assert "head alone" not in caption(four, OBJECTIVES)
     assert next(one for one in summaries if one.method == "head").on_front
     chosen = knee(summaries, OBJECTIVES)
@@ -148,8 +146,9 @@ def test_a_summary_is_the_mean_over_tasks_and_seeds(four: list[Summary]) -> None
     assert (craft8.score.mean, craft8.score.n, craft8.complete) == (60.0, 3, True)
     assert craft8.tasks["glue/cola"].mean == 50.0
     assert craft8.tasks["glue/rte"].mean == 70.0
-    # Suite averages of the seeds are 59, 60, 61: t(0.975, 2) = 4.3027, standard error 1/sqrt(3).
-    assert craft8.score.half == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
+    # Suite averages of the seeds are 59, 60, 61, and those of LoRA fall: seeds do nothing to all alike. Finding that takes a
+    # quarter of the 2 degrees of freedom. The four variances are equal, so each counts as 4 times 1.5: t(0.975, 6) = 2.44691.
+    assert craft8.score.half == pytest.approx(2.44691 * math.sqrt(2 / 1.5 / 3), rel=1e-5)
     assert craft8.counts["peak_memory_bytes"] == 3e6, "the largest"
     assert craft8.counts["step_seconds"] == pytest.approx(0.2), "the mean"
     assert "accuracy" not in craft8.metrics, "only one of the tasks has it"
@@ -263,22 +262,21 @@ def test_latex_marks_the_best_of_each_column(four: list[Summary]) -> None:
     table = latex(four, OBJECTIVES)
     lines = [line for line in table.splitlines() if line.startswith(("craft", "lora", "\\cellcolor"))]
     assert [line.count("\\textbf") for line in lines] == [0, 0, 0, 3]
-    assert lines[3].count("\\cellcolor{blue!8}") == 5
+    assert lines[3].count("\\cellcolor{blue!8}") == 7
     assert "\\textbf{67.00} & " in lines[3]
     assert "70K" in lines[2]
     assert table.count("{") == table.count("}")
-    assert "\\textbf{Method} & \\textbf{\\# Params} & \\textbf{CoLA} & \\textbf{RTE} & \\textbf{Avg.} \\\\" in table
+    heads = ("Method", "\\# Params", "CoLA", "RTE", "Avg.", "P(front)", "P(within 1)")
+    assert " & ".join(f"\\textbf{{{head}}}" for head in heads) + " \\\\" in table
 
 
 def test_terminal_and_markdown_show_the_same_rows(four: list[Summary]) -> None:
     screen, description = rendered(four), markdown(four, OBJECTIVES)
-    for words in ("craft r8 qv lr 3e-4", "60.00 ± 2.48", "16,000", "3 of 4 configurations on the front"):
+    for words in ("craft r8 qv lr 3e-4", "60.00 ± 1.63", "16,000", "3 of 4 configurations on the front"):
         assert words in screen + caption(four, OBJECTIVES)
         assert words in description
-    # (60 + 75) / 2 and (74 + 77) / 2; the two methods' sizes do not overlap
-    assert "craft 67.50 (300 to 16,000, 2 sizes), lora 75.50 (70,000 to 150,000, 2 sizes); the methods share no" in description
     assert screen.count("●") == 3
-    assert [line.split("|")[1].strip() for line in description.splitlines()[2:6]] == ["●", "●", "●", "○"]
+    assert [line.split("|")[1].strip() for line in description.splitlines()[2:6]] == ["●", "●", "●", ""]
 
 
 def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:

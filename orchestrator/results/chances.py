@@ -1,0 +1,198 @@
+"""What the seeds of all configurations say together: intervals with moderated variances, and each one's chance of the front.
+
+    interval of a score   mean ± sqrt((t s)² / n + (1.96 e)²), inside the metric's range
+    P(front)              the chance that no configuration that costs no more has a better true score
+    P(within 1)           the chance that none is better by more than one point
+
+Two or three seeds say little about one configuration's spread s. Its variance is therefore moderated by those of all
+configurations with the same tasks and seeds: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular
+Biology 3(1), 3), as limma has it. What a seed does to all configurations alike cancels between them; it widens the intervals
+and leaves the chances alone. `e` is the sampling error of the scored examples, which all configurations share: it is in the
+intervals and not in the chances, which are about these examples.
+
+The chances come from a hierarchical model: true scores scatter around a trend in the logarithm of the parameters, and the
+spread around it is integrated over. Draws around each mean alone would give too small a chance to each of several that lie
+close together. Where true differences are far below the noise no model can tell who is ahead by a hair: P(within 1) still can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from orchestrator.results.intervals import Interval, by_seed
+
+if TYPE_CHECKING:
+    from orchestrator.results.summary import Summary
+    from orchestrator.sweepfile.objectives import Objectives
+
+Numbers = NDArray[np.float64]
+P_FRONT, P_WITHIN = "p_front", "p_within_1"
+DRAWS = 2000
+SPREADS = 24
+"""Values of the spread around the trend over which the model is integrated."""
+
+
+def moderate(variances: ArrayLike, freedom: float) -> tuple[Numbers, float]:
+    """Sample variances drawn to what is common to them, and the degrees of freedom that they have then.
+
+    Args:
+        variances: `(n,)`, each with `freedom` degrees of freedom. Fewer than three stay as they are.
+
+    Returns:
+        The posterior variances of Smyth 2004, equation 3 and section 6.2, `(n,)`; degrees of freedom, at most those of all.
+    """
+    from scipy.special import digamma, polygamma
+
+    known = np.asarray(variances, dtype=float)
+    if len(known) < 3 or not (known > 0).any():
+        return known, freedom
+    positive = np.maximum(known, 1e-5 * (np.median(known) or known.max()))  # as limma: a variance of 0 has no logarithm
+    logs = np.log(positive) - digamma(freedom / 2) + math.log(freedom / 2)
+    excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2))
+    if excess <= 0:
+        return np.full(len(known), float(np.mean(positive))), freedom * len(known)
+    prior = 2 * _trigamma_inverse(excess)
+    common = math.exp(float(logs.mean()) + float(digamma(prior / 2)) - math.log(prior / 2))
+    return (freedom * known + prior * common) / (freedom + prior), min(freedom + prior, freedom * len(known))
+
+
+def _trigamma_inverse(value: float) -> float:
+    """Newton's method on 1 / trigamma, which is nearly linear (Smyth 2004, appendix)."""
+    from scipy.special import polygamma
+
+    at = 0.5 + 1 / value
+    for _ in range(50):
+        found = float(polygamma(1, at))
+        step = found * (1 - found / value) / float(polygamma(2, at))
+        at += step
+        if -step / at < 1e-10:
+            break
+    return at
+
+
+def draw_scores(means: ArrayLike, errors: ArrayLike, freedom: ArrayLike, parameters: ArrayLike, draws: int = DRAWS) -> Numbers:
+    """Draws `(draws, n)` from the posterior of n true scores; the same for the same input.
+
+    Args:
+        means, errors: `(n,)` mean scores and the variances of these means.
+        freedom: `(n,)` or one number: the degrees of freedom of the variances.
+        parameters: `(n,)`. A configuration without parameters is outside the trend. Fewer than four have none.
+    """
+    random = np.random.default_rng(0)
+    mean, error = np.asarray(means, dtype=float), np.asarray(errors, dtype=float)
+    size, many = np.asarray(parameters, dtype=float), len(mean)
+    degrees = np.broadcast_to(np.asarray(freedom, dtype=float), mean.shape)
+    drawn = error * degrees / random.chisquare(degrees, size=(draws, many))
+    noise = random.standard_normal((draws, many))
+    inside = size > 0
+    if inside.sum() < 4 or not (error > 0).any():
+        return mean + np.sqrt(drawn) * noise
+    logs, level = np.log(size[inside]), mean[inside]
+    terms = 1 if np.ptp(logs) == 0 or len(logs) < 5 else 2 if len(logs) < 8 else 3
+    scaled = (logs - logs.mean()) / (logs.std() or 1.0)
+    design = np.stack([scaled**power for power in range(terms)], axis=1)
+    rest = level - design @ np.linalg.lstsq(design, level, rcond=None)[0]
+    typical = math.sqrt(float(error[inside].mean()))
+    # A uniform prior of the spread, on a geometric grid; the trend's own terms are integrated over exactly.
+    spread = np.geomspace(typical / 8, 4 * max(typical, math.sqrt(float(rest @ rest) / max(len(rest) - terms, 1))), SPREADS)
+    weight = 1 / (error[inside] + spread[:, None] ** 2)
+    inner = np.einsum("gk,ki,kj->gij", weight, design, design)
+    outer = np.einsum("gk,ki,k->gi", weight, design, level)
+    trend = np.linalg.solve(inner, outer[..., None])[..., 0]
+    likely = 0.5 * np.log(weight).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1] + np.log(spread)
+    likely -= 0.5 * ((weight * level**2).sum(axis=1) - (outer * trend).sum(axis=1))
+    chance = np.exp(likely - likely.max())
+    chosen = random.choice(SPREADS, size=draws, p=chance / chance.sum())
+    root = np.linalg.cholesky(np.linalg.inv(inner))
+    expected = np.tile(mean, (draws, 1))
+    wobble = np.einsum("sij,sj->si", root[chosen], random.standard_normal((draws, terms)))
+    expected[:, inside] = (trend[chosen] + wobble) @ design.T
+    wide = (spread[chosen] ** 2)[:, None]
+    kept = np.where(inside, wide / (wide + drawn), 1.0)
+    return expected + kept * (mean - expected) + np.sqrt(kept * drawn) * noise
+
+
+def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:
+    """How often, over draws, no configuration that costs no more is better by more than `within` points.
+
+    Args:
+        scores: `(draws, n)`, more is better.
+        costs: `(n, m)`, less is better in every column.
+    """
+    found = np.empty(scores.shape[1])
+    if costs.shape[1] == 1:
+        order = np.argsort(costs[:, 0], kind="stable")
+        best = np.maximum.accumulate(scores[:, order], axis=1)
+        last = np.searchsorted(costs[order, 0], costs[order, 0], side="right") - 1
+        found[order] = (scores[:, order] >= best[:, last] - within).mean(axis=0)
+        return found
+    for one in range(len(found)):
+        rivals = (costs <= costs[one]).all(axis=1)
+        found[one] = (scores[:, one] >= scores[:, rivals].max(axis=1) - within).mean()
+    return found
+
+
+def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
+    """The same summaries, the complete ones with their scores' moderated intervals, and with `p_front` and `p_within_1` where
+    every complete one has two seeds or more and the score is the one objective that is not exact."""
+    complete = [one for one in summaries if one.complete and math.isfinite(one.score.mean)]
+    seeds = {one.configuration: by_seed(one.scores, one.tasks) for one in complete}
+    groups: dict[tuple[Any, ...], list[Summary]] = {}
+    for one in complete:
+        if len(seeds[one.configuration]) > 1:
+            groups.setdefault((frozenset(one.tasks), *sorted(seeds[one.configuration])), []).append(one)
+    changed: dict[str, Summary] = {}
+    errors: dict[str, tuple[float, float]] = {}
+    for group in groups.values():
+        table = np.array([[value for _, value in sorted(seeds[one.configuration].items())] for one in group])
+        variances, freedom, shared = _variances(table)
+        errors |= {one.configuration: (v / table.shape[1], freedom) for one, v in zip(group, variances, strict=True)}
+        for one, variance in zip(group, variances, strict=True):
+            value = _interval(one, float(variance), freedom, shared, table.shape[1])
+            changed[one.configuration] = replace(one, metrics=one.metrics | {"score": value})
+    exact = [name for name in objectives if name != "score"]
+    costs = np.array([[one.value(name) for name in exact] for one in complete], dtype=float).reshape(len(complete), len(exact))
+    known = "score" in objectives and not any(name in one.metrics for one in complete for name in exact)
+    if known and complete and len(errors) == len(complete) and np.isfinite(costs).all():
+        signs = np.array([-1.0 if objectives[name] == "maximize" else 1.0 for name in exact])
+        variances, degrees = np.array([errors[one.configuration] for one in complete]).T
+        size = [one.value("trainable_parameters") for one in complete]
+        up = 1.0 if objectives["score"] == "maximize" else -1.0
+        draws = max(200, min(DRAWS, 10**7 // len(size)))
+        drawn = up * draw_scores([one.score.mean for one in complete], variances, degrees, np.nan_to_num(size), draws)
+        for name, within in ((P_FRONT, 0.0), (P_WITHIN, 1.0)):
+            for one, share in zip(complete, shares(drawn, signs * costs, within), strict=True):
+                before = changed[one.configuration]
+                changed[one.configuration] = replace(before, counts=before.counts | {name: float(share)})
+    return [changed.get(one.configuration, one) for one in summaries]
+
+
+def _variances(table: Numbers) -> tuple[Numbers, float, float]:
+    """The moderated variances between seeds of `(configurations, seeds)` scores, without what a seed does to all alike; their
+    degrees of freedom; and the variance of what it does to all alike, 0 where fewer than three configurations tell."""
+    many, seeds = table.shape
+    rest = table - table.mean(axis=1, keepdims=True)
+    if many < 3:
+        return (rest**2).sum(axis=1) / (seeds - 1), seeds - 1, 0.0
+    effect = rest.mean(axis=0)
+    freedom = (seeds - 1) * (many - 1) / many
+    variances, degrees = moderate(((rest - effect) ** 2).sum(axis=1) / freedom, freedom)
+    return variances, degrees, max(0.0, float((effect**2).sum()) / (seeds - 1) - float(variances.mean()) / many)
+
+
+def _interval(one: Summary, variance: float, freedom: float, shared: float, seeds: int) -> Interval:
+    """The score's interval; the degrees of freedom of both variances together are Satterthwaite's."""
+    from scipy.special import stdtrit
+
+    whole = variance + shared
+    degrees = whole**2 / (variance**2 / freedom + shared**2 / (seeds - 1)) if whole else freedom
+    half = math.hypot(float(stdtrit(degrees, 0.975)) * math.sqrt(whole / seeds), 1.96 * math.sqrt(one.sampling))
+    mean = one.score.mean
+    floor = -100.0 if mean - half < 0 and one.signed else 0.0
+    return Interval(mean, max(mean - half, min(floor, mean)), min(mean + half, max(100.0, mean)), seeds)

@@ -1,0 +1,99 @@
+"""Are the intervals, the chances of the front and the verdicts of `compare` right? Simulated sweeps whose truth is known.
+
+    python -m tests.benchmarks.chances
+
+Each row is a kind of sweep: configurations between 1,000 and 1,000,000 parameters on one task, whose true scores scatter by
+`differences` points around a curve that levels off, and scores that scatter by two points over seeds (`unequal`: by two points
+times a log-normal factor of each configuration). `seed effect` points are common to all configurations of a seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import numpy as np
+
+from orchestrator.results.chances import P_FRONT, P_WITHIN, shares, with_chances
+from orchestrator.results.intervals import compare, interval
+from orchestrator.results.summary import Summary
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+
+BINS = (0.2, 0.4, 0.6, 0.8, 1.0001)
+
+
+def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: float, sweeps: int) -> list[Any]:
+    """A row of the table: coverage, then for each chance its bins as `told:true`."""
+    random = np.random.default_rng(7)
+    inside: list[bool] = []
+    told: dict[str, list[tuple[float, bool]]] = {P_FRONT: [], P_WITHIN: []}
+    for _ in range(sweeps):
+        size = np.exp(np.sort(random.uniform(math.log(1e3), math.log(1e6), many))).round()
+        along = np.log(size / 1e3) / math.log(1e3)
+        true = 60 + 4 * differences * (1 - np.exp(-2 * along)) + random.normal(0, differences, many)
+        noise = 2 * (np.exp(random.normal(0, 0.5, many)) if unequal else np.ones(many))
+        seen = true + random.normal(0, 1, (seeds, many)) * noise + random.normal(0, effect, (seeds, 1))
+        found = with_chances([_summary(f"c{i}", seen[:, i], size[i]) for i in range(many)], DEFAULT_OBJECTIVES)
+        inside += [one.score.low <= value <= one.score.high for one, value in zip(found, true, strict=True)]
+        for name, within in ((P_FRONT, 0.0), (P_WITHIN, 1.0)):
+            truth = shares(true[None], size[:, None], within) > 0
+            told[name] += [(one.counts[name], bool(yes)) for one, yes in zip(found, truth, strict=True)]
+    return [f"{100 * np.mean(inside):.1f} %", *(_bins(told[name]) for name in (P_FRONT, P_WITHIN))]
+
+
+def _summary(name: str, scores: Any, size: float) -> Summary:
+    by_seed = {("task", seed): float(score) for seed, score in enumerate(scores)}
+    value = interval(by_seed.values())
+    counts = {"trainable_parameters": float(size)}
+    return Summary(
+        name, name, "lora", {}, {"score": value}, {"task": value}, counts, by_seed, len(scores), len(scores), 0, 0, 2
+    )
+
+
+def _bins(told: list[tuple[float, bool]]) -> str:
+    chance, truth = np.array(told, dtype=float).T
+    cells = []
+    for low, high in zip(BINS, BINS[1:], strict=False):
+        held = (chance >= low) & (chance < high)
+        if held.sum() > 30:
+            cells.append(f"{chance[held].mean():.2f}:{truth[held].mean():.2f}")
+    return ", ".join(cells)
+
+
+def false_verdicts(tasks: int, seeds: int, sweeps: int) -> float:
+    """The share of verdicts between two equal configurations, where a seed's luck of two points is shared by its tasks."""
+    random = np.random.default_rng(3)
+    false = 0
+    for _ in range(sweeps):
+        sides = []
+        for _side in range(2):
+            luck = random.normal(0, 2, seeds)
+            sides.append({(f"t{t}", s): 80 + luck[s] + random.normal(0, 1) for t in range(tasks) for s in range(seeds)})
+        gap = compare(*sides).difference
+        false += gap.low > 0 or gap.high < 0
+    return false / sweeps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweeps", type=int, default=300, help="simulated sweeps a row (300)")
+    sweeps = parser.parse_args().sweeps
+    heads = (
+        "configurations | seeds | differences | spread | seed effect | coverage | P(front), told:true | P(within 1), told:true"
+    )
+    print(f"| {heads} |\n{'| --- ' * 8}|")
+    rows: list[tuple[int, int, float, bool, float]] = [(16, 3, d, False, 0) for d in (0.3, 1, 2, 3, 5)]
+    rows += [(16, 2, 1, True, 0), (16, 2, 3, True, 0), (16, 3, 1, True, 0), (16, 3, 3, True, 0), (16, 5, 1, True, 0)]
+    rows += [(16, 5, 3, False, 0), (16, 3, 2, False, 2), (16, 5, 2, True, 2), (6, 3, 2, False, 0), (3, 3, 2, False, 0)]
+    for many, seeds, differences, unequal, effect in rows:
+        cells = simulate(many, seeds, differences, unequal, effect, sweeps)
+        spread = "unequal" if unequal else "equal"
+        print("| " + " | ".join(map(str, (many, seeds, differences, spread, effect, *cells))) + " |", flush=True)
+    print("\n| tasks x seeds | false verdicts of `compare` |\n| --- | --- |")
+    for tasks, seeds in ((1, 3), (3, 3), (8, 3), (8, 2), (8, 5)):
+        print(f"| {tasks} x {seeds} | {100 * false_verdicts(tasks, seeds, 10 * sweeps):.1f} % |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
