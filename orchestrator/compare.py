@@ -31,9 +31,10 @@ DESPITE = ("model", "protocol", "data")
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 
 EXAMPLES = """\
-The difference is that of the reported scores, first minus second, over the task-seed pairs that both configurations finished,
-with a 95 % t interval over the pairs. If the interval holds zero, no difference is shown. That does not mean that there is
-none: more seeds narrow the interval (--set seeds=[0,1,2,3,4] --resume).
+The difference is that of the reported scores, first minus second, over what both configurations finished, with a 95 % t
+interval over the seeds: a seed's tasks share its luck, so each seed counts once, with its mean over the tasks. If the interval
+holds zero, no difference is shown. That does not mean that there is none: more seeds narrow the interval
+(--set seeds=[0,1,2,3,4] --resume).
 
 examples:
   python -m orchestrator.compare new old
@@ -75,7 +76,7 @@ class Side:
 
 def parser() -> argparse.ArgumentParser:
     """The command line's flags."""
-    about = "Compare two sweeps in pairs of task and seed: is one better, by how much, and how sure is that?"
+    about = "Compare two sweeps seed by seed: is one better, by how much, and how sure is that?"
     flags = flags_for("compare", about, EXAMPLES)
     flags.add_argument("first", metavar="SWEEP_A", help="a sweep's name, or its folder runs/NAME")
     flags.add_argument(

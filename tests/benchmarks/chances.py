@@ -10,6 +10,7 @@ times a log-normal factor of each configuration). `seed effect` points are commo
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from typing import Any
 
@@ -54,7 +55,7 @@ def _summary(name: str, scores: Any, size: float) -> Summary:
 def _bins(told: list[tuple[float, bool]]) -> str:
     chance, truth = np.array(told, dtype=float).T
     cells = []
-    for low, high in zip(BINS, BINS[1:], strict=False):
+    for low, high in itertools.pairwise(BINS):
         held = (chance >= low) & (chance < high)
         if held.sum() > 30:
             cells.append(f"{chance[held].mean():.2f}:{truth[held].mean():.2f}")

@@ -34,7 +34,7 @@ VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
                 0.47431906,
             ],
             7.258211995109607,
-        ),  # fmt: skip
+        ),
         (2, [0.612] * 10, 20),  # no more spread than chance gives: df_prior is infinite there, and all of it here
     ],
 )
