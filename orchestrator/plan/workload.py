@@ -1,4 +1,4 @@
-"""How much work a plan is: optimizer steps, from the sizes of its tasks' data where those are at hand."""
+"""How much work a plan is, and on how much it is scored: from the sizes of its tasks' data where those are at hand."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.sweepfile.sweep import Sweep
 
+FEW = 200
+"""Below so many scored examples the sampling error alone reaches 7 points to either side of 50 % right answers."""
 
-def planned_steps(plan: Plan) -> dict[str, int]:
-    """Optimizer steps of all trials of each configuration that is trained itself, by its id; empty where the data would have
-    to be downloaded first.
 
-    Raises:
-        ValueError: the data are missing or wrong.
+def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """Optimizer steps of all trials of each configuration that is trained itself, by its id; empty without sizes.
+
+    Args:
+        sizes: what `split_sizes` says.
     """
-    sizes = train_sizes(plan.sweep)
-    if sizes is None:
+    if not sizes:
         return {}
 
     def seeds(one: Configuration) -> int:
         return len({trial.run.seed for trial in plan.trials_of(one.id)})
 
     return {
-        one.id: seeds(one) * sum(steps(_training(plan, one, task), size, one.parameters) for task, size in sizes.items())
+        one.id: seeds(one) * sum(steps(_training(plan, one, task), size, one.parameters) for task, (size, _) in sizes.items())
         for one in plan.configurations
         if one.nested_in is None
     }
@@ -38,14 +39,36 @@ def _training(plan: Plan, one: Configuration, task: str) -> TrainingSettings:
     return plan.sweep.training_for(task, one.training, plan.sweep.block_at(one.path))
 
 
-def train_sizes(sweep: Sweep) -> dict[str, int] | None:
-    """Training examples of each task before `train_examples` cuts them; None where some would come from the hub."""
+def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
+    """Training examples of each task before `train_examples` cuts them, and those that its score is of; empty where some data
+    would have to be downloaded first.
+
+    Raises:
+        ValueError: the data are missing or wrong.
+    """
     from craft.tasks.splits import load_splits
 
     tasks = [find_task(name, sweep.data) for name in sweep.task_names]
     if sweep.data.root is None and any(task.suite not in ("toy", "custom") for task in tasks):
-        return None
-    return {task.name: len(load_splits(task, sweep.data, protocol=sweep.protocol).train) for task in tasks}
+        return {}
+    found = {}
+    for task in tasks:
+        splits = load_splits(task, sweep.data, protocol=sweep.protocol)
+        most = sweep.training_for(task.name, {}).eval_examples
+        found[task.name] = len(splits.train), sum(min(len(one), most or len(one)) for one in splits.reported.values())
+    return found
+
+
+def scored_line(sizes: Mapping[str, tuple[int, int]]) -> str:
+    """On how many examples each task is scored, with a warning where they are few; empty without sizes."""
+    if not sizes:
+        return ""
+    line = f"scored on {', '.join(f'{scored:,} examples of {task}' for task, (_, scored) in sizes.items())}"
+    if min(scored for _, scored in sizes.values()) < FEW:
+        line += (
+            f"; fewer than {FEW} leave an error of 7 points or more at 50 % right: give more rows, or a larger eval_examples"
+        )
+    return line
 
 
 def steps(training: TrainingSettings, examples: int, parameters: Mapping[str, Any]) -> int:

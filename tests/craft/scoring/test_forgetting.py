@@ -163,6 +163,15 @@ def test_a_key_changes_only_where_it_is_asked_for(make: Callable[..., RunSpec]) 
     )
 
 
+def test_a_resumed_run_refuses_another_text(make: Callable[..., RunSpec], tmp_path: Path) -> None:
+    spec = make()
+    train_run(spec, tmp_path / "run")
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    (tmp_path / "text.txt").write_text("another text " * 20)
+    with pytest.raises(RunPrevented, match="the text of `forgetting` has changed"):
+        train_run(spec, tmp_path / "resumed", resume_from=checkpoint)
+
+
 def test_what_cannot_be_measured_is_refused_in_words(
     make: Callable[..., RunSpec], tiny_spec: Callable[..., RunSpec], tmp_path: Path
 ) -> None:

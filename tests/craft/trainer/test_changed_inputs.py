@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from craft.results import RunPrevented
-from craft.settings import DataSettings, ForgettingSettings, MeasureSettings
+from craft.settings import DataSettings
 from craft.spec import RunSpec
 from craft.trainer.training import train_run
 from tests.craft import gguf_writing as written
@@ -47,20 +47,11 @@ def test_what_is_no_part_of_the_run_may_change(tiny_spec: MakeSpec, tmp_path: Pa
     assert resumed.metrics == whole.metrics
 
 
-def test_changed_model_file_and_text(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+def test_a_changed_model_file(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     model = written.write(tmp_path / "tiny.gguf", written.random_llama(), written.Format.Q8_0)
-    text = tmp_path / "text.txt"
-    text.write_text("the 12 men and the dog " * 20)
-    spec = tiny_spec(
-        model=str(model),
-        measure=MeasureSettings(forgetting=ForgettingSettings(text=str(text))),
-        training={"evaluate_every": 0.5, "max_length": 48},
-    )
+    spec = tiny_spec(model=str(model), training={"evaluate_every": 0.5, "max_length": 48})
     train_run(spec, tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoint-9"
-    text.write_text("another text " * 20)
-    with pytest.raises(RunPrevented, match="the text of `forgetting` has changed"):
-        train_run(spec, tmp_path / "resumed", resume_from=checkpoint)
     written.write(model, written.random_llama(seed=1), written.Format.Q8_0)
     with pytest.raises(RunPrevented, match=r"the model's GGUF file has changed"):
         train_run(spec, tmp_path / "resumed", resume_from=checkpoint)

@@ -14,7 +14,7 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.plan.workload import planned_steps
+from orchestrator.plan.workload import planned_steps, scored_line, split_sizes
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.nested_sweep import NESTED, nested_plan, size_of
@@ -92,7 +92,7 @@ def test_a_budget_of_trials_counts_trainings(tmp_path: Path) -> None:
 
 def test_the_table_counts_work_once(tmp_path: Path) -> None:
     plan = nested_plan(tmp_path, seeds="[0, 1]")
-    assert list(planned_steps(plan)) == [plan.configurations[-1].id]
+    assert list(planned_steps(plan, split_sizes(plan.sweep))) == [plan.configurations[-1].id]
     screen = io.StringIO()
     print_plan(plan, Console(file=screen, width=200, highlight=False), {plan.configurations[-1].id: 34})
     said = screen.getvalue()
@@ -124,3 +124,12 @@ def test_a_sweep_without_them_has_the_keys_it_had(tmp_path: Path) -> None:
     (trial,) = make_plan(sweep, Planner(sweep, lambda run: Counts(1, 2, 3, 4))).trials
     assert "nested_in" not in trial.to_json()
     assert trial.training_key == trial.key
+
+
+def test_the_plan_says_on_how_many_examples_it_scores() -> None:
+    assert scored_line({"toy": (700, 300), "mine": (90, 39)}) == (
+        "scored on 300 examples of toy, 39 examples of mine; fewer than 200 leave an error of 7 points or more at 50 % right: "
+        "give more rows, or a larger eval_examples"
+    )
+    assert scored_line({"toy": (700, 300)}) == "scored on 300 examples of toy"
+    assert scored_line({}) == ""
