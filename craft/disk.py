@@ -6,12 +6,16 @@ A reader sees either the old content or the whole new content. After a power cut
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+
+_REFUSALS = ("inline_container", "os error", "No space left on device")
+"""Words by which torch and safetensors, whose errors are no OSError, say that the disk refuses to be written."""
 
 
 @contextlib.contextmanager
@@ -23,7 +27,12 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     aside = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        yield aside
+        try:
+            yield aside
+        except Exception as error:
+            if isinstance(error, OSError) or not any(words in str(error) for words in _REFUSALS):
+                raise
+            raise OSError(errno.EIO, f"the disk, perhaps full, took only a part ({str(error).strip()})", str(path)) from error
         for file in aside.rglob("*") if aside.is_dir() else (aside,):
             if file.is_file():
                 flush(file)

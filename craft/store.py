@@ -26,11 +26,12 @@ from craft.factors.factor_file import (
     unfinished,
 )
 from craft.factors.shelf import Shelf
-from craft.words import format_bytes
+from craft.words import be_printable, format_bytes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 1 where `verify` found a file that is wrong, 2 for a wrong call."""
+    be_printable()
     parser = argparse.ArgumentParser(
         prog="python -m craft.store",
         description="Stored decompositions of model weights. They are a cache: whatever is removed is made again when needed.",

@@ -18,6 +18,7 @@ from craft.methods.method import refuse_elsewhere
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.train_flags import CallError, parser, run_spec
+from craft.words import be_printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
+    be_printable()
     arguments = parser().parse_args(argv)
     from rich.console import Console
 
@@ -49,7 +51,9 @@ def _as_begun(arguments: argparse.Namespace) -> RunSpec:
     """The run of the flags; if the flags mean another run to an earlier version, and that has a checkpoint here, that run."""
     older = run_spec(arguments, older=True)
     states = sorted(_directory(arguments, older).glob("checkpoint-*/*.json"))
-    specs = [json.loads(file.read_text()).get("spec") for file in states if file.name in ("state.json", "run.json")]
+    specs = [
+        json.loads(file.read_text(encoding="utf-8")).get("spec") for file in states if file.name in ("state.json", "run.json")
+    ]
     began = any(spec and RunSpec.recorded(spec).key == older.key for spec in specs)
     return older if began else run_spec(arguments)
 
@@ -58,7 +62,7 @@ def _check_directory(directory: Path, spec: RunSpec) -> None:
     """Refuses a folder that another run's adapter lies in, or that cannot be written."""
     other = directory / "adapter" / "run.json"
     if other.is_file():
-        theirs = json.loads(other.read_text()).get("spec")
+        theirs = json.loads(other.read_text(encoding="utf-8")).get("spec")
         if theirs is None or RunSpec.recorded(theirs) != spec:
             raise CallError(f"--to {directory}: another run's adapter lies there; give a folder of its own")
     existing = next(path for path in (directory, *directory.resolve().parents) if path.exists())
@@ -99,7 +103,7 @@ def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
             result = train_run(
                 spec, directory, report=bar.report, resume_from=checkpoint, on_step=bar.on_step, on_score=bar.on_score
             )
-    except RunFailed as error:
+    except (RunFailed, OSError) as error:
         if isinstance(error.__cause__, ValueError) and not bar.stepped:
             raise CallError(str(error)) from None
         console.print(f"craft.train: the run failed: {error}", markup=False, soft_wrap=True)

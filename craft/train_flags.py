@@ -115,7 +115,7 @@ def _warm_start(folder: Path) -> WarmStart:
     if place is None:
         raise CallError(f"--warm-start {folder}: no adapter of this project lies there (no run.json)")
     try:
-        theirs = RunSpec.recorded(json.loads((place / "run.json").read_text())["spec"])
+        theirs = RunSpec.recorded(json.loads((place / "run.json").read_text(encoding="utf-8"))["spec"])
     except (ValueError, KeyError):
         raise CallError(f"--warm-start {folder}: {place / 'run.json'} cannot be read") from None
     return WarmStart(run=theirs.key, adapter=str(place.resolve()))

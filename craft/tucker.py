@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from craft.factors.hosvd import Ranks, TuckerFactors, resolve_ranks
+from craft.words import be_printable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,6 +39,7 @@ class RankEnergy:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; the exit status is 2 if the model, a projection or a rank cannot be had."""
+    be_printable()
     options = _parser().parse_args(arguments)
     try:
         rows = report(options.model, projections=options.projections, ranks=options.ranks, device=options.device)

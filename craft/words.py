@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import io
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +13,18 @@ _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
 
-_USERINFO = re.compile(r"(?<=://)[^\s\"'<>]*@")
+_USERINFO = re.compile(r"(?<=://)(?!/)(?:[^\s\"'<>/:]*:[^\s\"'<>]*|[^\s\"'<>/]*)@")
+"""A user with or without a password, which may hold any sign. An "@" further on, in a path or a bucket, is part of a name."""
 _SECRET_QUERY = re.compile(r"(?i)([?&;\s](?:password|passwd|pwd|sslpassword|token|secret|access_key|api_key)=)[^&;\s\"']+")
+
+
+def be_printable() -> None:
+    """Makes stdout replace characters that its encoding lacks (a Latin-1 terminal), where they would end the command.
+
+    Every command calls it first. Python does so for stderr by itself.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:

@@ -11,6 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from craft.disk import replacing
+from craft.words import be_printable
+
 ABOUT = """\
 Look at sweeps: a live page while trials run, or one file that can be sent.
 
@@ -58,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    be_printable()
     given = parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from dashboards.store import DashboardError, Store
@@ -77,11 +81,10 @@ def _export(store, sweep: str, path: Path) -> int:  # type: ignore[no-untyped-de
 
     content, table = everything(store, sweep)
     text = export_page(sweep, content, table)
-    part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8", newline="\n")
-        part.replace(path)
+        with replacing(path) as aside:
+            aside.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise DashboardError(f"cannot write {path}: {error.strerror}") from error
     print(f"{path}: {len(text.encode()) / 1e6:.1f} MB, opens in a browser without a network")

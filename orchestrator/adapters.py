@@ -149,7 +149,7 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
     from craft.trainer.adapter_folder import RUN_FILE
 
     adapter = record.adapter(taken.entry.key, scratch)
-    run = json.loads((adapter / RUN_FILE).read_text())
+    run = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     merged = None
     taken.folder.mkdir(parents=True)
     if merge:
@@ -175,7 +175,7 @@ def _register(given: argparse.Namespace, record: PastSweep, taken: Sequence[Take
         raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
     earned = titles(record.summaries, record.sweep.objectives)
     for one in taken:
-        run = json.loads((one.folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text())
+        run = json.loads((one.folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text(encoding="utf-8"))
         if run["kind"] == "generation":
             raise ValueError(
                 f"{one.entry.task} is answered in words; only classification and regression can be served. Leave --register out"
@@ -214,7 +214,7 @@ def _tell(given: argparse.Namespace, taken: Sequence[Taken], aside: Path, consol
     for one in taken:
         folder = given.to / one.folder.relative_to(aside)
         console.print(f"{one.entry.task}: written to {folder} ({CARD_FILE} tells what it is); load it with")
-        run = json.loads((folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text())
+        run = json.loads((folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text(encoding="utf-8"))
         for line in loading(run, pair=_pair(run), merged=given.merge, folder=str(folder)).splitlines():
             console.print(f"    {line}")
 

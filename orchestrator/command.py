@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from craft.words import redact
+from craft.words import be_printable, redact
 from orchestrator.driver.options import cluster_address
 
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
@@ -60,6 +60,7 @@ def answer(
     """
     from orchestrator.review.pick import NothingMeets  # late, because it loads numpy, which `orchestrator.run` does not need
 
+    be_printable()
     given = flags.parse_args(arguments)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)

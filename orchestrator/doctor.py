@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from craft.spec import RunSpec
-from craft.words import format_bytes, redact
+from craft.words import be_printable, format_bytes, redact
 from orchestrator.command import QUIET, joinable
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.record.checkpoints import check_writable, open_storage
@@ -233,6 +233,7 @@ def _plain(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
+    be_printable()
     flags = argparse.ArgumentParser(
         prog="python -m orchestrator.doctor",
         description="Check whether a sweep would get through the night. Give it the same flags as the run.",

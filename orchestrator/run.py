@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from craft.words import redact
+from craft.words import be_printable, redact
 from orchestrator.command import QUIET, joinable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import check_resume, load_as_begun
@@ -106,6 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
+    be_printable()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     given = parser().parse_args(arguments)
     for name, value in QUIET.items():
@@ -157,10 +158,12 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
 
 
 def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console, again: str) -> int:
-    from orchestrator.driver.options import RunOptions
+    from orchestrator.driver.options import RunOptions, check_answers
     from orchestrator.record.checkpoints import within
     from orchestrator.session import run_session
 
+    if given.address is not None:
+        check_answers(given.address)
     options = RunOptions(
         folder=folder,
         storage=within(given.storage, plan.sweep.name) if _is_uri(given.storage) else None,
@@ -228,7 +231,7 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".writable-{os.getpid()}"
-        probe.write_text("")
+        probe.write_text("", encoding="utf-8")
         probe.unlink()
     except OSError as error:
         _take_back([one for one in missing if one.exists()])

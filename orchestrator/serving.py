@@ -32,7 +32,7 @@ class Answerer:
         from craft.trainer.adapter_folder import RUN_FILE, load_adapter
 
         merged = (folder / RECORD_FILE).is_file()
-        self.record: dict[str, Any] = json.loads((folder / (RECORD_FILE if merged else RUN_FILE)).read_text())
+        self.record: dict[str, Any] = json.loads((folder / (RECORD_FILE if merged else RUN_FILE)).read_text(encoding="utf-8"))
         if merged:
             from transformers import AutoModelForSequenceClassification
 

@@ -155,7 +155,9 @@ def _write_effective(plan: Plan, uri: str) -> None:
     tracking = plan.sweep.tracking.model_copy(update={"uri": redact(uri)})
     text = plan.sweep.model_copy(update={"tracking": tracking}).to_yaml()
     with replacing(SweepFolder(plan.sweep.folder).effective) as aside:
-        aside.write_text(f"# The effective sweep file: what {plan.sweep.name} runs with, defaults written out.\n{text}")
+        aside.write_text(
+            f"# The effective sweep file: what {plan.sweep.name} runs with, defaults written out.\n{text}", encoding="utf-8"
+        )
 
 
 def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> list[Path]:
@@ -173,12 +175,12 @@ def _front_files(plan: Plan, summaries: Sequence[Summary], console: Console) -> 
 def _page(folder: Path, uri: str) -> Path | None:
     """Makes `front.html` by the dashboards in a process of their own: they may not be imported here. None if it fails."""
     page = SweepFolder(folder).page
-    if "@" in uri:
+    if redact(uri) != uri:
         log.warning("%s is left out: the store's address holds a password, which the command line would show", page.name)
         return None
     command = [sys.executable, "-m", "dashboards", "export", folder.name, "--tracking-uri", uri, "--to", str(page)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PAGE_SECONDS)
+        done = subprocess.run(command, capture_output=True, timeout=PAGE_SECONDS, encoding="utf-8", errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         log.exception("%s could not be made", page.name)
         return None

@@ -17,7 +17,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from craft.words import format_duration
+from craft.words import be_printable, format_duration
 from orchestrator.results.summary import Summary
 from orchestrator.simulator.curves import MissingCurve, RecordedCurves, read_record, record_sweep, write_record
 from orchestrator.simulator.nearest import SURROGATES, Nearest
@@ -68,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status: 0, or 2 where something is refused."""
+    be_printable()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     console = Console(highlight=False, soft_wrap=True)
     try:

@@ -95,7 +95,7 @@ def _write(to: Path, cuts: Sequence[Summary], done: Sequence[CutTrial]) -> None:
         assert run.cut_from is not None
         parts = [slug(run.cut_from.to)] + [slug(run.task)] * (len(tasks) > 1) + [f"seed-{run.seed}"] * (len(seeds) > 1)
         shutil.copytree(one.folder, to.joinpath(*parts))
-    (to / CUTS_FILE).write_text(json.dumps(as_json(cuts, done), indent=1))
+    (to / CUTS_FILE).write_text(json.dumps(as_json(cuts, done), indent=1), encoding="utf-8")
 
 
 def _table(rows: Sequence[Summary]) -> Table:

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from craft.words import redact
+from craft.words import be_printable, redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError
@@ -51,6 +51,7 @@ def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m orchestrator.tracking`: 0 all shipped, 1 something is left, 2 a wrong call."""
+    be_printable()
     parser = argparse.ArgumentParser(prog="python -m orchestrator.tracking", description="A sweep's record in MLflow.")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("replay", help="ship what a sweep's journal still holds")

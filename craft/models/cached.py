@@ -85,4 +85,4 @@ def _parts(found: Path) -> list[str]:
     """The files that an index names; none for a file of weights."""
     if found.suffix != ".json":
         return []
-    return sorted(set(json.loads(found.read_text())["weight_map"].values()))
+    return sorted(set(json.loads(found.read_text(encoding="utf-8"))["weight_map"].values()))

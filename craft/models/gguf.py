@@ -60,7 +60,7 @@ def gguf_digest(name: str) -> str | None:
 
 def gguf_notes(name: str) -> list[str]:
     """What a reader of a plan or a result must know of the model's weights; nothing for a model that is no GGUF file."""
-    return list(json.loads((gguf_folder(name) / NOTES_FILE).read_text())) if is_gguf(name) else []
+    return list(json.loads((gguf_folder(name) / NOTES_FILE).read_text(encoding="utf-8"))) if is_gguf(name) else []
 
 
 def gguf_folder(name: str) -> Path:
@@ -176,7 +176,7 @@ def _write(path: Path, folder: Path) -> None:
         notes.append(f"transformers leaves out {more:,} numbers of the GGUF file")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / NOTES_FILE).write_text(json.dumps(notes))
+    (folder / NOTES_FILE).write_text(json.dumps(notes), encoding="utf-8")
 
 
 def _tokenizer(path: Path, header: Any) -> tuple[PreTrainedTokenizerBase, str]:

@@ -59,7 +59,7 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
             (aside / "README.md").unlink(missing_ok=True)  # PEFT's model card, a form with nothing filled in
         else:
             save_file(trainable_state(model), aside / TRAINABLE_FILE)
-        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False))
+        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
 
     return write_folder(folder, fill)
 
@@ -82,7 +82,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():
         raise ValueError(f"{folder} is not an adapter of this project: it has no {RUN_FILE}")
-    record = json.loads((folder / RUN_FILE).read_text())
+    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     spec = RunSpec.recorded(record["spec"])
     name = base or spec.model
     refuse_other_file(name, record)
@@ -159,7 +159,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     if folder is None or not (folder / RUN_FILE).is_file():
         where = f"{folder} is no adapter of this project (it has no {RUN_FILE})" if folder else "no folder is given for it"
         raise ValueError(f"this run starts from the adapter of run {start.run}, but {where}")
-    theirs = RunSpec.recorded(json.loads((folder / RUN_FILE).read_text())["spec"])
+    theirs = RunSpec.recorded(json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["spec"])
     if theirs.key != start.run:
         raise ValueError(f"{folder} holds the adapter of run {theirs.key}, not of {start.run}, which this run starts from")
     goes_on = theirs.task == spec.task

@@ -37,18 +37,18 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
     with replacing(folder) as aside:
         aside.mkdir()
         fill(aside)
-        (aside / MANIFEST_FILE).write_text(json.dumps(_contents(aside), indent=1))
+        (aside / MANIFEST_FILE).write_text(json.dumps(_contents(aside), indent=1), encoding="utf-8")
     return folder
 
 
 def add_file(folder: Path, name: str, text: str) -> None:
     """Puts one more file into a sealed folder, and into its seal."""
     file = folder / name
-    file.write_text(text)
-    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    file.write_text(text, encoding="utf-8")
+    manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
     manifest[name] = {"bytes": file.stat().st_size, "sha256": _digest(file)}
     with replacing(folder / MANIFEST_FILE) as aside:
-        aside.write_text(json.dumps(manifest, indent=1))
+        aside.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
 def verify(folder: Path) -> None:
@@ -58,7 +58,7 @@ def verify(folder: Path) -> None:
         CheckpointCorrupt: no manifest, or a file that is missing, shorter or changed; the message names it.
     """
     try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text())
+        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         expected = {name: (seen["bytes"], seen["sha256"]) for name, seen in manifest.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointCorrupt(f"checkpoint {folder} has no readable {MANIFEST_FILE}") from error

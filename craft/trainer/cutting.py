@@ -99,7 +99,7 @@ def cut_adapter(folder: Path, cut: Cut, to: Path, base: str | None = None) -> Ru
     Raises:
         ValueError: the adapter is smaller than that, is itself a cut one, or its base model cannot be had.
     """
-    record = json.loads((folder / RUN_FILE).read_text())
+    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     spec = RunSpec.recorded(record["spec"])
     if spec.cut_from is not None:
         raise ValueError(
@@ -187,7 +187,7 @@ def _flatten(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to: 
 
 def _truncate(folder: Path, record: dict[str, Any], spec: RunSpec, cut: Cut, to: Path) -> RunSpec:
     """LoRA: the leading singular directions of every module's product, with its scale folded into both halves."""
-    config = json.loads((folder / _CONFIG_FILE).read_text())
+    config = json.loads((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
     tensors = load_file(folder / _ADAPTER_FILE)
     modules = [key.removesuffix(".lora_A.weight") for key in tensors if key.endswith(".lora_A.weight")]
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
@@ -259,9 +259,9 @@ def _write(
         if config is None:
             shutil.copy(folder / _CONFIG_FILE, aside)
         else:
-            (aside / _CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True))
+            (aside / _CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
         content = record | {"spec": smaller.model_dump(mode="json"), "counts": counts}
-        (aside / RUN_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False))
+        (aside / RUN_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
 
     write_folder(to, fill)
     return smaller

@@ -115,7 +115,7 @@ def _reset_peak_memory() -> bool:
     try:
         # What an earlier run in this process freed goes back to the system first, or it would be counted again.
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except (OSError, AttributeError):
         return False
     return True
@@ -125,7 +125,7 @@ def _peak_memory(resettable: bool) -> int:
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     if resettable:
-        return int(_field(Path("/proc/self/status").read_text().splitlines(), "VmHWM:")) * 1024
+        return int(_field(Path("/proc/self/status").read_text(encoding="utf-8").splitlines(), "VmHWM:")) * 1024
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -40,7 +40,7 @@ def score_adapter(
     Raises:
         ValueError: the data are not here, or are others than those of the run; an output is not finite.
     """
-    record = json.loads((folder / RUN_FILE).read_text())
+    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     spec = RunSpec.recorded(record["spec"])
     training = spec.training
     batches = memory_errors_named(f"evaluation batches of {training.eval_batch_size} texts", scoring=True)
@@ -68,7 +68,7 @@ def score_adapter(
 
     def fill(aside: Path) -> None:
         shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
-        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False))
+        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
 
     write_folder(folder, fill)
     return dict(record["metrics"])

@@ -235,7 +235,7 @@ class Run:
             "resumed_at": self.resumed_at,
             "read": self._read,
         }
-        (aside / STATE_FILE).write_text(json.dumps(content, indent=1))
+        (aside / STATE_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     @property
     def _read(self) -> dict[str, str]:
@@ -351,7 +351,7 @@ def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:
     verify(folder)
     file = folder / (STATE_FILE if (folder / STATE_FILE).is_file() else _OLD_STATE_FILE)
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
         theirs = RunSpec.recorded(content["spec"])
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointCorrupt(f"checkpoint {folder} has no readable {STATE_FILE}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -49,3 +50,17 @@ def cluster_address(text: str) -> str:
             "driver over by `ray job submit`"
         )
     return text
+
+
+def check_answers(address: str) -> None:
+    """Raises ValueError if nothing answers at `HOST:PORT` within 15 seconds, where Ray would wait for ever."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=15).close()
+    except OSError as error:
+        raise ValueError(
+            f"nothing answers at {address} ({error.strerror or error}). Check the address, and that a Ray head runs there: "
+            "ray start --head"
+        ) from error

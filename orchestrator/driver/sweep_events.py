@@ -42,7 +42,7 @@ def begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
             "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
             "trials": plan.most_trials,
             "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=reported, data=fingerprints),
-            "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(),
+            "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(encoding="utf-8"),
         }
     )
 

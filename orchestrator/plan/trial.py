@@ -92,7 +92,16 @@ class TrialResult:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrialResult:
-        return cls(**content)
+        """Raises TypeError for what is no result: an unknown or missing key, a metric or count that is no number."""
+        found = cls(**content)
+        wrong = [f"{name} is {value!r}" for name, value in (found.metrics | found.counts).items() if not _is_number(value)]
+        if wrong:
+            raise TypeError(f"{', '.join(wrong)}, which is no number")
+        return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Train(Protocol):

@@ -40,11 +40,11 @@ def store_path(client: MlflowClient, run_id: str, artifact_uri: str, path: Path,
     if not path.exists():
         raise FileNotFoundError(f"{path} is gone, so it cannot be stored as an artifact")
     if path.is_file() and path.suffix in TEXT:
-        content = path.read_text(errors="replace")
+        content = path.read_text(errors="replace", encoding="utf-8")
         if redact(content) != content:
             with tempfile.TemporaryDirectory() as scratch:
                 clean = Path(scratch) / path.name
-                clean.write_text(redact(content))
+                clean.write_text(redact(content), encoding="utf-8")
                 return _store(client, run_id, artifact_uri, clean, to)
     return _store(client, run_id, artifact_uri, path, to)
 

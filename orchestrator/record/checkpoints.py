@@ -173,18 +173,20 @@ def local_adapter(storage: str, stored: str, home: Path) -> Path:
 def stored_result(checkpoint: Path) -> dict[str, Any] | None:
     """The result in a finished trial's last checkpoint; None in any other checkpoint."""
     path = checkpoint / RESULT_FILE
-    return json.loads(path.read_text()) if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def stored_slices(checkpoint: Path) -> list[dict[str, Any]]:
     """The results of the slices in the last checkpoint of a finished training of nested ranks; none in any other."""
-    return [json.loads(path.read_text()) for path in sorted(checkpoint.glob(f"{SLICES_FOLDER}/*/{RESULT_FILE}"))]
+    return [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(checkpoint.glob(f"{SLICES_FOLDER}/*/{RESULT_FILE}"))
+    ]
 
 
 def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:
     """The trial's reports up to this checkpoint, in order. A driver that died may not have heard of them."""
     path = checkpoint / EVALUATIONS_FILE
-    return json.loads(path.read_text()) if path.exists() else []
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
 def _check_result(checkpoint: Path, key: str) -> None:

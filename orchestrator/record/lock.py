@@ -41,7 +41,7 @@ def one_driver(folder: Path) -> Iterator[None]:
         ) from None
     driver = SweepFolder(folder).driver
     try:
-        driver.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        driver.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
         _held.add(held)
         yield
     finally:
@@ -55,7 +55,7 @@ _held: set[tuple[int, Path]] = set()
 
 def _holder(folder: Path) -> str:
     try:
-        holder = json.loads(SweepFolder(folder).driver.read_text())
+        holder = json.loads(SweepFolder(folder).driver.read_text(encoding="utf-8"))
         return f"process {holder['pid']} on {holder['host']}"
     except (OSError, ValueError, KeyError):
         return "another process"

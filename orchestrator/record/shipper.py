@@ -56,7 +56,7 @@ class Standing(NamedTuple):
 def saved_offset(folder: SweepFolder, uri: str) -> int:
     """How many bytes of the journal the store at `uri` has taken, by the cursor; 0 if that cannot be."""
     try:
-        offset = int(json.loads(folder.cursor.read_text())[redact(uri)])
+        offset = int(json.loads(folder.cursor.read_text(encoding="utf-8"))[redact(uri)])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
     size = folder.journal.stat().st_size if folder.journal.exists() else 0
@@ -234,13 +234,15 @@ class Shipper(threading.Thread):
     def _save_offset(self) -> None:
         path = self._folder.cursor
         try:
-            known = json.loads(path.read_text()) if path.exists() else {}
+            known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except ValueError:
             known = {}
         try:
             flush(self._path)  # after a power cut the cursor must not point behind the journal's end
             with replacing(path) as aside:
-                aside.write_text(json.dumps({**known, redact(self._uri): self._offset, "saved": int(time.time())}))
+                aside.write_text(
+                    json.dumps({**known, redact(self._uri): self._offset, "saved": int(time.time())}), encoding="utf-8"
+                )
         except OSError as error:
             # Without a new cursor the next session repeats this batch, which is harmless.
             log.warning("the tracking cursor cannot be saved: %s", error)

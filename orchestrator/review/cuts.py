@@ -99,7 +99,7 @@ def cut_configuration(
         if score:
             metrics = score_adapter(folder, place, base=base)
             tell(f"  {entry.task}, seed {entry.seed}: {metrics['score']:.2f}")
-        content = json.loads((folder / RUN_FILE).read_text())
+        content = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
         facts = {key: value for key, value in content["facts"].items() if key != "adapter"}
         result = TrialResult(
             run.key,
@@ -207,10 +207,10 @@ def _shown(cut: Cut) -> str:
 
 def _note(folder: Path, cuts: Sequence[CutTrial]) -> None:
     file = SweepFolder(folder).cuts
-    rows = {one["configuration"]: one for one in (json.loads(file.read_text()) if file.is_file() else [])}
+    rows = {one["configuration"]: one for one in (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else [])}
     rows |= {row["configuration"]: row for row in as_json(summaries_of(cuts), cuts)}
     with replacing(file) as aside:
-        aside.write_text(json.dumps([*rows.values()], indent=1))
+        aside.write_text(json.dumps([*rows.values()], indent=1), encoding="utf-8")
 
 
 def _with_fact(result: TrialResult, adapter: Path) -> TrialResult:

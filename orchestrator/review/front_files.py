@@ -18,6 +18,6 @@ def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Pa
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in (FRONT_CSV, FRONT_TEX, FRONT_PNG)]
     write_csv(summaries, objectives, paths[0])
-    paths[1].write_text(latex(summaries, objectives))
+    paths[1].write_text(latex(summaries, objectives), encoding="utf-8")
     write_png(summaries, objectives, paths[2], title)
     return paths

@@ -45,7 +45,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     from craft.models.quiet import quiet_libraries
     from craft.trainer.adapter_folder import RUN_FILE
 
-    record = json.loads((adapter / RUN_FILE).read_text())
+    record = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     model, tokenizer = load_adapter(adapter, base)
     model = model.float()
     compute_as_stored(model)
@@ -67,7 +67,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
             f"merging {method} gave another model: outputs differ by {difference:.1e} of the largest. Take "
             "the adapter without --merge"
         )
-    (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False))
+    (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     trained = record["spec"]["training"]["dtype"]
     note = (
         ""

@@ -104,7 +104,7 @@ def read_record(path: Path) -> RecordedCurves:
     try:
         if path.suffix == ".csv":
             return RecordedCurves(_from_csv(path))
-        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         curves = []
         for number, line in enumerate(lines, start=1):
             try:
@@ -123,7 +123,7 @@ def read_record(path: Path) -> RecordedCurves:
 def write_record(curves: Iterable[Curve], path: Path) -> None:
     """Writes .jsonl or .csv, by the name's ending."""
     if path.suffix != ".csv":
-        path.write_text("".join(f"{json.dumps(asdict(curve))}\n" for curve in curves))
+        path.write_text("".join(f"{json.dumps(asdict(curve))}\n" for curve in curves), encoding="utf-8")
         return
     rows = [
         {
@@ -136,7 +136,7 @@ def write_record(curves: Iterable[Curve], path: Path) -> None:
         for curve in curves
         for epoch, score in curve.evaluations
     ]
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
@@ -184,7 +184,7 @@ def record_sweep(folder: Path) -> tuple[list[Curve], int]:
 
 def _from_csv(path: Path) -> list[Curve]:
     found: dict[str, Curve] = {}
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             try:
                 parameters = {

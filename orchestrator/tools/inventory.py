@@ -34,7 +34,7 @@ def gpus(*fields: str) -> list[list[str]]:
     """
     query = ["nvidia-smi", f"--query-gpu={','.join(('name', *fields))}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(query, capture_output=True, timeout=30, check=True, encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
     return [[part.strip() for part in line.rsplit(",", len(fields))] for line in done.stdout.strip().splitlines()]

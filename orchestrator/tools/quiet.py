@@ -13,25 +13,36 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 _screens: list[IO[str]] = []
 
 
-class _Log(io.TextIOBase):
-    """Appends to a file, unbuffered. On a full disk text is lost without an error, so that the writer goes on."""
+class _Lossy(io.TextIOBase):
+    """Writes text to a file descriptor, unbuffered, so that the writer continues whatever happens to its reader.
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    Text is lost without an error on a full disk, in a closed pipe or a dead terminal. Characters that the encoding lacks are
+    replaced.
+    """
+
+    def __init__(self, file: int, encoding: str = "utf-8") -> None:
+        self._file, self._encoding = file, encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
 
     def fileno(self) -> int:
         return self._file
 
+    def isatty(self) -> bool:
+        return os.isatty(self._file)
+
     def write(self, text: str) -> int:
         with suppress(OSError):
-            os.write(self._file, text.encode(errors="replace"))
+            os.write(self._file, text.encode(self._encoding, errors="replace"))
         return len(text)
 
     def close(self) -> None:
@@ -51,9 +62,10 @@ def noise_to_log(path: Path) -> Iterator[IO[str]]:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
-    saved = os.dup(2)
+    appended = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     root = logging.getLogger()
-    with closing(_Log(path)) as log, os.fdopen(os.dup(saved), "w", buffering=1) as screen:
+    with closing(_Lossy(appended)) as log, closing(_Lossy(os.dup(2), sys.stderr.encoding or "utf-8")) as lossy:
+        screen = cast(IO[str], lossy)
         handler = logging.StreamHandler(log)
         handler.setFormatter(logging.Formatter(LOG_FORMAT))
         os.dup2(log.fileno(), 2)
@@ -67,8 +79,7 @@ def noise_to_log(path: Path) -> Iterator[IO[str]]:
             root.removeHandler(handler)
             with suppress(OSError):
                 sys.stderr.flush()
-            os.dup2(saved, 2)
-            os.close(saved)
+            os.dup2(screen.fileno(), 2)
 
 
 def log_to_root(names: tuple[str, ...]) -> None:

@@ -22,7 +22,7 @@ def scratch_folder(name: str) -> Iterator[Path]:
     """A new, empty folder among the machine's temporary files, for this user alone; removed on leaving."""
     root = _root()
     # Nobody may clear folders between making this one and locking it.
-    with (root / GATE).open("w") as gate:
+    with (root / GATE).open("w", encoding="utf-8") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         _clear(root)
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))

@@ -23,7 +23,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.driver.options import cluster_address
+from orchestrator.driver.options import check_answers, cluster_address
 from orchestrator.sweepfile.resources import Resources, told
 from orchestrator.tools.quiet import log_to_root
 from orchestrator.worker.gpus import require_gpu
@@ -134,7 +134,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
         "runtime_env": {"env_vars": WORKER_ENVIRONMENT | passed_on},
     }
     if address:
-        cluster_address(address)
+        check_answers(cluster_address(address))
         named = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
         if named or Path("~/.ray/auth_token").expanduser().exists():
             os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -6,14 +6,20 @@ is answered by another attempt, and by `--resume` when the attempts are used up.
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from craft.results import Leave, RunFailed, RunPrevented, Unavailable
 from craft.trainer.checkpoint import CheckpointCorrupt
 
 OF_THE_MACHINE = (OSError, ImportError, RunPrevented, Unavailable, CheckpointCorrupt)
-_GPU_WORDS = (
+_MACHINES_WORDS = (
+    "can't start new thread",
+    *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN)),
     "CUDA error",
     "CUDA driver",
     "NVIDIA driver",
@@ -26,10 +32,13 @@ _GPU_WORDS = (
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another try, perhaps on another machine, may succeed: what a run needs is missing, or a GPU is in a bad state."""
+    """Whether another try, perhaps on another machine, may succeed: what a run needs is missing, or a GPU is in a bad state.
+
+    Torch and safetensors tell what the system refuses (room, threads, files) by errors of their own.
+    """
     if isinstance(error, OF_THE_MACHINE):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in _GPU_WORDS)
+    return isinstance(error, RuntimeError | SafetensorError) and any(words in str(error) for words in _MACHINES_WORDS)
 
 
 def reason(error: BaseException) -> str:

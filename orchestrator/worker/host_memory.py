@@ -86,12 +86,12 @@ def memory_limit(settings: WorkerSettings) -> Iterator[Callable[[], None]]:
 
 def _data_bytes() -> int:
     """What RLIMIT_DATA counts."""
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
 
 
 def _unwritten_bytes() -> int:
-    with Path("/proc/self/smaps").open() as lines:
+    with Path("/proc/self/smaps").open(encoding="utf-8") as lines:
         return unwritten_bytes(lines)
 
 

@@ -202,7 +202,7 @@ def _final_checkpoint(scratch: Path, end: Ended, told: list[dict[str, Any]]) -> 
         _keep(end, folder)
         for one in end.slices:
             _keep(one, folder / SLICES_FOLDER / one.result.key)
-        (folder / EVALUATIONS_FILE).write_text(json.dumps(told))
+        (folder / EVALUATIONS_FILE).write_text(json.dumps(told), encoding="utf-8")
 
     return write_folder(scratch / "final", fill)
 
@@ -217,7 +217,7 @@ def _keep(end: Ended, folder: Path) -> None:
     answers = end.adapter.parent / PREDICTIONS_FOLDER
     if answers.is_dir():
         shutil.copytree(answers, folder / PREDICTIONS_FOLDER)
-    (folder / RESULT_FILE).write_text(json.dumps(end.result.to_json()))
+    (folder / RESULT_FILE).write_text(json.dumps(end.result.to_json()), encoding="utf-8")
 
 
 def stderr_left(scratch: Path, key: str) -> Path | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from craft.disk import replacing
 
@@ -22,6 +25,25 @@ def test_a_file_and_a_folder_are_replaced_whole(tmp_path: Path) -> None:
     assert file.read_text() == "new"
     assert [path.name for path in (folder / "deep").iterdir()] == ["new"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file.json", "folder"]
+
+
+WRITERS = {
+    "torch": lambda file: torch.save({"a": torch.zeros(100_000)}, file),
+    "safetensors": lambda file: save_file({"a": torch.zeros(100_000)}, file),
+    "a file": lambda file: file.write_text("a" * 100_000, encoding="utf-8"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_disk_that_refuses_a_writer_is_an_os_error_whatever_the_writer_calls_it(tmp_path: Path, name: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"took only a part|File too large"), replacing(tmp_path / "file") as aside:
+            WRITERS[name](aside)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -226,3 +227,13 @@ def outcome_of(**how: Any) -> SweepOutcome:
 )
 def test_the_exit_status_says_how_the_sweep_stands(how: dict[str, Any], status: int) -> None:
     assert run.exit_status(outcome_of(**how)) == status
+
+
+def test_an_address_where_nothing_answers_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    sweep = Path(__file__).parents[2] / "sweeps/ranks.yaml"
+    assert run.main([str(sweep), "--storage", str(tmp_path), "--address", address]) == run.WRONG
+    assert f"nothing answers at {address}" in "".join(capsys.readouterr())
+    assert not list(tmp_path.rglob("results.jsonl")), "nothing began"

@@ -317,6 +317,36 @@ def wait_until_it_runs(folder: Path) -> None:
         time.sleep(0.1)
 
 
+def test_the_slurm_job_finds_ray_beside_its_interpreter(tmp_path: Path) -> None:
+    env = scheduler(tmp_path, "sleep 1")
+    inner = tmp_path / "environment"
+    inner.mkdir()
+    for name in ("python", "ray"):
+        (tmp_path / "bin" / name).rename(inner / name)
+    done = subprocess.run(
+        ["bash", SLURM], env=env | {"PYTHON": str(inner / "python")}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [call for call in calls(tmp_path) if call.startswith("ray start --head")]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"STORAGE": "s3://bucket/runs"}, 2, "STORAGE=s3://bucket/runs is no folder"),
+        ({}, 1, "no Ray cluster answers at node1:"),
+    ],
+)
+def test_the_slurm_job_says_what_is_wrong(tmp_path: Path, change: dict[str, str], status: int, said: str) -> None:
+    env = scheduler(tmp_path, "sleep 1")
+    (tmp_path / "bin" / "ray").write_text("#!/bin/sh\nexit 3\n")  # a Ray that cannot start
+    done = subprocess.run(
+        ["bash", SLURM], env=env | change, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert not (tmp_path / "s3:").exists()
+
+
 @pytest.mark.parametrize("status", [0, 1, 2])
 def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path, status: int) -> None:
     env = scheduler(tmp_path, f"sleep 1; exit {status}")

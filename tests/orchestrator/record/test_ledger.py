@@ -123,3 +123,13 @@ def _try_to_drive(folder: Path, said: multiprocessing.Queue) -> None:
 def _die_driving(folder: Path) -> None:
     with one_driver(folder):
         os._exit(9)
+
+
+@pytest.mark.parametrize("wrong", [{"metrics": {"score": "high"}}, {"counts": {"trainable_parameters": None}}, {"scores": {}}])
+def test_text_in_place_of_a_number_is_no_result(tmp_path: Path, wrong: dict[str, object]) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.add(TrialResult("k1", "finished", {"score": 1.0}))
+    with ledger.path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"key": "k2", "status": "finished", **wrong}) + "\n")
+    with pytest.raises(ValueError, match=r"ledger.*the line that ends at byte \d+ is no trial's result .*Remove that line"):
+        Ledger(tmp_path).results()

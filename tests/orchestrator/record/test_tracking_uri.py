@@ -41,6 +41,11 @@ def test_passwords_reach_nothing(uri: str, tmp_path: Path) -> None:
         ("https://h/x?token=abc&user=b", "https://h/x?token=***&user=b"),
         ("sqlite:////home/me/mlflow.db", "sqlite:////home/me/mlflow.db"),
         ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
+        # an "@" in a path or a bucket is part of a name, one in a password is not
+        ("sqlite:////home/me@example/My Drive/mlflow.db", "sqlite:////home/me@example/My Drive/mlflow.db"),
+        ("s3://bucket/me@example/runs", "s3://bucket/me@example/runs"),
+        ("postgresql://u:p@ss/w@rd@h/db", "postgresql://***@h/db"),
+        ("http://token@h:5000", "http://***@h:5000"),
     ],
 )
 def test_redaction(given: str, shown: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.settings import TrainingSettings
@@ -83,6 +84,9 @@ def test_an_unexpected_error_names_its_kind_and_place(tmp_path: Path) -> None:
         ImportError("libcusparse.so.12: cannot open shared object file"),
         RunPrevented("model 'nobody/nothing': the hub did not give it"),
         CheckpointCorrupt("changed since it was found"),
+        RuntimeError("can't start new thread"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        RuntimeError("unable to write to file </torch_7_1>: No space left on device (28)"),
         RuntimeError("CUDA error: device-side assert triggered"),
         RuntimeError("The NVIDIA driver on your system is too old (found version 11040)"),
     ],
