@@ -43,6 +43,7 @@ class Tracker(Protocol):
 
     @property
     def open_configurations(self) -> frozenset[str]: ...
+    def holds(self, key: str) -> bool: ...
     def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None: ...
     def sweep_underway(self, told: Mapping[str, Any]) -> None: ...
     def trial_started(self, trial: TrialSpec) -> None: ...
@@ -96,7 +97,7 @@ class Recorder:
 
     def add(self, trials: Iterable[TrialSpec]) -> None:
         """Takes in trials that are new to the plan, with the results that are on record for them."""
-        given_up = set()
+        given_up, restated = set(), set()
         for trial in self.standing.take_in(trials):
             result = self.standing.results.get(trial.key)
             if result is None:
@@ -106,10 +107,16 @@ class Recorder:
             self.underway.took(trial.key, result.seconds)
             if self.standing.is_settled(trial.key):
                 self._display.ended(trial, result, earlier=True)
+            if result.status in ("finished", "failed") and self._tracker is not None and not self._tracker.holds(trial.key):
+                self._track("trial_started", trial)  # its journal was lost
+                self._track("trial_ended", result, None)
+                restated.add(trial.configuration)
             if result.status == "stopped":
                 given_up.add(trial.configuration)
         for configuration in given_up:
             self._spare(configuration)
+        for configuration in restated:
+            self._maybe_end_configuration(configuration)
 
     def grow(self, trials: Iterable[TrialSpec]) -> None:
         """Takes in trials that the plan got beyond those it was expected to have."""

@@ -59,6 +59,7 @@ class Tracker:
         self._unwritten: list[Event] = []
         self._last_step: dict[tuple[str, str], int] = {}
         self._open_trials: dict[str, None] = {}
+        self._trials: set[str] = set()
         self._configurations: set[str] = set()
         try:
             opened = self._recall(sweep_name)
@@ -84,9 +85,14 @@ class Tracker:
         """Tags the sweep's run with what its trials do at the moment and the seconds left; the next call writes over it."""
         self._write({"kind": "sweep_underway", "told": redacted(dict(told))})
 
+    def holds(self, key: str) -> bool:
+        """Whether the journal knows of the trial. One that was lost or cut does not."""
+        return key in self._trials
+
     def trial_started(self, spec: TrialSpec, params: Mapping[str, Any] | None = None) -> None:
         """Opens or reopens the trial's run. `params` adds to, or overrides, the parameters of the spec."""
         self._open_trials[spec.key] = None
+        self._trials.add(spec.key)
         self._configurations.add(spec.configuration)
         self._write(
             {
@@ -272,6 +278,7 @@ class Tracker:
                 opened = event
             elif kind == "trial_started":
                 self._open_trials[str(key)] = None
+                self._trials.add(str(key))
                 self._configurations.add(event["configuration"])
             elif kind in ("trial_ended", "trial_interrupted"):
                 self._open_trials.pop(str(key), None)

@@ -13,9 +13,12 @@ from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
+from orchestrator.record.tracker import Tracker
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tools.journal import read
 
 
 def plan_of(folder: Path) -> Plan:
@@ -91,3 +94,23 @@ def test_time_counts_also_where_it_led_to_no_result(tmp_path: Path, monkeypatch:
     with Display(6, io.StringIO(), "quiet") as display:
         again = Recorder(plan_of(tmp_path), Ledger(tmp_path), display)
         assert {key: again.underway.seconds[key] for key in (stopped, cut)} == {stopped: 3, cut: 107}
+
+
+def test_a_resumed_sweep_writes_a_lost_journal_again_from_its_ledger(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    ledger = Ledger(tmp_path)
+    for trial in plan.trials[:4]:
+        ledger.add(
+            TrialResult(trial.key, "finished", {"score": 80.0, "search_score": 79.0}, {"trainable_parameters": 100.0}, 6)
+        )
+    ledger.close()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    for _ in range(2):  # the second time it is there
+        tracker = Tracker(uri, "t", tmp_path)
+        with Display(6, io.StringIO(), "quiet") as display:
+            Recorder(plan, Ledger(tmp_path), display, tracker)
+        tracker.close()
+    events = [event for event, _ in read(SweepFolder(tmp_path).journal)]
+    told = {kind: [event["key"] for event in events if event["kind"] == kind] for kind in ("trial_started", "trial_ended")}
+    assert told == {key: [trial.key for trial in plan.trials[:4]] for key in told}
+    assert [event["key"] for event in events if event["kind"] == "configuration_ended"] == [plan.configurations[0].id]
