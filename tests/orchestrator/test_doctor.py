@@ -158,6 +158,7 @@ def test_torch_is_tried_on_every_machine_with_gpus_and_estimates_are_held_agains
 ) -> None:
     from ray.cluster_utils import Cluster
 
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     cluster.add_node(num_cpus=2, num_gpus=2)
     shared = plan_of(tmp_path, "resources: {cpu: 1, gpu: 0.3}\n")
