@@ -3,9 +3,8 @@
     resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}, accelerator_type: A100}
 
 One process trains a trial. `memory` does two things. Ray places no more trials on a machine than its memory holds. And a trial
-that takes more than its share fails alone (`orchestrator.worker.host_memory`); without a limit the operating system chooses
-which process to end. The limit does not count the GPU's own memory. A share of a GPU below 1 has a fence too
-(`orchestrator.worker.gpu_memory`).
+that takes more than its share fails alone (`orchestrator.worker.fences`); without a limit the operating system chooses
+which process to end. The limit does not count the GPU's own memory. A share of a GPU below 1 has a fence too.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import socket
 
 from craft.results import Unavailable
 from orchestrator.plan.gpu_shares import Gpu
-from orchestrator.worker.gpu_memory import choose_segments
+from orchestrator.worker.fences import choose_segments
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """What hides all GPUs. CUDA takes an empty list as none. ROCm takes an empty list as no list at all, and an index that is not

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -58,13 +58,21 @@ def _freeze_libraries() -> None:
     gc.freeze()
 
 
-def free_memory(threads: int) -> None:
-    """Gives back what the trial before left lying, and uses the cores that this one was given."""
+def free_memory() -> None:
+    """Gives back what a run has left lying, on a GPU too, where its neighbours can have it."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        with suppress(RuntimeError):  # a GPU in a bad state refuses this too; what has happened is the news
+            torch.cuda.empty_cache()
+
+
+def begin_with(threads: int) -> None:
+    """Forgets the trial before, and uses the cores that this one was given."""
     import torch
 
-    gc.collect()
+    free_memory()
     _freeze_libraries()
     torch.set_num_threads(threads)
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

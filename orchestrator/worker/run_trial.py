@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from craft.trainer.checkpoint import newest_valid
 from craft.trainer.memory import out_of_memory, smaller_batches
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.worker.errors import is_transient, reason
-from orchestrator.worker.gpu_memory import CudaMemory, GpuMemory
+from orchestrator.worker.guards import free_memory
 from orchestrator.worker.shortage import no_room, smaller_sizes
 
 
@@ -34,7 +33,6 @@ def run_trial(
     on_step: Callable[[int, int], None] = lambda step, total_steps: None,
     resume_from: Path | None = None,
     train: Train | None = None,
-    gpu: GpuMemory | None = None,
 ) -> Ended:
     """Runs a trial in `directory` and returns how it ended.
 
@@ -47,13 +45,12 @@ def run_trial(
         on_step: called after every optimizer step with its number and that of the last; may raise `Leave`.
         resume_from: a checkpoint's folder from an earlier try of the same trial.
         train: what runs the training; `craft.trainer.training.train_run` unless given.
-        gpu: the GPU's memory, as the trial's fence has it; torch's unless given.
 
     Raises:
         Leave: `on_step` raised it; a checkpoint of the step has been reported.
         Exception: a fault of the machine (`is_transient`), which another try may not meet.
     """
-    train, gpu = train or _train_run(), gpu or CudaMemory()
+    train = train or _train_run()
     started = time.monotonic()
     run, tried = spec.run, [spec.run.training]
     from_report: list[Exception] = []
@@ -80,14 +77,12 @@ def run_trial(
             scoring = getattr(error, "scoring", False)
         smaller = smaller_batches(run.training, scoring=scoring)
         if smaller is None:
-            why = no_room(what, tried, spec.resources, gpu)
+            why = no_room(what, tried, spec.resources)
             return _failed(spec, why, smaller_sizes(tried), started, retryable=True)
         tried.append(smaller)
         run = run.model_copy(update={"training": smaller})
         resume_from = newest_valid(directory) or resume_from
-        gc.collect()
-        if gpu.usable():
-            gpu.empty()
+        free_memory()
 
 
 def _train_run() -> Train:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from craft.settings import TrainingSettings
 from craft.words import format_bytes
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.gpu_memory import GpuMemory
 
 
 def smaller_sizes(tried: Sequence[TrainingSettings]) -> list[str]:
@@ -21,7 +20,7 @@ def smaller_sizes(tried: Sequence[TrainingSettings]) -> list[str]:
     return [f"{' and '.join(sizes)} after memory ran out"] if sizes else []
 
 
-def no_room(what: str, tried: Sequence[TrainingSettings], resources: Resources, gpu: GpuMemory) -> str:
+def no_room(what: str, tried: Sequence[TrainingSettings], resources: Resources) -> str:
     """Why a trial failed that does not fit even in the smallest batches.
 
     Args:
@@ -31,13 +30,17 @@ def no_room(what: str, tried: Sequence[TrainingSettings], resources: Resources, 
     named = what if what.startswith("out of memory") else f"out of memory: {what}"
     steps = ", ".join(dict.fromkeys(f"{one.batch_size} x {one.gradient_accumulation}" for one in tried))
     scored = ", ".join(dict.fromkeys(str(one.eval_batch_size) for one in tried))
-    return f"{named} (tried micro-batches of {steps}; evaluation batches of {scored}). {_share(resources, gpu)}"
+    return f"{named} (tried micro-batches of {steps}; evaluation batches of {scored}). {_share(resources)}"
 
 
-def _share(resources: Resources, gpu: GpuMemory) -> str:
+def _share(resources: Resources) -> str:
+    import torch
+
     advice = "; --resume tries it again. In another sweep: training.gradient_checkpointing, or a smaller max_length"
-    if resources.gpu and gpu.usable():
-        has = f"It has {resources.gpu:g} of a GPU of {format_bytes(gpu.total())} and reserved {format_bytes(gpu.peak())} of it"
+    if resources.gpu and torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        has = f"It has {resources.gpu:g} of a GPU of {format_bytes(total)} and reserved"
+        has += f" {format_bytes(torch.cuda.max_memory_reserved())} of it"
         return f"{has}: give it more (resources.gpu, a larger GPU, method: qlora){advice}"
     if resources.memory is not None:
         return f"It has resources.memory: {format_bytes(resources.memory)}: give it more, or a larger machine{advice}"

@@ -9,7 +9,6 @@ dies. No Ray here: reports go through a function.
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import tempfile
@@ -38,10 +37,9 @@ from orchestrator.record.checkpoints import (
 )
 from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
-from orchestrator.worker.gpu_memory import CudaMemory, fenced
+from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
-from orchestrator.worker.guards import Heartbeat, free_memory, stderr_to
-from orchestrator.worker.host_memory import memory_limit
+from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, stderr_to
 from orchestrator.worker.run_trial import Ended, run_trial
 from orchestrator.worker.settings import Report, WorkerSettings
 
@@ -74,14 +72,15 @@ def work(
         report({"result": _foreign(key, f"it calls this trial {spec.key}").to_json()}, None)
         return
     with _scratch(settings, spec.key) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
-        free_memory(settings.threads)
+        begin_with(settings.threads)
         heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
         try:
-            with memory_limit(settings) as settle, fenced(settings.gpu, CudaMemory()):
-                _run(spec, settings, report, scratch, heartbeat, settle, must_leave)
+            fence_gpu(settings.gpu)
+            with fenced_host(settings.memory_bytes):
+                _run(spec, settings, report, scratch, heartbeat, must_leave)
         finally:
             heartbeat.stop()
-            gc.collect()
+            free_memory()
 
 
 def _run(
@@ -90,7 +89,6 @@ def _run(
     report: Report,
     scratch: Path,
     heartbeat: Heartbeat,
-    settle: Callable[[], None],
     must_leave: Callable[[], str | None],
 ) -> None:
     heartbeat.beat()
@@ -134,7 +132,6 @@ def _run(
 
     def on_step(step: int, total_steps: int) -> None:
         heartbeat.beat()
-        settle()
         machine.step(step, total_steps)
         if why := must_leave():
             raise Leave(why)

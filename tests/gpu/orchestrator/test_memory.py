@@ -1,7 +1,4 @@
-"""Memory on a real GPU: the fence of a share, smaller batches after the GPU's own out-of-memory error, the host's limit.
-
-Without a GPU a stand-in for the allocator refuses what a fence refuses, so that the checks' own logic runs.
-"""
+"""Memory on a real GPU: the fence of a share, smaller batches after the GPU's own out-of-memory error, the host's limit."""
 
 from __future__ import annotations
 
@@ -23,86 +20,55 @@ from craft.trainer.training import train_run
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.gpu_memory import CudaMemory, fenced
+from orchestrator.worker.fences import data_bytes, fence_gpu, fenced_host
 from orchestrator.worker.gpus import keep_to_share
-from orchestrator.worker.host_memory import _data_bytes, memory_limit
 from orchestrator.worker.run_trial import run_trial
-from orchestrator.worker.settings import WorkerSettings
 from tests.gpu.elsewhere import in_new_process
 
 Figure = Callable[[str], None]
 MIB, GIB = 2**20, 2**30
 
 
-class Cuda(CudaMemory):
-    """The real GPU, from which memory can be taken."""
-
-    def take(self, nbytes: int) -> Any:
-        return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+pytestmark = pytest.mark.gpus(1)
 
 
-class StandIn:
-    """A GPU of 24 GiB whose memory is not there, and which refuses what lies beyond its fence."""
-
-    def __init__(self) -> None:
-        self.taken, self.share = 0, 1.0
-
-    def usable(self) -> bool:
-        return True
-
-    def total(self) -> int:
-        return 24 * GIB
-
-    def peak(self) -> int:
-        return self.taken
-
-    def limit(self, share: float) -> None:
-        self.share = share
-
-    def empty(self) -> None:
-        self.taken = 0
-
-    def take(self, nbytes: int) -> None:
-        if self.taken + nbytes > self.share * self.total():
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        self.taken += nbytes
+def take(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
 
 
-def memory_of(kind: str) -> Any:
-    return Cuda() if kind == "cuda" else StandIn()
+def total() -> int:
+    return torch.cuda.get_device_properties(0).total_memory
 
 
-def greedy(share: float, kind: str) -> tuple[int, int]:
-    """Takes memory until it is refused. Bytes that it got, bytes of the GPU."""
+def greedy(share: float) -> int:
+    """Takes memory until it is refused. Bytes that it got."""
     keep_to_share(share)
-    memory = memory_of(kind)
+    fence_gpu(share)
     held: list[Any] = []
-    with fenced(share, memory):
-        with suppress(torch.OutOfMemoryError):
-            while True:
-                held.append(memory.take(64 * MIB))
-        return len(held) * 64 * MIB, memory.total()
+    with suppress(torch.OutOfMemoryError):
+        while True:
+            held.append(take(64 * MIB))
+    return len(held) * 64 * MIB
 
 
-def modest(share: float, kind: str) -> float:
+def modest(share: float) -> float:
     """Computes in half of its share while a neighbour is greedy."""
     keep_to_share(share)
-    memory = memory_of(kind)
-    with fenced(share, memory):
-        ones = torch.ones(512, 512, device=kind)
-        kept = [memory.take(int(share * memory.total() / 2 / 64)) for _ in range(64)]
-        found = [(ones @ ones).sum().item() for _ in range(200)]
-        del kept
+    fence_gpu(share)
+    ones = torch.ones(512, 512, device="cuda")
+    kept = [take(int(share * total() / 2 / 64)) for _ in range(64)]
+    found = [(ones @ ones).sum().item() for _ in range(200)]
+    del kept
     return max(abs(one - 512**3) for one in found)
 
 
-def test_a_greedy_trial_runs_out_alone(device: torch.device, figure: Figure) -> None:
+def test_a_greedy_trial_runs_out_alone(figure: Figure) -> None:
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        neighbour = pool.submit(modest, 0.25, device.type)
-        taken, total = pool.submit(greedy, 0.25, device.type).result()
+        neighbour = pool.submit(modest, 0.25)
+        taken = pool.submit(greedy, 0.25).result()
         assert neighbour.result() == 0
-    share = total / 4 - CONTEXT_BYTES
-    figure(f"0.25 of {total / GIB:.1f} GiB: got {taken / GIB:.2f} GiB of {share / GIB:.2f}")
+    share = total() / 4 - CONTEXT_BYTES
+    figure(f"0.25 of {total() / GIB:.1f} GiB: got {taken / GIB:.2f} GiB of {share / GIB:.2f}")
     assert share - 256 * MIB <= taken <= share
 
 
@@ -121,7 +87,6 @@ def context_beside_tensors() -> float | None:
     return None if used is None else used - before - torch.cuda.memory_reserved()
 
 
-@pytest.mark.gpus(1)
 def test_a_context_takes_what_the_plan_counts_for_it(figure: Figure) -> None:
     pytest.importorskip("pynvml", reason="no pynvml: pip install -e '.[gpu]'")
     if torch.cuda.device_count() > 1:
@@ -132,46 +97,47 @@ def test_a_context_takes_what_the_plan_counts_for_it(figure: Figure) -> None:
     assert found <= CONTEXT_BYTES
 
 
-def test_memory_that_runs_out_is_answered_by_smaller_batches(
-    device: torch.device, tiny_spec: Callable[..., RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figure: Figure
-) -> None:
+def shrinks(run: RunSpec, folder: Path) -> tuple[list[int], Any]:
     """An example needs 0.6 GiB of the fence's four: micro-batches of 16 and 8 do not fit, one of 4 does."""
-    memory, tried = memory_of(device.type), []
-    share = (4 * GIB + CONTEXT_BYTES) / memory.total()
+    tried: list[int] = []
     step = RunTrainer.training_step
+    share = (4 * GIB + CONTEXT_BYTES) / total()
 
     def taking(self: RunTrainer, model: Any, inputs: dict[str, Any], *more: Any) -> Any:
         tried.append(len(inputs["input_ids"]))
-        room = memory.take(int(0.6 * GIB) * tried[-1])
+        room = take(int(0.6 * GIB) * tried[-1])
         loss = step(self, model, inputs, *more)
         del room
-        if device.type == "cpu":
-            memory.empty()
         return loss
 
-    run = tiny_spec(training={"batch_size": 16, "epochs": 1, "learning_rate": 1e-3})
-    quiet = train_run(run, tmp_path / "quiet")
-    monkeypatch.setattr(RunTrainer, "training_step", taking)
+    RunTrainer.training_step = taking  # type: ignore[method-assign]
+    fence_gpu(share)
     trial = TrialSpec(run, "c0ffee", "CRAFT", resources=Resources(gpu=share))
-    with fenced(share, memory):
-        result, _ = run_trial(trial, tmp_path / "trial", lambda progress: None, gpu=memory)
+    return tried, run_trial(trial, folder, lambda progress: None).result
+
+
+def test_memory_that_runs_out_is_answered_by_smaller_batches(
+    tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure
+) -> None:
+    run = tiny_spec(training={"batch_size": 16, "epochs": 1, "learning_rate": 1e-3})
+    quiet = train_run(run, tmp_path / "quiet").metrics["search_loss"]
+    tried, result = in_new_process(shrinks, run, tmp_path / "trial")
     figure(f"micro-batches {', '.join(map(str, dict.fromkeys(tried)))}")
     assert result.status == "finished", result.error
     assert list(dict.fromkeys(tried)) == [16, 8, 4]
     assert result.notes[0] == "micro-batches of 4 x 4 and evaluation batches of 16 after memory ran out"
-    assert result.metrics["search_loss"] == pytest.approx(quiet.metrics["search_loss"], rel=1e-3)
+    assert result.metrics["search_loss"] == pytest.approx(quiet, rel=1e-3)
 
 
-def limited(spec: RunSpec, folder: Path, kind: str) -> tuple[int, int, bool]:
+def limited(spec: RunSpec, folder: Path) -> tuple[int, int, bool]:
     """VmData before and after CUDA starts; whether a run fits under a limit of 2 GiB, and twice as much is refused."""
-    before = _data_bytes()
-    torch.ones(64, 64, device=kind).sum().item()
-    after = _data_bytes()
-    with memory_limit(WorkerSettings("s", None, 1, memory_bytes=2 * GIB)) as settle:
-        if kind == "cuda":
-            torch.empty(64 * MIB, dtype=torch.uint8).pin_memory()
-            torch.empty(4 * GIB, dtype=torch.uint8, device=kind)  # the GPU's memory is none of the host's
-        train_run(spec, folder, on_step=lambda step, total: settle())
+    before = data_bytes()
+    torch.ones(64, 64, device="cuda").sum().item()
+    after = data_bytes()
+    with fenced_host(2 * GIB):
+        torch.empty(64 * MIB, dtype=torch.uint8).pin_memory()
+        take(4 * GIB)  # the GPU's memory is none of the host's
+        train_run(spec, folder)
         try:
             np.empty(4 * GIB, np.uint8)
         except MemoryError:
@@ -179,9 +145,7 @@ def limited(spec: RunSpec, folder: Path, kind: str) -> tuple[int, int, bool]:
     return before, after, False
 
 
-def test_the_hosts_limit_begins_above_what_cuda_maps(
-    device: torch.device, tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure
-) -> None:
-    before, after, refused = in_new_process(limited, tiny_spec(), tmp_path, device.type)
+def test_the_hosts_limit_begins_above_what_cuda_maps(tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure) -> None:
+    before, after, refused = in_new_process(limited, tiny_spec(), tmp_path)
     figure(f"VmData {before / GIB:.2f} GiB, {after / GIB:.2f} once CUDA has started")
     assert refused

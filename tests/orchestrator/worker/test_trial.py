@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors import SafetensorError
 
-from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult, Unavailable
+from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
@@ -19,7 +19,6 @@ from craft.trainer.memory import OutOfMemory, out_of_memory
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.errors import is_transient
-from orchestrator.worker.gpu_memory import CONTEXT_BYTES, choose_segments, fenced
 from orchestrator.worker.run_trial import run_trial
 
 
@@ -166,74 +165,21 @@ def test_an_evaluation_that_runs_out_of_memory_leaves_the_micro_batches_alone(tm
     assert result.notes == ["evaluation batches of 16 after memory ran out", "a note"]
 
 
-class Gpu:
-    """A GPU of 24 GiB by torch's word, of which a trial has taken 5.5."""
-
-    def __init__(self) -> None:
-        self.emptied = 0
-        self.shares: list[float] = []
-
-    def usable(self) -> bool:
-        return True
-
-    def total(self) -> int:
-        return 24 * 2**30
-
-    def peak(self) -> int:
-        return 11 * 2**29
-
-    def limit(self, share: float) -> None:
-        self.shares.append(share)
-
-    def empty(self) -> None:
-        self.emptied += 1
-
-
-def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change(tmp_path: Path) -> None:
-    gpu, small = Gpu(), spec(batch_size=4, eval_batch_size=2)
-    share = replace(small, resources=Resources(gpu=0.25))
-    result = run_trial(share, tmp_path, lambda p: None, train=raising(RuntimeError("CUDA out of memory.")), gpu=gpu).result
+def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * 2**30))
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 11 * 2**29)
+    emptied: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
+    share = replace(spec(batch_size=4, eval_batch_size=2), resources=Resources(gpu=0.25))
+    result = run_trial(share, tmp_path, lambda p: None, train=raising(RuntimeError("CUDA out of memory."))).result
     assert (result.status, result.retryable, result.settled) == ("failed", True, False)
-    assert gpu.emptied == 2
+    assert len(emptied) == 2
     for told in ("micro-batches of 4 x 1, 2 x 2, 1 x 4", "0.25 of a GPU of 24.0 GiB", "5.5 GiB", "resources.gpu", "--resume"):
         assert told in (result.error or "")
-
-
-@pytest.mark.parametrize(("needs", "sizes"), [(2**28, [16]), (2**30, [16, 8, 4])])
-def test_a_fenced_trial_shrinks_until_it_fits_into_its_own_share(tmp_path: Path, needs: int, sizes: list[int]) -> None:
-    """The GPU's 24 GiB are there for the taking; a quarter less the context, 5.5 GiB, is what a trial may have of them."""
-    gpu, tried = Gpu(), []
-
-    def train(run: RunSpec, directory: Path, **_) -> RunResult:
-        tried.append(run.training.batch_size)
-        if needs * run.training.batch_size > gpu.shares[-1] * gpu.total():
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return finished(directory)
-
-    with fenced(0.25, gpu):
-        result = run_trial(spec(batch_size=16), tmp_path, lambda p: None, train=train, gpu=gpu).result
-    assert (result.status, tried) == ("finished", sizes)
-
-
-def test_a_fence_leaves_room_for_the_context_and_is_taken_down_again() -> None:
-    gpu = Gpu()
-    with fenced(0.25, gpu):
-        assert gpu.shares == [0.25 - CONTEXT_BYTES / gpu.total()]
-    assert (gpu.shares[-1], gpu.emptied) == (1.0, 1)
-    for share in (0, 1):
-        with fenced(share, gpu):
-            assert len(gpu.shares) == 2
-    with pytest.raises(Unavailable, match=r"0\.02 of this GPU is 491\.5 MiB.*a larger share"), fenced(0.02, gpu):
-        pass
-
-
-@pytest.mark.parametrize(
-    "theirs", [{}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "backend:native"}]
-)
-def test_the_allocators_segments_are_chosen_unless_the_user_has_chosen(theirs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", dict(theirs))
-    choose_segments()
-    assert os.environ == (theirs or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
 
 
 def raising(error: Exception):

@@ -1,21 +1,24 @@
-"""`resources.memory`: what is taken counts, files that are only mapped do not, and what is too much is refused at once."""
+"""A trial's share of memory: what is taken counts, files that are only mapped do not, and too much is refused at once."""
 
 from __future__ import annotations
 
 import gc
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from craft.results import Unavailable
 from craft.trainer.memory import out_of_memory
-from orchestrator.worker.host_memory import memory_limit, unwritten_bytes
-from orchestrator.worker.settings import WorkerSettings
+from orchestrator.plan.gpu_shares import CONTEXT_BYTES
+from orchestrator.worker.fences import choose_segments, fence_gpu, fenced_host
 
 MIB = 2**20
 FILE, SHARE = 256 * MIB, 160 * MIB
@@ -32,7 +35,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def limited() -> Iterator[None]:
     gc.collect()
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with memory_limit(WorkerSettings("s", None, 1, memory_bytes=SHARE)):
+    with fenced_host(SHARE):
         yield
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     assert "from_file" not in vars(torch.UntypedStorage)
@@ -60,27 +63,6 @@ def test_a_file_larger_than_the_share_is_mapped_and_the_share_stays_what_it_is(l
     assert refused(240)
 
 
-def test_a_file_that_was_let_go_leaves_no_room_behind(weights: Path) -> None:
-    with memory_limit(WorkerSettings("s", None, 1, memory_bytes=SHARE)) as settle:
-        for _ in range(3):
-            kept = load_file(weights)
-            del kept
-        settle()
-        assert refused(240)
-        assert not refused(80)
-
-
-def test_pages_that_are_written_count(weights: Path) -> None:
-    with memory_limit(WorkerSettings("s", None, 1, memory_bytes=400 * MIB)) as settle:
-        kept = load_file(weights)
-        settle()
-        assert not refused(250)
-        for one in kept.values():
-            one.add_(1)
-        with safe_open(weights, framework="pt"):  # another file is mapped, so all of them are counted anew
-            assert refused(250)
-
-
 def test_a_large_array_is_refused_before_it_is_touched(limited: None) -> None:
     with pytest.raises(MemoryError):
         np.ones(2**37)
@@ -89,16 +71,24 @@ def test_a_large_array_is_refused_before_it_is_touched(limited: None) -> None:
     assert out_of_memory(caught.value)
 
 
-def test_only_private_writable_files_are_counted() -> None:
-    def mapping(head: str, size: int, anonymous: int = 0, swap: int = 0) -> list[str]:
-        return [head, f"Size: {size} kB", "Rss: 4 kB", f"Anonymous: {anonymous} kB", f"Swap: {swap} kB", "VmFlags: rd wr mr"]
+def test_a_gpus_fence_leaves_room_for_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+    total = 24 * 2**30
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=total))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    for share in (0, 0.25, 1):
+        fence_gpu(share)
+    assert shares == [0.25 - CONTEXT_BYTES / total]
+    with pytest.raises(Unavailable, match=r"0\.02 of this GPU is 491\.5 MiB.*a larger share"):
+        fence_gpu(0.02)
 
-    lines = [
-        *mapping("7f00-7f10 rw-p 00000000 fe:00 26 /data/a model.safetensors", 100, anonymous=30, swap=10),
-        *mapping("7f20-7f30 rw-p 00000000 00:00 0", 1000),
-        *mapping("7f30-7f40 rw-p 00000000 00:00 0 [heap]", 1000),
-        *mapping("7f40-7f50 r--p 00000000 fe:00 27 /usr/lib/libc.so", 1000),
-        *mapping("7f50-7f60 rw-s 00000000 fe:00 28 /dev/shm/x", 1000),
-        *mapping("7f60-7f70 rw-p 00000000 fe:00 29 /dev/zero", 1000),
-    ]
-    assert unwritten_bytes(lines) == 60 * 1024
+
+@pytest.mark.parametrize(
+    "theirs", [{}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "backend:native"}]
+)
+def test_the_allocators_segments_are_chosen_unless_the_user_has_chosen(theirs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(theirs))
+    choose_segments()
+    assert os.environ == (theirs or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})

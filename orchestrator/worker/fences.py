@@ -1,0 +1,94 @@
+"""A trial's share of memory: one that takes more runs out of memory alone, and its neighbours keep what is theirs.
+
+    resources.gpu: 0.25 of 24 GiB    6 GiB = 0.5 GiB of CUDA context + 5.5 GiB that torch's allocator may reserve
+    resources.memory                 RLIMIT_DATA = what the process had + resources.memory + files of weights that torch mapped
+
+The system refuses what lies beyond RLIMIT_DATA before any of it is touched, in torch's and numpy's C code too. A thread that
+watches would come too late: while one large object is filled it does not run. The limit counts every private mapping that may
+be written, and safetensors maps files so, although their pages cost nothing. So it grows with every file that torch maps.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from craft.results import Unavailable
+from craft.words import format_bytes
+from orchestrator.plan.gpu_shares import CONTEXT_BYTES
+
+SEGMENTS = "expandable_segments:True"
+"""Memory that one size of tensors has left is used for another size, where a fence leaves no room for both."""
+
+
+def choose_segments() -> None:
+    """Sets the allocator's way with segments for this process, unless the user has set it. To be called before CUDA starts.
+
+    torch 2.13 reads both names and prefers the first.
+    """
+    if not any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
+        os.environ["PYTORCH_ALLOC_CONF"] = SEGMENTS
+
+
+def fence_gpu(share: float) -> None:
+    """Lets torch refuse this process more than `share` of its GPU. A process used again gets trials of equal shares.
+
+    Raises:
+        Unavailable: the share is not even enough for a CUDA context.
+    """
+    import torch
+
+    if not 0 < share < 1 or not torch.cuda.is_available():
+        return
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    if share * total <= CONTEXT_BYTES:
+        raise Unavailable(
+            f"resources.gpu: {share:g} of this GPU is {format_bytes(share * total)}, and a CUDA context alone takes "
+            f"{format_bytes(CONTEXT_BYTES)}: give the trial a larger share"
+        )
+    torch.cuda.set_per_process_memory_fraction(share - CONTEXT_BYTES / total)
+
+
+@contextmanager
+def fenced_host(nbytes: int | None) -> Iterator[None]:
+    """Inside, this process runs out of memory when it allocates more than `nbytes`; None is no limit."""
+    if nbytes is None:
+        yield
+        return
+    # A worker of Ray has a gigabyte mapped before it does anything (stacks of many threads, torch), and a CUDA context maps
+    # more: the trial's share begins above all that.
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    before, from_file = resource.getrlimit(resource.RLIMIT_DATA), torch.UntypedStorage.from_file
+    limit = data_bytes() + nbytes
+
+    def raise_to(bound: int) -> None:
+        hard = before[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
+
+    def mapped(filename: str, shared: bool = False, nbytes: int = 0) -> Any:
+        nonlocal limit
+        limit += 0 if shared else nbytes
+        raise_to(limit)
+        return from_file(filename, shared=shared, nbytes=nbytes)
+
+    raise_to(limit)
+    # torch's only way to map a file: safetensors and torch.load come through here, whatever is read and whoever reads it.
+    torch.UntypedStorage.from_file = mapped  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del torch.UntypedStorage.from_file  # what it inherits takes its place again
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def data_bytes() -> int:
+    """What RLIMIT_DATA counts."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
