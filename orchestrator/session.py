@@ -32,7 +32,6 @@ from orchestrator.record.manifest import cores
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import resolve_uri
-from orchestrator.results.chances import P_FRONT
 from orchestrator.results.control import NORMALIZED
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize
@@ -117,8 +116,9 @@ def _run(
         summaries = mark_front(found, sweep.objectives, deciding)
         for one in summaries:
             # It was on record before those that it is compared with, or as complete until others had more seeds.
-            if one.screened or one.tuning is not None or NORMALIZED in one.metrics or P_FRONT in one.counts:
-                tracker.configuration_ended(one.configuration, one.label, one.parameters, one.tracked())
+            if one.screened or one.tuning is not None or NORMALIZED in one.metrics or one.score.n > 1:
+                told = one.tracked() | {"judged": True}
+                tracker.configuration_ended(one.configuration, one.label, one.parameters, told)
         files = _front_files(plan, summaries, console)
     except BaseException:
         tracker.sweep_ended(status, {})

@@ -174,7 +174,7 @@ def _note(plain: Plain) -> str:
     if len(plain["id"]) > INTERVALS_UP_TO:
         sentence += " Intervals (95 %, over seeds) are drawn on the front only."
     elif plain["intervals"].get("score"):
-        sentence += " Bars are 95 % intervals over seeds."
+        sentence += " Bars are 95 % intervals over seeds and examples."
     sentence += f" The knee, the first axes and the table's stars follow the sweep's objectives: {plain['objectives']}."
     sentence += " Over other axes the line is the front of those two metrics."
     if 0 in plain["values"].get("trainable_parameters", ()):

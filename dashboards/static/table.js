@@ -106,7 +106,7 @@ Craft.Table = class {
     this.keepFocus(() => this.head.replaceChildren(...table.columns.map((column, index) => this.heading(column, index))));
     this.draw();
     const all = table.id.length, shown = this.shown.length;
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ☆ may be" : ""}; ± half of the 95 % interval over seeds.`;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ☆ may be" : ""}; ± half of the 95 % interval over seeds and examples.`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }

@@ -160,10 +160,11 @@ class Tracker:
         """Closes a configuration's run with the content of `Summary.tracked`: numbers become metrics, text becomes tags.
 
         A configuration ends again after trials were added or tried again, its own or those that tuned it. The metrics' step is
-        the sum of the trials done, those planned and those of the tuning, so it grows with each.
+        the sum of the trials done, those planned and those of the tuning, so it grows with each; `judged`, beside all others of
+        the sweep, is the step behind.
         """
         self._configurations.discard(configuration_id)
-        step = int(sum(summary.get(name, 0) for name in ("trials_done", "trials_planned", "tuning_trials")))
+        step = int(sum(summary.get(name, 0) for name in ("trials_done", "trials_planned", "tuning_trials", "judged")))
         row = self._new(f"configuration/{configuration_id}", _numbers(summary) | {"step": step})
         self._write(
             {
