@@ -51,6 +51,9 @@ class Metric:
 METRICS = (
     Metric("score", "score", "maximize"),
     Metric("normalized", "score from the head alone (0) to full (100)", "maximize"),
+    Metric("p_front", "P(front)", "maximize"),
+    Metric("p_within_1", "P(within 1)", "maximize"),
+    Metric("examples", "examples", "maximize"),
     Metric("trainable_parameters", "trainable parameters", "minimize", log=True),
     Metric("adapter_bytes", "adapter size (bytes)", "minimize", log=True),
     Metric("peak_memory_bytes", "peak memory (bytes)", "minimize", log=True),

@@ -53,7 +53,14 @@ def data(view: View) -> Plain:
         columns.append(_text("protocol", "Protocol", frame["protocol"]))
     columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name != "method"]
     metrics = metrics_of(view)
-    always = {"score", "trainable_parameters", *(name for sweep in view.sweeps for name in sweep.objectives)}
+    always = {
+        "score",
+        "trainable_parameters",
+        "p_front",
+        "p_within_1",
+        "examples",
+        *(name for sweep in view.sweeps for name in sweep.objectives),
+    }
     told = [metric for metric in _ordered(metrics) if metric.name not in TUNING]
     columns += [_metric(metric, frame) for metric in told if metric.name in always or _worth_showing(metric, frame)]
     if column(frame, TUNING_TRIALS).gt(0).any():

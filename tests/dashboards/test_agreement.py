@@ -149,9 +149,12 @@ def test_the_data_of_the_page(finished: Finished) -> None:
     table, plain = table_data(view), front_data(view)
     assert {finished.ranks[one] for one in table["front"]} == ON_FRONT
     assert {finished.ranks[one] for one in table["possible"]} == MAY_BE
+    values = {one["key"]: one["values"] for one in table["columns"]}
+    chances = dict(zip(table["id"], values["m.p_front"], strict=True))
     written = {row["configuration"]: row for row in csv.DictReader((finished.folder / "front.csv").open())}
     for one, low, high in zip(table["id"], table["low"], table["high"], strict=True):
         assert (low, high) == pytest.approx([float(written[one][f"score_{end}"]) for end in ("low", "high")])
+        assert chances[one] == pytest.approx(float(written[one]["p_front"]))
     assert table["objectives"] == "score (more is better), peak memory (bytes) (less is better)"
     (line,) = plain["fronts"]["peak_memory_bytes"]["score"]
     assert [finished.ranks[plain["id"][index]] for index in line] == [2, 4, 16], "in ascending order of memory"
