@@ -104,7 +104,7 @@ def _main(given: argparse.Namespace, console: Console) -> None:
     for one, other in pairs:
         _refuse_unlike(one, other, given.despite)
     compared = [(one, other, compare(one.scores, other.scores)) for one, other in pairs]
-    if not any(comparison.pairs for _, _, comparison in compared):
+    if not any(comparison.difference.n for _, _, comparison in compared):
         raise NothingMeets(_nothing_shared(given.metric, pairs))
     for kind in dict.fromkeys(given.despite):
         if any(differences(one, other).get(kind) for one, other in pairs):
@@ -248,17 +248,15 @@ def _table(compared: Sequence[tuple[Side, Side, Comparison]]) -> Table:
         ("configuration", "left"),
         ("difference", "right"),
         ("95 % interval", "right"),
-        ("pairs", "right"),
+        ("seeds", "right"),
         ("", "left"),
     ):
         table.add_column(column, justify="right" if place == "right" else "left")
     for one, _, comparison in compared:
         gap = comparison.difference
         ends = f"{gap.low:+.2f} to {gap.high:+.2f}" if math.isfinite(gap.half) else "–"
-        mean = f"{gap.mean:+.2f}" if comparison.pairs else "–"
-        table.add_row(
-            escape(full_label(one.summary)), mean, ends, str(comparison.pairs), _verdict(comparison, first.name, second.name)
-        )
+        mean = f"{gap.mean:+.2f}" if gap.n else "–"
+        table.add_row(escape(full_label(one.summary)), mean, ends, str(gap.n), _verdict(comparison, first.name, second.name))
     return table
 
 
@@ -267,7 +265,7 @@ def _verdict(comparison: Comparison, first: str, second: str) -> str:
         return escape(f"{first} is better")
     if comparison.difference.high < 0:
         return escape(f"{second} is better")
-    return "no difference is shown" if comparison.pairs > 1 else "too few pairs"
+    return "no difference is shown" if comparison.difference.n > 1 else "too few seeds"
 
 
 def _in_all(compared: Sequence[tuple[Side, Side, Comparison]]) -> str:

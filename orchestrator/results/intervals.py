@@ -37,13 +37,11 @@ class Interval:
 class Comparison:
     """Two configurations over what both ran: `difference` is the first minus the second, with its interval over seeds.
 
-    `p` is the two-sided p-value of a paired t test over the seeds; `pairs` counts their shared (task, seed) pairs; `tasks`
-    names the tasks shared.
+    `p` is the two-sided p-value of a paired t test over the seeds; `tasks` names the tasks shared.
     """
 
     difference: Interval
     p: float
-    pairs: int
     tasks: tuple[str, ...]
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:
@@ -100,7 +98,7 @@ def compare(first: Scores, second: Scores, confidence: float = 0.95) -> Comparis
     shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
     tasks = tuple(dict.fromkeys(task for task, _ in shared))
     differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
-    return Comparison(interval(differences, confidence), _p_value(differences), len(differences) * len(tasks), tasks)
+    return Comparison(interval(differences, confidence), _p_value(differences), tasks)
 
 
 def sampling_variance(metrics: Mapping[str, float], examples: float) -> float:

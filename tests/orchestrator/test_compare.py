@@ -150,3 +150,11 @@ def test_a_file_that_is_no_sweep_is_named(tmp_path: Path, capsys: pytest.Capture
     (folder / "sweep.yaml").write_text("- a list\n")
     assert main([str(folder), str(folder)]) == 2
     assert f"{folder / 'sweep.yaml'} is no effective sweep file" in capsys.readouterr().err
+
+
+def test_one_seed_of_two_tasks_is_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ("toy/sentiment", "toy/paraphrase")
+    for name, score in (("a", 80.0), ("b", 70.0)):
+        record(tmp_path / name, {"LoRA r1": (1, {(task, 0): (score, score) for task in both})}, tasks=both, seeds=(0,))
+    assert run(tmp_path, "a", "b", "--each") == 0
+    assert "too few seeds" in capsys.readouterr().out

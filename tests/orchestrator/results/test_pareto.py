@@ -209,7 +209,7 @@ def test_comparison_is_scipys_paired_t_test_over_seeds() -> None:
     means = [[np.mean([side[task, seed] for task in ("cola", "mrpc", "rte")]) for seed in range(4)] for side in (first, second)]
     expected = stats.ttest_rel(*means)
     low, high = expected.confidence_interval(0.95)
-    assert (found.pairs, found.tasks) == (12, ("cola", "mrpc", "rte"))
+    assert (found.difference.n, found.tasks) == (4, ("cola", "mrpc", "rte"))
     assert found.p == pytest.approx(expected.pvalue)
     assert (found.difference.low, found.difference.high) == (pytest.approx(low), pytest.approx(high))
     assert found.sentence("A", "B").startswith("A beats B")
