@@ -117,8 +117,8 @@ def _run(
         for one in summaries:
             # It was on record before those that it is compared with, or as complete until others had more seeds.
             if one.screened or one.tuning is not None or NORMALIZED in one.metrics or one.score.n > 1:
-                told = one.tracked() | {"judged": True}
-                tracker.configuration_ended(one.configuration, one.label, one.parameters, told)
+                content = one.tracked() | {"judged": True}
+                tracker.configuration_ended(one.configuration, one.label, one.parameters, content)
         files = _front_files(plan, summaries, console)
     except BaseException:
         tracker.sweep_ended(status, {})

@@ -6,7 +6,7 @@
 
 Two or three seeds say little about one configuration's spread s. Its variance is therefore moderated by those of all
 configurations with the same tasks and seeds: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular
-Biology 3(1), 3), as limma has it. What a seed does to all configurations alike cancels between them; it widens the intervals
+Biology 3(1), 3), as limma has it. What a seed does to all configurations cancels between them; it widens the intervals
 and leaves the chances alone. `e` is the sampling error of the scored examples, which all configurations share: it is in the
 intervals and not in the chances, which are about these examples.
 
@@ -142,40 +142,59 @@ def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[S
     """The same summaries, the complete ones with their scores' moderated intervals, and with `p_front` and `p_within_1` where
     every complete one has two seeds or more and the score is the one objective that is not exact."""
     complete = [one for one in summaries if one.complete and math.isfinite(one.score.mean)]
-    seeds = {one.configuration: by_seed(one.scores, one.tasks) for one in complete}
-    groups: dict[tuple[Any, ...], list[Summary]] = {}
+    intervals, errors = _moderated(complete)
+    counts = _chances(complete, errors, objectives) if complete and len(errors) == len(complete) else {}
+    return [
+        replace(
+            one,
+            metrics=one.metrics | {"score": intervals[one.configuration]},
+            counts=one.counts | counts.get(one.configuration, {}),
+        )
+        if one.configuration in intervals
+        else one
+        for one in summaries
+    ]
+
+
+def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[str, tuple[float, float]]]:
+    """By configuration with two seeds or more: its score's interval; the variance of its mean, with the degrees of freedom."""
+    groups: dict[tuple[Any, ...], list[tuple[Summary, list[float]]]] = {}
     for one in complete:
-        if len(seeds[one.configuration]) > 1:
-            groups.setdefault((frozenset(one.tasks), *sorted(seeds[one.configuration])), []).append(one)
-    changed: dict[str, Summary] = {}
+        seeds = by_seed(one.scores, one.tasks)
+        if len(seeds) > 1:
+            groups.setdefault((frozenset(one.tasks), *seeds), []).append((one, list(seeds.values())))
+    intervals: dict[str, Interval] = {}
     errors: dict[str, tuple[float, float]] = {}
     for group in groups.values():
-        table = np.array([[value for _, value in sorted(seeds[one.configuration].items())] for one in group])
-        variances, freedom, shared = _variances(table)
-        errors |= {one.configuration: (v / table.shape[1], freedom) for one, v in zip(group, variances, strict=True)}
-        for one, variance in zip(group, variances, strict=True):
-            value = _interval(one, float(variance), freedom, shared, table.shape[1])
-            changed[one.configuration] = replace(one, metrics=one.metrics | {"score": value})
+        variances, freedom, shared = _variances(np.array([scores for _, scores in group]))
+        for (one, scores), variance in zip(group, variances.tolist(), strict=True):
+            intervals[one.configuration] = _interval(one, variance, freedom, shared, len(scores))
+            errors[one.configuration] = variance / len(scores), freedom
+    return intervals, errors
+
+
+def _chances(
+    complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives
+) -> dict[str, dict[str, float]]:
+    """`p_front` and `p_within_1` by configuration; empty where another objective than the score is not exact."""
     exact = [name for name in objectives if name != "score"]
     costs = np.array([[one.value(name) for name in exact] for one in complete], dtype=float).reshape(len(complete), len(exact))
-    known = "score" in objectives and not any(name in one.metrics for one in complete for name in exact)
-    if known and complete and len(errors) == len(complete) and np.isfinite(costs).all():
-        signs = np.array([-1.0 if objectives[name] == "maximize" else 1.0 for name in exact])
-        variances, degrees = np.array([errors[one.configuration] for one in complete]).T
-        size = [one.value("trainable_parameters") for one in complete]
-        up = 1.0 if objectives["score"] == "maximize" else -1.0
-        draws = max(200, min(DRAWS, 10**7 // len(size)))
-        drawn = up * draw_scores([one.score.mean for one in complete], variances, degrees, np.nan_to_num(size), draws)
-        for name, within in ((P_FRONT, 0.0), (P_WITHIN, 1.0)):
-            for one, share in zip(complete, shares(drawn, signs * costs, within), strict=True):
-                before = changed[one.configuration]
-                changed[one.configuration] = replace(before, counts=before.counts | {name: float(share)})
-    return [changed.get(one.configuration, one) for one in summaries]
+    uncertain = any(name in one.metrics for one in complete for name in exact)
+    if "score" not in objectives or uncertain or not np.isfinite(costs).all():
+        return {}
+    costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
+    variances, degrees = np.array([errors[one.configuration] for one in complete]).T
+    size = np.nan_to_num([one.value("trainable_parameters") for one in complete])
+    draws = max(200, min(DRAWS, 10**7 // len(size)))
+    scores = draw_scores([one.score.mean for one in complete], variances, degrees, size, draws)
+    scores *= 1.0 if objectives["score"] == "maximize" else -1.0
+    pairs = zip(complete, shares(scores, costs), shares(scores, costs, within=1.0), strict=True)
+    return {one.configuration: {P_FRONT: float(front), P_WITHIN: float(within)} for one, front, within in pairs}
 
 
 def _variances(table: Numbers) -> tuple[Numbers, float, float]:
-    """The moderated variances between seeds of `(configurations, seeds)` scores, without what a seed does to all alike; their
-    degrees of freedom; and the variance of what it does to all alike, 0 where fewer than three configurations tell."""
+    """The moderated variances between seeds of `(configurations, seeds)` scores, without what a seed does to all of them; their
+    degrees of freedom; and the variance of that common effect, 0 where fewer than three configurations tell."""
     many, seeds = table.shape
     rest = table - table.mean(axis=1, keepdims=True)
     if many < 3:

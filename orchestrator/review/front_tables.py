@@ -110,9 +110,10 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
         for name in columns_of(rows, objectives)
         if name not in _IN_LATEX
     ]
-    told = ("examples", P_FRONT, P_WITHIN)
+    plain_columns = ("examples", P_FRONT, P_WITHIN)
     best = {
-        name: _best([row.value(name) for row in rows if row.complete and name not in told], way) for name, _, way in columns
+        name: _best([row.value(name) for row in rows if row.complete and name not in plain_columns], way)
+        for name, _, way in columns
     }
     tuned = has_tuning(rows)
     heads = ["Method", "\\# Params", *(_escape(title) for _, title, _ in columns), *(["Tuning"] if tuned else [])]

@@ -79,7 +79,7 @@ def fenced_host(nbytes: int | None) -> Iterator[None]:
         return from_file(filename, shared=shared, nbytes=nbytes)
 
     raise_to(limit)
-    # torch's only way to map a file: safetensors and torch.load come through here, whatever is read and whoever reads it.
+    # torch's only way to map a file: safetensors and torch.load come through here, whatever is read, by any library.
     torch.UntypedStorage.from_file = mapped  # type: ignore[method-assign]
     try:
         yield

@@ -4,7 +4,8 @@
 
 Each row is a kind of sweep: configurations between 1,000 and 1,000,000 parameters on one task, whose true scores scatter by
 `differences` points around a curve that levels off, and scores that scatter by two points over seeds (`unequal`: by two points
-times a log-normal factor of each configuration). `seed effect` points are common to all configurations of a seed.
+times a log-normal factor of each configuration). `seed effect` points are common to all configurations of a seed. The chances
+are bins, as `predicted:true`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ BINS = (0.2, 0.4, 0.6, 0.8, 1.0001)
 
 
 def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: float, sweeps: int) -> list[Any]:
-    """A row of the table: coverage, then for each chance its bins as `told:true`."""
+    """A row of the table: coverage, then for each chance its bins as `predicted:true`."""
     random = np.random.default_rng(7)
     inside: list[bool] = []
-    told: dict[str, list[tuple[float, bool]]] = {P_FRONT: [], P_WITHIN: []}
+    predicted: dict[str, list[tuple[float, bool]]] = {P_FRONT: [], P_WITHIN: []}
     for _ in range(sweeps):
         size = np.exp(np.sort(random.uniform(math.log(1e3), math.log(1e6), many))).round()
         along = np.log(size / 1e3) / math.log(1e3)
@@ -39,8 +40,8 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: f
         inside += [one.score.low <= value <= one.score.high for one, value in zip(found, true, strict=True)]
         for name, within in ((P_FRONT, 0.0), (P_WITHIN, 1.0)):
             truth = shares(true[None], size[:, None], within) > 0
-            told[name] += [(one.counts[name], bool(yes)) for one, yes in zip(found, truth, strict=True)]
-    return [f"{100 * np.mean(inside):.1f} %", *(_bins(told[name]) for name in (P_FRONT, P_WITHIN))]
+            predicted[name] += [(one.counts[name], bool(yes)) for one, yes in zip(found, truth, strict=True)]
+    return [f"{100 * np.mean(inside):.1f} %", *(_bins(predicted[name]) for name in (P_FRONT, P_WITHIN))]
 
 
 def _summary(name: str, scores: Any, size: float) -> Summary:
@@ -52,8 +53,8 @@ def _summary(name: str, scores: Any, size: float) -> Summary:
     )
 
 
-def _bins(told: list[tuple[float, bool]]) -> str:
-    chance, truth = np.array(told, dtype=float).T
+def _bins(predicted: list[tuple[float, bool]]) -> str:
+    chance, truth = np.array(predicted, dtype=float).T
     cells = []
     for low, high in itertools.pairwise(BINS):
         held = (chance >= low) & (chance < high)
@@ -80,9 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=300, help="simulated sweeps a row (300)")
     sweeps = parser.parse_args().sweeps
-    heads = (
-        "configurations | seeds | differences | spread | seed effect | coverage | P(front), told:true | P(within 1), told:true"
-    )
+    heads = "configurations | seeds | differences | spread | seed effect | coverage | P(front) | P(within 1)"
     print(f"| {heads} |\n{'| --- ' * 8}|")
     rows: list[tuple[int, int, float, bool, float]] = [(16, 3, d, False, 0) for d in (0.3, 1, 2, 3, 5)]
     rows += [(16, 2, 1, True, 0), (16, 2, 3, True, 0), (16, 3, 1, True, 0), (16, 3, 3, True, 0), (16, 5, 1, True, 0)]

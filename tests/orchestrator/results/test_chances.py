@@ -79,17 +79,17 @@ def test_shares_agree_with_the_attainment_function() -> None:
 
 
 def test_chances_are_right_where_true_differences_are_two_points() -> None:
-    """Sixteen configurations, three seeds, noise of two points: of those told a chance, this share is on the true front."""
+    """Sixteen configurations, three seeds, noise of two points: of those with a chance, this share is on the true front."""
     random = np.random.default_rng(0)
-    told: list[tuple[float, bool]] = []
+    predicted: list[tuple[float, bool]] = []
     for _ in range(150):
         size = np.exp(np.sort(random.uniform(math.log(1e3), math.log(1e6), 16)))
         true = 80 + 8 * (1 - np.exp(-2 * np.log(size / 1e3) / math.log(1e3))) + random.normal(0, 2, 16)
         seen = true + random.normal(0, 2, (3, 16))
         variances, freedom = moderate(seen.var(axis=0, ddof=1), 2)
         chance = shares(draw_scores(seen.mean(axis=0), variances / 3, freedom, size, 400), size[:, None])
-        told += zip(chance, shares(true[None], size[:, None]) > 0, strict=True)
-    chance, truth = np.array(told).T
+        predicted += zip(chance, shares(true[None], size[:, None]) > 0, strict=True)
+    chance, truth = np.array(predicted).T
     for low in (0.2, 0.4, 0.6, 0.8):
         inside = (chance >= low) & (chance < low + 0.2 + (low == 0.8))
         assert chance[inside].mean() == pytest.approx(truth[inside].mean(), abs=0.1), "its own error here is 0.03"
