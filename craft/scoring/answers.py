@@ -3,8 +3,9 @@
     predictions/boolq.jsonl     one line a question: prompt, output, answer (as extracted), label, right
 
 `score: generate` reads the answer from the text that the model writes (`craft.tasks.extraction`). `score: likelihood` takes
-the allowed answer whose response the model finds likeliest; its lines also hold the log-likelihoods. A test's file is written
-whole when the test is done. A resumed run reads the files that are there and goes on with the next test.
+the allowed answer whose response the model finds likeliest, `score: cloze` the option whose own text it finds likeliest
+(`craft.tasks.cloze`); their lines also hold the log-likelihoods. A test's file is written whole when the test is done. A
+resumed run reads the files that are there and goes on with the next test.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from craft.scoring.generation import encode_prompts, fitted, generate, log_likel
 from craft.scoring.scorer import Keep, Reported
 from craft.scoring.texts import Tick, encode_texts, mean_token_loss
 from craft.tasks import commonsense
+from craft.tasks.cloze import choices
 from craft.tasks.extraction import PATTERNS, extract, options, score
 from craft.tasks.metrics import compute_reported
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
@@ -126,7 +128,7 @@ class AnswerScorer:
         prompt = PROMPTS[self._settings.prompt]
         rows = split[:]
         prompts = [prompt.for_evaluation(*pair) for pair in zip(rows["text"], rows["input"], strict=True)]
-        answer = self._generated if self._settings.score == "generate" else self._likeliest
+        answer = {"generate": self._generated, "likelihood": self._likeliest, "cloze": self._cloze}[self._settings.score]
         found = answer(model, prompts, rows, what)
         for one, label in zip(found, rows["label"], strict=True):
             one |= {"label": label, "right": one["answer"] == label}
@@ -157,10 +159,7 @@ class AnswerScorer:
             loss="response",
         )
         fits = [self._fitted(text) for text in texts]
-        pad = int(self._tokenizer.pad_token_id)
-        values = log_likelihoods(model, fits, pad, self._batch_size, self._tick, what).tolist()
-        if not all(map(math.isfinite, values)):
-            raise ValueError("likelihoods are not finite: training has diverged")
+        values = self._log_likelihoods(model, fits, what)
         found: list[Prediction] = []
         at = 0
         for prompt, answers in zip(prompts, allowed, strict=True):
@@ -170,6 +169,56 @@ class AnswerScorer:
             found.append(one | {"log_likelihoods": dict(zip(answers, mine, strict=True))} | _if_cut(cut))
             at += len(answers)
         return found
+
+    def _cloze(self, model: nn.Module, prompts: list[str], rows: dict[str, list[str]], what: str) -> list[Prediction]:
+        """The option whose own text is the likeliest; `prompts`, which name the options, are not read."""
+        asked = [choices(*row) for row in zip(rows["text"], rows["input"], rows["family"], strict=True)]
+        contexts = [text for one in asked for text in one.contexts]
+        continuations = [text for one in asked for text in one.continuations]
+        texts = encode(self._tokenizer, contexts, continuations, max_length=None, loss="response", ends=False)
+        fits = [self._fitted(text) for text in texts]
+        values = self._log_likelihoods(model, fits, what)
+        normalized = self._normalized(model, values, continuations, fits, what)
+        found: list[Prediction] = []
+        at = 0
+        for one in asked:
+            mine = slice(at, at + len(one.answers))
+            best = at + max(range(len(one.answers)), key=normalized[mine].__getitem__)
+            at = mine.stop
+            line: Prediction = {
+                "prompt": contexts[best],
+                "output": continuations[best].strip(),
+                "answer": one.answers[best - mine.start],
+            }
+            line["log_likelihoods"] = dict(zip(one.answers, values[mine], strict=True))
+            line["normalized"] = dict(zip(one.answers, normalized[mine], strict=True))
+            found.append(line | _if_cut(any(text is not fit for text, fit in zip(texts[mine], fits[mine], strict=True))))
+        return found
+
+    def _normalized(
+        self, model: nn.Module, values: list[float], continuations: list[str], texts: list[TaughtText], what: str
+    ) -> list[float]:
+        """Log-likelihoods made comparable between options of different lengths, as `normalize` says."""
+        match self._settings.normalize:
+            case "characters":
+                return [value / len(text.strip()) for value, text in zip(values, continuations, strict=True)]
+            case "tokens":
+                return [value / (len(text.tokens) - text.start) for value, text in zip(values, texts, strict=True)]
+            case "unconditional":
+                # The first token that any text has here: lm-evaluation-harness takes the end of text where there is no begin.
+                first = self._tokenizer.bos_token_id
+                first = self._tokenizer.eos_token_id if first is None else first
+                ids = self._tokenizer(continuations, add_special_tokens=False)["input_ids"]
+                alone = self._log_likelihoods(model, [self._fitted(TaughtText([first, *one], 1)) for one in ids], what)
+                return [value - one for value, one in zip(values, alone, strict=True)]
+        return values
+
+    def _log_likelihoods(self, model: nn.Module, texts: list[TaughtText], what: str) -> list[float]:
+        pad = int(self._tokenizer.pad_token_id)
+        values: list[float] = log_likelihoods(model, texts, pad, self._batch_size, self._tick, what).tolist()
+        if not all(map(math.isfinite, values)):
+            raise ValueError("likelihoods are not finite: training has diverged")
+        return values
 
     def _fitted(self, text: TaughtText) -> TaughtText:
         tokens = fitted(text.tokens, self._positions, self._tokenizer.bos_token_id)

@@ -34,12 +34,13 @@ _PIECE = 2048
 class EncodedSplit(Dataset[Example]):
     """Tokens of n examples: `columns` maps a model input's name to a flat int32 array, cut by `offsets` (n + 1,).
 
-    `labels` (n,) are class numbers (int64) or values (float32).
+    `labels` (n,) are class numbers (int64) or values (float32). `cut` inputs were longer than the limit.
     """
 
     columns: dict[str, np.ndarray]
     offsets: np.ndarray
     labels: np.ndarray
+    cut: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -151,6 +152,7 @@ def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max
     """One split, tokenized in pieces so that only flat arrays are ever held whole."""
     pieces: dict[str, list[np.ndarray]] = {}
     lengths: list[int] = []
+    cut = 0
     pairs = "text_pair" in split.column_names
     for begin in range(0, len(split), _PIECE):
         rows = split[begin : begin + _PIECE]
@@ -162,8 +164,12 @@ def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max
             return_attention_mask=False,
         )
         lengths += [len(ids) for ids in tokens["input_ids"]]
+        full = [row for row, ids in enumerate(tokens["input_ids"]) if len(ids) == max_length]
+        if full:
+            texts = [[rows[column][row] for row in full] for column in (("text", "text_pair") if pairs else ("text",))]
+            cut += sum(len(ids) > max_length for ids in tokenizer(*texts, verbose=False)["input_ids"])
         for name, values in tokens.items():
             pieces.setdefault(name, []).append(np.concatenate([np.asarray(ids, dtype=np.int32) for ids in values]))
     labels = np.asarray(split["label"][:], dtype=np.float32 if kind == "regression" else np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return EncodedSplit({name: np.concatenate(parts) for name, parts in pieces.items()}, offsets, labels)
+    return EncodedSplit({name: np.concatenate(parts) for name, parts in pieces.items()}, offsets, labels, cut)

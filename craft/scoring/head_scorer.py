@@ -37,7 +37,7 @@ class HeadScorer:
         }
         self.search_passes = [("search", len(data.search))]
         self.reported_passes = [(_name(suffix), len(split)) for suffix, split in data.reported.items()]
-        self.notes: list[str] = []
+        self.notes: list[str] = _cut_note(data)
         self.facts: dict[str, Any] = {}
 
     def search(self, model: nn.Module) -> dict[str, float]:
@@ -56,6 +56,15 @@ class HeadScorer:
 
     def _predict(self, model: nn.Module, split: EncodedSplit, what: str) -> np.ndarray:
         return predict(model, split, self._collator, self._batch_size, self._tick, what)
+
+
+def _cut_note(data: EncodedSplits) -> list[str]:
+    """How many inputs lose their end, if that is one in a hundred or more of a split."""
+    splits = {"training": data.train} | {_name(suffix): split for suffix, split in data.reported.items()}
+    shares = [
+        f"{100 * one.cut / len(one):.0f} % of the {name} split" for name, one in splits.items() if 100 * one.cut >= len(one)
+    ]
+    return [f"inputs cut to max_length: {', '.join(shares)}; a larger training.max_length reads them whole"] if shares else []
 
 
 def _name(suffix: str) -> str:

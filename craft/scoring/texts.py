@@ -20,6 +20,7 @@ from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
 from craft.settings import GenerationSettings
+from craft.tasks import cloze
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
 
 if TYPE_CHECKING:
@@ -72,19 +73,24 @@ def encode_texts(
     def make() -> EncodedTexts:
         return _encoded(split, tokenizer, settings, max_length)
 
-    return remembered(("texts", settings.prompt, settings.loss, max_length, key), make)
+    form = "cloze" if settings.score == "cloze" else settings.prompt
+    return remembered(("texts", form, settings.loss, max_length, key), make)
 
 
 def _encoded(split: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_length: int) -> EncodedTexts:
-    prompt, loss = PROMPTS[settings.prompt], settings.loss
+    prompt = PROMPTS[settings.prompt]
     tokens: list[np.ndarray] = []
     lengths: list[int] = []
     starts: list[int] = []
     untaught = 0
     for begin in range(0, len(split), _PIECE):
         rows = split[begin : begin + _PIECE]
-        prompts = [prompt.for_training(*pair) for pair in zip(rows["text"], rows["input"], strict=True)]
-        for text in encode(tokenizer, prompts, rows["response"], max_length=max_length, loss=loss):
+        prompts, responses = (
+            cloze.taught(rows)
+            if settings.score == "cloze"
+            else ([prompt.for_training(*pair) for pair in zip(rows["text"], rows["input"], strict=True)], rows["response"])
+        )
+        for text in encode(tokenizer, prompts, responses, max_length=max_length, loss=settings.loss):
             if not text.teaches:
                 untaught += 1
                 continue

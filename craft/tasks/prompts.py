@@ -94,6 +94,7 @@ def encode(
     *,
     max_length: int | None,
     loss: Loss,
+    ends: bool = True,
 ) -> list[TaughtText]:
     """Training texts as tokens: prompt, response, end of text.
 
@@ -107,6 +108,7 @@ def encode(
         responses: the right response to each prompt.
         max_length: the most tokens, the special ones included; nothing is cut if None.
         loss: `response`, the paper's, or `text`, the published trainer's loss on the prompt as well.
+        ends: whether the end of text belongs to the response.
     """
     found: Any = tokenizer(
         [prompt + response for prompt, response in zip(prompts, responses, strict=True)],
@@ -118,7 +120,9 @@ def encode(
     texts = []
     for prompt, ids, offsets in zip(prompts, found["input_ids"], found["offset_mapping"], strict=True):
         tokens = list(ids)
-        if end_of_text is not None and tokens[-1:] != [end_of_text] and (max_length is None or len(tokens) < max_length):
+        if not ends:
+            tokens = tokens[:-1] if tokens[-1:] == [end_of_text] else tokens
+        elif end_of_text is not None and tokens[-1:] != [end_of_text] and (max_length is None or len(tokens) < max_length):
             tokens.append(int(end_of_text))
         in_response = (at for at, (_, end) in enumerate(offsets) if end > len(prompt))
         first = next(in_response, len(ids) if len(tokens) > len(ids) else len(tokens))

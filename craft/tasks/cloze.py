@@ -1,0 +1,100 @@
+r"""Cloze form of multiple choice: the model reads each option's own text, not a list of options and their names.
+
+    question    Question: Which equipment keeps out mold spores?\nAnswer:   ->  " safety goggles" | " breathing mask" | ...
+    ending      She bends down and grabs the pole. the lady                 ->  " swings and lands in her arms." | ...
+    option      Sarah was a better surgeon than Maria so {Sarah | Maria}    ->  " always got the harder cases."
+    truth       Question: is house tax the same as property tax?\nAnswer:   ->  " true" | " false"
+
+These are the forms of lm-evaluation-harness: PIQA, ARC and OpenBookQA; HellaSwag; WinoGrande by partial evaluation (Trinh and
+Le 2018, arXiv 1806.02847); BoolQ, whose answers are here those of the mixture. The instruction of a record holds all of it, so
+training texts are made in the same form: the context and the right option's continuation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from craft.tasks.extraction import options
+
+_TASK = re.compile(
+    r"Please (?:choose the correct \w+ (?:to the question|to (?:fill in the blank to )?complete the given sentence)"
+    r"|answer the following question with true or false, question):\s*"
+)
+_FORMAT = re.compile(r"\s*Answer format:\s*\S+\s*$")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The allowed answers of one question, each with the text that it continues and how it continues it."""
+
+    answers: tuple[str, ...]
+    contexts: tuple[str, ...]
+    continuations: tuple[str, ...]
+
+
+def choices(instruction: str, given: str, family: str) -> Choices:
+    """The options of an instruction in cloze form.
+
+    Args:
+        instruction: as in the mixture: task, question, `Answer1: ...` for each option, `Answer format: ...`.
+        given: further context, which comes first.
+        family: a key of `craft.tasks.extraction.PATTERNS`.
+
+    Raises:
+        ValueError: the instruction has another form.
+    """
+    text = _FORMAT.sub("", instruction)
+    begin = _TASK.match(text)
+    text = text[begin.end() :] if begin else text
+    before = f"{given}\n" if given else ""
+    if family == "truth":
+        answers: tuple[str, ...] = ("true", "false")
+        return Choices(answers, (f"{before}Question: {text.strip()}\nAnswer:",) * 2, tuple(f" {one}" for one in answers))
+    answers = options(instruction, family)
+    question, texts = _split(text, answers)
+    if len(answers) < 2 or not question or not all(texts):
+        raise ValueError(
+            f"no question or no text of an option in {instruction[:120]!r}: score: cloze reads 'Answer1: text Answer2: ...'"
+        )
+    if family == "ending":
+        return Choices(answers, (before + question,) * len(answers), tuple(f" {one}" for one in texts))
+    if family == "option":
+        before_blank, _, rest = question.partition("_")
+        if not rest.strip():
+            raise ValueError(f"no blank '_' with text behind it in {instruction[:120]!r}: score: cloze puts each option there")
+        contexts = tuple(before + before_blank + one for one in texts)
+        return Choices(answers, contexts, (f" {rest.strip()}",) * len(answers))
+    return Choices(answers, (f"{before}Question: {question}\nAnswer:",) * len(answers), tuple(f" {one}" for one in texts))
+
+
+def taught(rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Contexts and right continuations of a mixture's rows (the columns of `craft.tasks.commonsense.COLUMNS`).
+
+    Raises:
+        ValueError: an instruction has another form, or its label is none of its options.
+    """
+    contexts, continuations = [], []
+    for text, given, family, label in zip(rows["text"], rows["input"], rows["family"], rows["label"], strict=True):
+        found = choices(text, given, family)
+        if label not in found.answers:
+            raise ValueError(f"the answer {label!r} is none of {', '.join(found.answers)} in {text[:120]!r}")
+        at = found.answers.index(label)
+        contexts.append(found.contexts[at])
+        continuations.append(found.continuations[at])
+    return contexts, continuations
+
+
+def _split(text: str, answers: Sequence[str]) -> tuple[str, list[str]]:
+    """The question and the text of each option; texts are empty where the option's mark is missing."""
+    begins, ends, at = [], [], 0
+    for answer in answers:
+        mark = f"{answer.capitalize()}:"
+        found = text.find(mark, at)
+        if found < 0:
+            return text.strip(), [""] * len(answers)
+        at = found + len(mark)
+        begins.append(at)
+        ends.append(found)
+    return text[: ends[0]].strip(), [text[one:end].strip() for one, end in zip(begins, [*ends[1:], len(text)], strict=True)]
