@@ -124,6 +124,10 @@ class Recorder:
         self._display.expect(len(self._plan.trainings))
 
     @_alone
+    def say(self, line: str) -> None:
+        """Prints a line about the whole sweep."""
+        self._display.say(line)
+
     def started(self, key: str) -> None:
         """A trial runs, for the first time or again; and so do those that it trains."""
         if self.standing.is_settled(key):

@@ -138,6 +138,24 @@ def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:
     return found
 
 
+def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters: ArrayLike, guess: float) -> Numbers:
+    """P(front) of configurations with different numbers of seeds, `(n,)`; a part of them may have one seed.
+
+    The variance between seeds is common to all: their own, with a guess that weighs as much as two degrees of freedom.
+
+    Args:
+        seeds: each configuration's score of each seed, more is better.
+        costs: `(n, m)`, less is better in every column.
+        parameters: `(n,)`.
+        guess: standard deviation of one seed's score, in points.
+    """
+    means = np.array([np.mean(one) for one in seeds])
+    squares = sum(float(((np.asarray(one) - mean) ** 2).sum()) for one, mean in zip(seeds, means, strict=True))
+    freedom = 2 + sum(len(one) - 1 for one in seeds)
+    errors = (2 * guess**2 + squares) / freedom / np.array([len(one) for one in seeds])
+    return shares(draw_scores(means, errors, freedom, parameters), np.asarray(costs, dtype=float))
+
+
 def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
     """The same summaries, the complete ones with their scores' moderated intervals, and with `p_front` and `p_within_1` where
     every complete one has two seeds or more and the score is the one objective that is not exact."""

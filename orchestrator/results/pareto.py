@@ -56,32 +56,6 @@ def _sorted_front(costs: Points) -> Mask:
     return mask
 
 
-def may_be_on_front(low: ArrayLike, high: ArrayLike, directions: Sequence[Direction]) -> Mask:
-    """Which configurations the intervals do not rule out from the front.
-
-    A configuration is ruled out when another one at the worst end of its intervals still dominates it at the best end of its
-    own. An unknown end (NaN: a single seed has no interval) rules nothing out: the best end then counts as unboundedly good,
-    the worst end as unboundedly bad.
-    Exact objectives (parameter counts) have `low == high`. With every interval of width zero the answer is `front`'s.
-
-    Args:
-        low, high: `(n, m)` interval ends of every objective.
-
-    Returns:
-        `(n,)` mask.
-    """
-    lows, highs = _costs(low, directions), _costs(high, directions)
-    best, worst = np.fmin(lows, highs), np.fmax(lows, highs)
-    unknown = np.isnan(lows) | np.isnan(highs)
-    best, worst = np.where(unknown, -np.inf, best), np.where(unknown, np.inf, worst)
-    # A point that any worst ends dominate is also dominated by some that lie on the front of worst ends: those are enough.
-    rivals = worst[front(worst, ["minimize"] * worst.shape[1])]
-    mask = np.ones(len(best), dtype=bool)
-    for index, one in enumerate(best):
-        mask[index] = not ((rivals <= one).all(axis=1) & (rivals < one).any(axis=1)).any()
-    return mask
-
-
 def reference_point(points: ArrayLike, directions: Sequence[Direction], margin: float = 0.1) -> Points:
     """The usual corner to measure hypervolume from: the worst value seen in each objective, moved a margin further.
 

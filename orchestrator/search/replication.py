@@ -2,9 +2,8 @@
 
     proposer ... exhausted, all its trials ended --> chosen configurations --> their trials with a further seed --> chosen again
 
-- `choose: front` adds one seed after another, each time to the configurations that may be on the front. A configuration is left
-  out if another one beats it by more than two margins; a margin is `margin` points, divided by the square root of the number of
-  seeds.
+- `choose: front` adds one seed after another, each time to the configurations of which it is not known whether they are on the
+  front: P(front) of the search score is 0.05 or more, and is 0.95 or less or stands on one seed. It ends when all is known.
 - `choose: best` decides once, for each task. Configurations that differ only in the dimensions `tuned` are candidates; those
   with the best search score on a task make up one tuned configuration, which runs with `replication.seeds`. Of equal ones it is
   the first. The trials that chose are not reported. `compare: fair` sets this up.
@@ -21,12 +20,15 @@ so that a resumed sweep chooses the same configurations again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from orchestrator.plan.tuning import groups_of
-from orchestrator.results import pareto
+from orchestrator.results.chances import front_chances
+from orchestrator.results.front import POSSIBLE
 from orchestrator.results.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -40,12 +42,19 @@ if TYPE_CHECKING:
 SEARCH_SCORE = "search_score"
 
 
-def chosen(plan: Plan, summaries: Mapping[str, Summary], rule: ReplicationSettings) -> list[Configuration]:
-    """The configurations of the plan that get more seeds, judged by their summaries so far; incomplete ones never do."""
+def chosen(
+    plan: Plan, results: Mapping[str, TrialResult], summaries: Mapping[str, Summary], rule: ReplicationSettings
+) -> list[Configuration]:
+    """The configurations of the plan that get more seeds, judged by their results so far; incomplete ones never do."""
     whole = [one for one in plan.configurations if one.id in summaries and _judged(plan, summaries[one.id])]
     if rule.choose == "front":
-        marked = _may_be_on_front(plan, [summaries[one.id] for one in whole], rule.margin)
-        return [one for one, mark in zip(whole, marked, strict=True) if mark]
+        seeds = [_search_scores(plan, results, one) for one in whole]
+        chances = _front_chances(plan, [summaries[one.id] for one in whole], seeds, rule.margin)
+        return [
+            one
+            for one, scores, chance in zip(whole, seeds, chances, strict=True)
+            if chance >= POSSIBLE and (chance <= 1 - POSSIBLE or len(scores) == 1)
+        ]
     judged = {one.id for one in whole}
     best: dict[str, tuple[float, list[Configuration]]] = {}
     for one in whole:
@@ -129,7 +138,13 @@ class Replicating:
         while self._rounds and self._first_over and not self._waiting and not self._recorder.standing.remaining:
             seeds, more = self._rounds.pop(0), self._plan.add if self._rule.tunes_apart else self._plan.replicate
             new: list[TrialSpec] = []
-            for together in self._chosen():
+            deserving = self._chosen()
+            if not deserving and self._rule.choose == "front":
+                self._recorder.say(
+                    f"Which configurations are on the front is known; {1 + len(self._rounds)} further seeds are left"
+                )
+                self._rounds.clear()
+            for together in deserving:
                 if not self._affordable(len(seeds)):
                     self._rounds.clear()
                     break
@@ -148,7 +163,7 @@ class Replicating:
         if self._rule.tunes_apart:
             return tuned(self._plan, results)
         summaries = {one.configuration: one for one in summarize(self._plan.trials, results, self._plan.counts)}
-        deserving = chosen(self._plan, summaries, self._rule)
+        deserving = chosen(self._plan, results, summaries, self._rule)
         return list({one.nested_in or one.id: self._plan.together(one) for one in deserving}.values())
 
     def _affordable(self, seeds: int) -> bool:
@@ -160,14 +175,23 @@ def _judged(plan: Plan, summary: Summary) -> bool:
     return summary.complete and all(math.isfinite(_value(summary, name)) for name in plan.sweep.objectives)
 
 
-def _may_be_on_front(plan: Plan, summaries: list[Summary], margin: float) -> Iterable[bool]:
-    directions = list(plan.sweep.objectives.values())
-    low, high = [], []
-    for summary in summaries:
-        off = {"score": margin / math.sqrt(max(1, summary.seeds))}
-        low.append([_value(summary, name) - off.get(name, 0.0) for name in plan.sweep.objectives])
-        high.append([_value(summary, name) + off.get(name, 0.0) for name in plan.sweep.objectives])
-    return [bool(mark) for mark in pareto.may_be_on_front(low, high, directions)]
+def _search_scores(plan: Plan, results: Mapping[str, TrialResult], one: Configuration) -> list[float]:
+    """The mean search score over tasks of each seed."""
+    seeds: dict[int, list[float]] = {}
+    for trial in plan.trials_of(one.id):
+        seeds.setdefault(trial.run.seed, []).append(results[trial.key].metrics[SEARCH_SCORE])
+    return [fmean(scores) for scores in seeds.values()]
+
+
+def _front_chances(plan: Plan, summaries: list[Summary], seeds: list[list[float]], margin: float) -> list[float]:
+    """P(front) of each; the means of the objectives beside the score are taken as exact."""
+    if not summaries:
+        return []
+    signs = {name: -1.0 if way == "maximize" else 1.0 for name, way in plan.sweep.objectives.items() if name != "score"}
+    costs = [[sign * one.value(name) for name, sign in signs.items()] for one in summaries]
+    size = [one.value("trainable_parameters") for one in summaries]
+    table = np.array(costs, dtype=float).reshape(len(costs), len(signs))
+    return [float(chance) for chance in front_chances(seeds, table, np.nan_to_num(size), margin)]
 
 
 def _value(summary: Summary, objective: str) -> float:

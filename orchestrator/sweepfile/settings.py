@@ -103,7 +103,11 @@ class ReplicationSettings(Settings):
     choose: Literal["front", "best"] = Field(
         "front", description="Choose those that may be on the front, or the best of each group."
     )
-    margin: float = Field(1.0, gt=0, description="With front: points by which the search score of one seed may be off.")
+    margin: float = Field(
+        1.0,
+        gt=0,
+        description="With front: a guess at the standard deviation of a search score over seeds, in points, until seeds tell.",
+    )
     tuned: tuple[str, ...] = Field(
         (), description="With best: dimensions that are tuned; configurations that differ in nothing else are a group."
     )

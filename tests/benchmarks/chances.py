@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.results.chances import P_FRONT, P_WITHIN, shares, with_chances
+from orchestrator.results.chances import P_FRONT, P_WITHIN, front_chances, shares, with_chances
+from orchestrator.results.front import POSSIBLE
 from orchestrator.results.intervals import compare, interval
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
@@ -31,9 +32,7 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: f
     inside: list[bool] = []
     predicted: dict[str, list[tuple[float, bool]]] = {P_FRONT: [], P_WITHIN: []}
     for _ in range(sweeps):
-        size = np.exp(np.sort(random.uniform(math.log(1e3), math.log(1e6), many))).round()
-        along = np.log(size / 1e3) / math.log(1e3)
-        true = 60 + 4 * differences * (1 - np.exp(-2 * along)) + random.normal(0, differences, many)
+        size, true = _truth(random, many, differences)
         noise = 2 * (np.exp(random.normal(0, 0.5, many)) if unequal else np.ones(many))
         seen = true + random.normal(0, 1, (seeds, many)) * noise + random.normal(0, effect, (seeds, 1))
         found = with_chances([_summary(f"c{i}", seen[:, i], size[i]) for i in range(many)], DEFAULT_OBJECTIVES)
@@ -77,6 +76,42 @@ def false_verdicts(tasks: int, seeds: int, sweeps: int) -> float:
     return false / sweeps
 
 
+def choosing(noise: float, seeds: int, sweeps: int) -> list[str]:
+    """`choose: front` with a margin of 1 on 16 configurations with true differences of two points: the share of the true front
+    that it stops replicating while it is not known to be there, and further trainings of all possible ones. First by the rule
+    of earlier versions (out if beaten by two margins, each divided by the root of the seeds), then by P(front)."""
+    random = np.random.default_rng(11)
+    lost, spent = np.zeros(2), np.zeros(2)
+    fronts = 0
+    for _ in range(sweeps):
+        size, true = _truth(random, 16, 2.0)
+        on_front = shares(true[None], size[:, None]) > 0
+        fronts += on_front.sum()
+        drawn = true + random.normal(0, noise, (1 + seeds, 16))
+        for rule in (0, 1):
+            count, kept = np.ones(16, dtype=int), np.ones(16, dtype=bool)
+            for _seed in range(seeds):
+                scores = [drawn[:many, one] for one, many in enumerate(count)]
+                if rule:
+                    chance = front_chances(scores, size[:, None], size, 1.0)
+                    kept = chance >= POSSIBLE
+                    more = kept & ((chance <= 1 - POSSIBLE) | (count == 1))
+                else:
+                    mean, off = np.array([one.mean() for one in scores]), 1 / np.sqrt(count)
+                    kept = more = np.array([not (mean[:at] - off[:at] > mean[at] + off[at]).any() for at in range(16)])
+                count += more
+            spent[rule] += (count - 1).sum()
+            lost[rule] += (on_front & ~kept).sum()
+    return [f"{100 * lost[rule] / fronts:.0f} %, {100 * spent[rule] / (16 * seeds * sweeps):.0f} %" for rule in (0, 1)]
+
+
+def _truth(random: np.random.Generator, many: int, differences: float) -> tuple[Any, Any]:
+    """Sizes in ascending order, and true scores around a curve that levels off."""
+    size = np.exp(np.sort(random.uniform(math.log(1e3), math.log(1e6), many))).round()
+    along = np.log(size / 1e3) / math.log(1e3)
+    return size, 60 + 4 * differences * (1 - np.exp(-2 * along)) + random.normal(0, differences, many)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=300, help="simulated sweeps a row (300)")
@@ -93,6 +128,9 @@ def main() -> None:
     print("\n| tasks x seeds | false verdicts of `compare` |\n| --- | --- |")
     for tasks, seeds in ((1, 3), (3, 3), (8, 3), (8, 2), (8, 5)):
         print(f"| {tasks} x {seeds} | {100 * false_verdicts(tasks, seeds, 10 * sweeps):.1f} % |", flush=True)
+    print("\n| noise | further seeds | margins: lost, trained | P(front): lost, trained |\n| --- | --- | --- | --- |")
+    for noise in (0.5, 1, 2, 5):
+        print("| " + " | ".join([f"{noise:g}", "4", *choosing(noise, 4, sweeps // 3)]) + " |", flush=True)
 
 
 if __name__ == "__main__":

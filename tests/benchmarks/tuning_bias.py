@@ -86,7 +86,7 @@ def one_sweep(plan: Plan, random: np.random.Generator) -> float:
     if rule.tunes_apart:
         best = [one for together in tuned(plan, results) for one in together]
     else:
-        best = chosen(plan, {one.configuration: one for one in summarize(plan.trials, results, plan.counts)}, rule)
+        best = chosen(plan, results, {one.configuration: one for one in summarize(plan.trials, results, plan.counts)}, rule)
     measured = [trial for one in best for trial in plan.planner.trials(one, rule.seeds)]
     results |= {trial.key: draw(trial, random) for trial in measured}
     summaries = mark_front(summarize([*plan.trials, *measured], results), plan.sweep.objectives, rule.deciding)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from orchestrator.results import pareto
 from orchestrator.results.intervals import compare, interval, suite_interval
-from orchestrator.results.pareto import front, hypervolume, knee, log_axes, may_be_on_front, reference_point
+from orchestrator.results.pareto import front, hypervolume, knee, log_axes, reference_point
 
 WAYS = ["maximize", "minimize"]
 # A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.
@@ -131,33 +131,6 @@ def test_log_axes_makes_what_is_not_positive_unfit() -> None:
     points = log_axes([[1.0, 100.0], [1.0, 0.0], [1.0, -5.0]], [False, True])
     assert points[0].tolist() == [1.0, 2.0]
     assert np.isnan(points[1:, 1]).all()
-
-
-@given(pairs)
-def test_without_uncertainty_may_be_on_front_is_the_front(points: np.ndarray) -> None:
-    assert may_be_on_front(points, points, WAYS).tolist() == front(points, WAYS).tolist()
-
-
-def test_may_be_on_front_is_its_rule_asked_of_every_pair() -> None:
-    rng = np.random.default_rng(3)
-    for size in (1, 2, 30, 150):
-        middle = np.column_stack([rng.normal(70, 3, size).round(1), rng.integers(1, 12, size)])
-        half = np.column_stack([rng.choice([0.0, 0.5, 3.0, np.nan], size), rng.choice([0.0, 0.0, 1.0], size)])
-        low, high = middle - half, middle + half
-        most = np.where(np.isnan(low[:, 0]), np.inf, high[:, 0])
-        least = np.where(np.isnan(low[:, 0]), -np.inf, low[:, 0])
-        for i, may_be in enumerate(may_be_on_front(low, high, WAYS)):
-            no_worse = (least >= most[i]) & (high[:, 1] <= low[i, 1])
-            better = (least > most[i]) | (high[:, 1] < low[i, 1])
-            assert may_be == (not np.delete(no_worse & better, i).any())
-
-
-def test_may_be_on_front_asks_whether_the_intervals_rule_it_out() -> None:
-    size = [10.0, 20.0, 20.0, 30.0]
-    low, high = [70.0, 60.0, 71.0, math.nan], [80.0, 69.9, 75.0, math.nan]
-    mask = may_be_on_front(np.column_stack([low, size]), np.column_stack([high, size]), WAYS)
-    # Against 70 to 80 at size 10: 60 to 69.9 is ruled out, 71 to 75 is not, an unknown interval cannot be.
-    assert mask.tolist() == [True, False, True, True]
 
 
 def test_directions_and_shapes_are_checked() -> None:
