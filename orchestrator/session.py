@@ -25,6 +25,7 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.driver.sweep_events import begin, closing_content, status_of
 from orchestrator.plan.plan import Plan
+from orchestrator.record.checkpoints import check_writable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
@@ -63,6 +64,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
     with one_driver(folder), noise_to_log(SweepFolder(folder).log) as screen:
         if options.retry_failed:
             _reopen_failed(folder, console)
+        if options.storage is not None:
+            check_writable(options.storage)
         shared = _prepare(plan, options, console)
         _write_effective(plan, uri)
         tracker = Tracker(uri, plan.sweep.name, folder, own_process=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -76,12 +77,20 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         tokenizer.
 
     Raises:
-        ValueError: `folder` is no such folder, its base model cannot be had or is another GGUF file than the one that was
+        ValueError: `folder` is no such folder, its weights are damaged, its base model cannot be had or is another GGUF file than the one that was
             trained on, or its method cannot run on this machine.
     """
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():
         raise ValueError(f"{folder} is not an adapter of this project: it has no {RUN_FILE}")
+    for file in folder.glob("*.safetensors"):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ValueError(
+                f"{file} is damaged ({error}): take the adapter from the sweep's folder or from MLflow again"
+            ) from error
     record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     spec = RunSpec.recorded(record["spec"])
     name = base or spec.model

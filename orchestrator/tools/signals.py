@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 8.0
 """Time from the first signal until the process is ended, whatever it is waiting for."""
 GRACE_TWICE_SECONDS = 2.0
 GRACE_BROKEN_SECONDS = 2.0
 """The same if Ray's own processes are dead, so that there is nothing to wait for."""
 MENDING_SECONDS = 20.0
 """Time that a driver may wait for a dead Ray when nobody asked it to stop; Ray itself would end it after 60 seconds."""
-LAST_WORDS_SECONDS = 8.0
+LAST_WORDS_SECONDS = 6.0
 
 
 class Stop:

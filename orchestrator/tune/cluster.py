@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import socket
 import time
@@ -146,6 +147,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
                 "RAY_AUTH_TOKEN if the cluster asks for a token."
             ) from error
     else:
+        _need_no_home()
         ray.init(address="local", include_dashboard=False, num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, **common)
     log_to_root(("ray", "ray.tune", "ray.train", "ray.data"))
     cluster = Cluster(own=not address)
@@ -153,6 +155,21 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.leave()
+
+
+def _need_no_home() -> None:
+    """Ray writes a new cluster's token into the home folder; where that cannot be written, as in a container, the environment
+    alone holds one."""
+    kept = Path("~/.ray/auth_token").expanduser()
+    if kept.exists() or any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        writable = os.access(kept.parent, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def share(resources: Resources) -> tune.PlacementGroupFactory:

@@ -87,6 +87,7 @@ def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[st
         (["sweep.yaml", "--name", "../up"], "it names the sweep's folder"),
         (["sweep.yaml", "--storage", "sweep.yaml/runs"], "cannot be written"),
         (["sweep.yaml", "--storage", "/proc/runs"], "/proc/runs/small cannot be written"),
+        (["sweep.yaml", "--storage", "nosuch://bucket/path"], "storage 'nosuch://bucket/path/small' cannot be opened"),
         (["sweep.yaml"], "has no tokenizer"),
         (["sweep.yaml", "--set", "model=nobody/nothing"], "HF_HUB_OFFLINE is set"),
         (["sweep.yaml", "--set", "tasks=[glue/rte]", "--set", "data.root=nowhere"], "data.root has no folder"),

@@ -51,6 +51,10 @@ def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
     trained = {name: weight.dtype for name, weight in model.named_parameters() if any(head in name for head in heads)}
     assert trained
     assert set(trained.values()) == {torch.float32}
+    (weights,) = (tmp_path / "moved").glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"safetensors is damaged"):
+        load_adapter(tmp_path / "moved")
 
 
 def test_peft_loads_the_adapter_onto_a_base_model_of_the_users_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:

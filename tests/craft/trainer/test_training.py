@@ -417,3 +417,11 @@ def test_a_llama_with_grouped_query_attention_learns(test_data: Path, tmp_path: 
     assert np.mean(points[-10:]) < np.mean(points[:10])
     assert result.counts.trainable_parameters == 4 * (5**2 + 16**2 + 16**2)
     verify(result.adapter)
+
+
+@pytest.mark.parametrize(("max_length", "cut"), [(32, False), (8, True)])
+def test_a_note_says_how_many_inputs_are_cut(tiny_spec: MakeSpec, tmp_path: Path, max_length: int, cut: bool) -> None:
+    result = train_run(tiny_spec(training={"max_steps": 1, "max_length": max_length}), tmp_path)
+    said = [note for note in result.notes if note.startswith("inputs cut to max_length: ")]
+    assert bool(said) == cut
+    assert not cut or "% of the training split" in said[0]
