@@ -77,8 +77,8 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         tokenizer.
 
     Raises:
-        ValueError: `folder` is no such folder, its weights are damaged, its base model cannot be had or is another GGUF file than the one that was
-            trained on, or its method cannot run on this machine.
+        ValueError: `folder` is no such folder, its weights are damaged, its base model cannot be had or is another GGUF file
+            than the one that was trained on, or its method cannot run on this machine.
     """
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():

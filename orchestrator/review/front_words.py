@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from craft.methods import METHODS
@@ -64,10 +65,21 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     if NORMALIZED in columns_of(summaries, objectives):
         parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
     seeds = max((summary.score.n for summary in summaries), default=0)
-    parts.append("± is the 95 % interval over seeds and examples" if seeds > 1 else "one seed: no interval")
+    interval = f"± is the 95 % interval over seeds and examples{_what_narrows(summaries)}"
+    parts.append(interval if seeds > 1 else "one seed: no interval")
     if P_FRONT in columns_of(summaries, objectives):
         parts.append("P(front), P(within 1): the chances that nothing of at most its cost is better, or better by over a point")
     return "; ".join(parts)
+
+
+def _what_narrows(summaries: Sequence[Summary]) -> str:
+    """Whether the seeds or the scored examples make the intervals as wide as they are; empty where no error is known."""
+    known = [one for one in summaries if one.complete and one.sampling and one.score.n > 1 and one.score.high > one.score.low]
+    if not known:
+        return ""
+    shares = [(2 * 1.96) ** 2 * one.sampling / (one.score.high - one.score.low) ** 2 for one in known]
+    less, more = ("seeds", "scored examples") if median(shares) > 0.5 else ("scored examples", "seeds")
+    return f", which more {more} would narrow more than more {less}"
 
 
 def columns_of(summaries: Sequence[Summary], objectives: Objectives) -> list[str]:

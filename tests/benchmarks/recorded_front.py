@@ -1,7 +1,6 @@
-"""The front of a recorded sweep as the Markdown that its run in MLflow has, each trial's score or other metrics, and a picture.
+"""The front of a recorded sweep as the Markdown that its run in MLflow has, each trial's score, and a picture.
 
     python -m tests.benchmarks.recorded_front docs/measurements/records/glue-recipe.csv [--picture docs/front.png --title TITLE]
-    python -m tests.benchmarks.recorded_front docs/measurements/records/smollm2-commonsense.csv --metrics accuracy_boolq
 
 Configurations that ran with fewer seeds than others, only to choose a learning rate, are left out.
 """
@@ -40,24 +39,15 @@ def by_seed(summaries: Sequence[Summary]) -> str:
     return "\n".join(lines)
 
 
-def means(summaries: Sequence[Summary], metrics: Sequence[str]) -> str:
-    """Any metrics of the trials, over tasks and seeds."""
-    lines = [f"| configuration | {' | '.join(metrics)} |", "| --- " * (len(metrics) + 1) + "|"]
-    for one in ranked(summaries, DEFAULT_OBJECTIVES):
-        lines.append(f"| {full_label(one)} | {' | '.join(f'{one.value(name):.1f}' for name in metrics)} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path, help="a sweep's folder, or a CSV file of its trials")
-    parser.add_argument("--metrics", nargs="+", metavar="NAME", help="metrics to show, instead of every trial's score")
     parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draws the front")
     parser.add_argument("--title", default="", help="the picture's title")
     arguments = parser.parse_args()
     summaries = summaries_of(arguments.records)
     print(markdown(summaries, DEFAULT_OBJECTIVES))
-    print(means(summaries, arguments.metrics) if arguments.metrics else by_seed(summaries))
+    print(by_seed(summaries))
     if arguments.picture:
         write_png(summaries, DEFAULT_OBJECTIVES, arguments.picture, arguments.title)
 

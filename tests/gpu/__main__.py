@@ -24,7 +24,7 @@ from tests.benchmarks.timing import machine
 from tests.gpu.table import Rows
 
 ROOT = Path(__file__).parent.parent.parent
-BENCHMARKS = ("step_time", "sweep_step", "generation", "activations", "decomposition")
+BENCHMARKS = ("step_time", "sweep_step", "decomposition")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -307,6 +307,18 @@ def test_the_picture_is_a_png_that_is_not_blank(seeds: int, tmp_path: Path) -> N
     assert blue.sum() > 200, "the first method's colour is on the picture"
 
 
+@pytest.mark.parametrize(("sampling", "said"), [(4.0, "more scored examples would narrow more than more seeds"),
+    (0.01, "more seeds would narrow more than more scored examples"), (0.0, "over seeds and examples;")])  # fmt: skip
+def test_the_caption_says_what_would_narrow_the_intervals(four: list[Summary], sampling: float, said: str) -> None:
+    # Three seeds a point apart: half a width of a point or two by the seeds alone.
+    wider = [
+        replace(one, sampling=sampling, metrics=one.metrics | {"score": Interval(mean, mean - half, mean + half, 3)})
+        for one in four
+        for mean, half in [(one.score.mean, math.hypot(1.5, 1.96 * sampling**0.5))]
+    ]
+    assert said in caption(wider, OBJECTIVES)
+
+
 def test_methods_of_the_picture_do_not_look_alike() -> None:
     assert len({colour_and_marker(index) for index in range(40)}) == 40
 

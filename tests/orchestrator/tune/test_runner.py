@@ -24,6 +24,7 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tune import cluster
 from tests.orchestrator.stand_in import plan_of, stand_in, start_driver, starts, steps
 
 
@@ -295,3 +296,13 @@ def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> 
         assert result.counts["trainable_parameters"] == plan.counts[trial.configuration]["trainable_parameters"]
         for stored in Path(result.facts["adapter"]).glob("*.safetensors"):
             assert stored.read_bytes() == (alone.adapter / stored.name).read_bytes()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_home_that_cannot_be_written_needs_no_token_file(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {"HOME": str(tmp_path) if there else "/proc/nowhere"}
+    monkeypatch.setattr(cluster.os, "environ", environment)
+    cluster._need_no_home()
+    assert ("RAY_AUTH_TOKEN" in environment) != there
