@@ -20,6 +20,7 @@ from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee, mark_front
+from orchestrator.results.intervals import Interval
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
 from orchestrator.review.front_picture import _draw_method, colour_and_marker
