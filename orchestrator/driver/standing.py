@@ -51,10 +51,11 @@ class Standing:
         for trial in new:
             result = self._recorded.get(trial.key)
             if result is not None:
-                self.note(result, settled=all(map(self._is_on_record, self._trained_by[trial.training_key])))
+                self.note(result, settled=all(map(self.is_on_record, self._trained_by[trial.training_key])))
         return new
 
-    def _is_on_record(self, trial: TrialSpec) -> bool:
+    def is_on_record(self, trial: TrialSpec) -> bool:
+        """Whether an earlier session has settled the trial, planned or not."""
         result = self._recorded.get(trial.key)
         return result is not None and result.settled
 

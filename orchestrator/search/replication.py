@@ -108,6 +108,7 @@ class Replicating:
             [self._rule.seeds] if self._rule.choose == "best" else [(seed,) for seed in self._rule.seeds]
         )
         self._waiting: list[Configuration] = []
+        self._known = False
         self.advance()
 
     @property
@@ -138,13 +139,7 @@ class Replicating:
         while self._rounds and self._first_over and not self._waiting and not self._recorder.standing.remaining:
             seeds, more = self._rounds.pop(0), self._plan.add if self._rule.tunes_apart else self._plan.replicate
             new: list[TrialSpec] = []
-            deserving = self._chosen()
-            if not deserving and self._rule.choose == "front":
-                self._recorder.say(
-                    f"Which configurations are on the front is known; {1 + len(self._rounds)} further seeds are left"
-                )
-                self._rounds.clear()
-            for together in deserving:
+            for together in self._chosen(seeds):
                 if not self._affordable(len(seeds)):
                     self._rounds.clear()
                     break
@@ -157,14 +152,24 @@ class Replicating:
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))
             ]
 
-    def _chosen(self) -> list[list[Configuration]]:
+    def _chosen(self, seeds: tuple[int, ...]) -> list[list[Configuration]]:
         """The configurations that get trials now; of nested ranks all that one training makes, if one of them deserves it."""
         results = self._recorder.standing.results
         if self._rule.tunes_apart:
             return tuned(self._plan, results)
         summaries = {one.configuration: one for one in summarize(self._plan.trials, results, self._plan.counts)}
         deserving = chosen(self._plan, results, summaries, self._rule)
+        if self._rule.choose == "front":
+            if not deserving and not self._known and any(one.complete for one in summaries.values()):
+                self._known = True
+                self._recorder.say(f"Which configurations are on the front is known: seed {seeds[0]} is not needed")
+            # What an earlier version chose by another rule is trained and stays.
+            named = {one.id for one in deserving}
+            deserving += [one for one in self._plan.configurations if one.id not in named and self._trained(one, seeds)]
         return list({one.nested_in or one.id: self._plan.together(one) for one in deserving}.values())
+
+    def _trained(self, configuration: Configuration, seeds: tuple[int, ...]) -> bool:
+        return any(map(self._recorder.standing.is_on_record, self._plan.planner.trials(configuration, seeds)))
 
     def _affordable(self, seeds: int) -> bool:
         allowed = self._plan.sweep.budget.trials

@@ -162,6 +162,25 @@ def test_further_seeds_go_where_the_front_is_not_known(tmp_path: Path) -> None:
     assert all(seeds[rank, 0.01] == {0} for rank in (1, 2, 4))
 
 
+def test_seeds_that_another_rule_gave_stay_in_the_sweep(tmp_path: Path) -> None:
+    """A configuration far behind the front that an earlier version gave a further seed keeps it after a resume."""
+    rule = "{seeds: [1, 2]}"
+
+    def score(rank: int, rate: float, seed: int) -> float:
+        return by_rank_and_rate(rank, rate, seed) - (30.0 if rate == 0.01 else 0.0)
+
+    ran = run(plan_of(tmp_path, rule), tmp_path, score)
+    worst = next(one for one in ran if one.run.parameters["rank"] == 4 and one.run.training.learning_rate == 0.01)
+    assert seeds_of(ran)[4, 0.01] == {0}, "it deserves none"
+    before, ledger = plan_of(tmp_path, rule), Ledger(tmp_path)
+    for trial in before.replicate(before.configuration(worst.configuration), [1]):
+        ledger.add(TrialResult(trial.key, "finished", {"search_score": 10.0, "score": 10.0}, {"trainable_parameters": 400.0}))
+    ledger.close()
+    again = plan_of(tmp_path, rule)
+    assert run(again, tmp_path) == []
+    assert {trial.run.seed for trial in again.trials_of(worst.configuration)} == {0, 1}
+
+
 @pytest.mark.parametrize("cut", [3, 12, 14, 17, 18])
 def test_a_sweep_cut_anywhere_goes_on_to_the_same_trials(tmp_path: Path, cut: int) -> None:
     rule = "{seeds: [1, 2]}"
