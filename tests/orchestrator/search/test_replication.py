@@ -174,7 +174,8 @@ def test_seeds_that_another_rule_gave_stay_in_the_sweep(tmp_path: Path) -> None:
     assert seeds_of(ran)[4, 0.01] == {0}, "it deserves none"
     before, ledger = plan_of(tmp_path, rule), Ledger(tmp_path)
     for trial in before.replicate(before.configuration(worst.configuration), [1]):
-        ledger.add(TrialResult(trial.key, "finished", {"search_score": 10.0, "score": 10.0}, {"trainable_parameters": 400.0}))
+        metrics = {"search_score": score(4, 0.01, 1), "score": 100 - score(4, 0.01, 1)}
+        ledger.add(TrialResult(trial.key, "finished", metrics, {"trainable_parameters": 400.0}))
     ledger.close()
     again = plan_of(tmp_path, rule)
     assert run(again, tmp_path) == []
