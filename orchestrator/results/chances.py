@@ -156,6 +156,24 @@ def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters
     return shares(draw_scores(means, errors, freedom, parameters), np.asarray(costs, dtype=float))
 
 
+def chances_within(scores: Sequence[Interval], parameters: ArrayLike, points: float) -> Numbers | None:
+    """Each configuration's chance that no other one's true score is better by more than `points`, `(n,)`.
+
+    Args:
+        scores: Student's t intervals over seeds. None is the answer where one of them is of a single seed.
+        parameters: `(n,)`.
+    """
+    from scipy.special import stdtrit
+
+    if any(one.n < 2 for one in scores):
+        return None
+    seeds = np.array([one.n for one in scores])
+    errors = (np.array([one.half for one in scores]) / stdtrit(seeds - 1, 0.975)) ** 2
+    variances, freedom = moderate(errors * seeds, float(seeds.min()) - 1)
+    drawn = draw_scores([one.mean for one in scores], variances / seeds, freedom, parameters)
+    return shares(drawn, np.zeros((len(scores), 1)), points + 1e-9)
+
+
 def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
     """The same summaries, the complete ones with their scores' moderated intervals, and with `p_front` and `p_within_1` where
     every complete one has two seeds or more and the score is the one objective that is not exact."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from craft.words import nearest
+from orchestrator.results.chances import chances_within
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, number, trials
@@ -23,7 +24,7 @@ SEARCH, SIZE = "search_score", "trainable_parameters"
 RULES = """\
   knee                 the front's knee: past it, parameters buy little
   best                 the best mean search score
-  smallest-within:1    the fewest parameters within 1 point of the best search score (any number of points)
+  smallest-within:1    the fewest parameters that are as likely as not within 1 point of the best search score (any number)
   under:70000          the best search score with at most 70,000 trainable parameters
   CONFIGURATION        one you name: its id, its label as the front's table shows it, or a part that no other id or label has
 """
@@ -112,9 +113,17 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
 
 def _smallest_within(candidates: Sequence[Summary], points: float) -> Pick:
     best = _best(candidates)
-    close = [one for one in candidates if one.value(SEARCH) >= best.value(SEARCH) - points]
+    chances = chances_within([one.bounds(SEARCH) for one in candidates], [one.value(SIZE) for one in candidates], points)
+    if chances is None:
+        close = [one for one in candidates if one.value(SEARCH) >= best.value(SEARCH) - points]
+    else:
+        close = [one for one, chance in zip(candidates, chances, strict=True) if chance >= 0.5 or one is best]
     chosen = min(close, key=lambda one: (one.value(SIZE), -one.value(SEARCH), one.label))
-    return Pick(chosen, f"the fewest parameters within {points:g} point(s) of the best search score ({_score(best)})")
+    within = f"within {points:g} point(s) of the best search score ({_score(best)})"
+    if chances is None:
+        return Pick(chosen, f"the fewest parameters {within}, by means: one seed gives no chances")
+    chance = chances[candidates.index(chosen)]
+    return Pick(chosen, f"the fewest parameters that are as likely as not {within}: P = {chance:.2f}")
 
 
 def _under(candidates: Sequence[Summary], limit: float) -> Pick:

@@ -147,6 +147,8 @@ class Replicating:
                     new += more(configuration, seeds)
                 self._waiting += together
             self._recorder.grow(new)
+            if self._rule.choose == "front" and not self._rounds and new:
+                self._recorder.say("The seeds of `replication` are spent with this round; more would decide more of the front")
             settled = self._recorder.standing.is_settled
             self._waiting = [
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))

@@ -19,6 +19,8 @@ from safetensors.numpy import load_file
 import craft
 from orchestrator.adapters import main
 from orchestrator.record.checkpoints import stored_checkpoints
+from orchestrator.results.chances import chances_within
+from orchestrator.results.intervals import interval
 from orchestrator.review.model_card import Origin, model_card
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
 from orchestrator.review.pick import NothingMeets, choose_seed, pick, titles
@@ -57,6 +59,21 @@ def front(tmp_path: Path) -> PastSweep:
 )
 def test_rules_pick(front: PastSweep, rule: str, label: str) -> None:
     assert pick(rule, front.summaries, front.sweep.objectives).summary.label == label
+
+
+def test_chances_within_weigh_the_spread_of_seeds() -> None:
+    """A point less is within 1.2 points where seeds agree; against two that are surely level it is not within 0.5."""
+    level = [interval([80.0, 80.2, 80.1]), interval([81.0, 81.1, 80.9])]
+    near, far = chances_within(level, [10, 1000], 1.2), chances_within(level, [10, 1000], 0.5)
+    assert near is not None
+    assert far is not None
+    assert near[0] > 0.9
+    assert far[0] < 0.1
+    assert min(near[1], far[1]) > 0.99
+    wild = chances_within([interval([70.0, 90.0, 80.0]), interval([71.0, 91.0, 81.0])], [10, 1000], 0.5)
+    assert wild is not None
+    assert 0.3 < wild[0] < 0.6  # a coin, less the point between the means
+    assert chances_within([interval([80.0]), level[1]], [10, 1000], 1.0) is None
 
 
 def test_aliases_are_earned(front: PastSweep) -> None:
