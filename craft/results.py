@@ -31,9 +31,6 @@ SLICES_FOLDER = "slices"
 TEXT, TEXT_DIGEST = "forgetting_text", "forgetting_text_sha256"
 """Facts of a run that measures forgetting: the name of the text and its SHA-256."""
 
-LOSS_PASS = "loss"
-"""What the progress of scoring calls a language model's loss on the search split."""
-
 
 @dataclass(frozen=True)
 class Counts:
@@ -59,13 +56,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Outlook:
-    """How far a run is: what it does (`step 120/300`, `scoring 300/872 (search)`), the share of its whole work, evaluations and
-    the final scoring included, that is done, what of that share earlier processes did, and the seconds left where a pace is
-    known."""
+    """How far a run is: what it does (`step 120/300`, `scoring 300/872 (search)`), the share of its whole work that is done,
+    scoring included, and the seconds left once a pace is known."""
 
     phase: str
     share: float
-    before: float
     left: float | None
 
 
@@ -76,7 +71,7 @@ class Progress:
     `metrics` belong to `step`; `points` are the training points since the last report, each with its own `step`;
     `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base). Where the run
     trains nested ranks, `metrics` are the largest's and `slices` those of each smaller one, by the key of its own `RunSpec`
-    and in the order of `RunSpec.slices`. `outlook` says how far the run is.
+    and in the order of `RunSpec.slices`.
     """
 
     step: int
@@ -86,7 +81,6 @@ class Progress:
     points: list[dict[str, float]] = field(default_factory=list)
     checkpoint: Path | None = None
     slices: dict[str, dict[str, float]] = field(default_factory=dict)
-    outlook: Outlook | None = None
 
 
 @dataclass(frozen=True)

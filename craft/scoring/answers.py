@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.disk import replacing
-from craft.results import LOSS_PASS, PREDICTIONS_FOLDER
+from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator
 from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods, positions
 from craft.scoring.scorer import Keep, Reported
@@ -76,8 +76,7 @@ class AnswerScorer:
             "search_examples": len(splits.search),
             "reported_examples": sum(tests.values()),
         }
-        self.search_passes = [(LOSS_PASS, len(self._search_texts)), ("search", len(splits.search))]
-        self.reported_passes = list(tests.items())
+        self.passes = {"search": len(splits.search), **tests}
         self.facts: dict[str, Any] = {
             "generation": settings.model_dump(mode="json"),
             "mixture": commonsense.mixture(spec.data),

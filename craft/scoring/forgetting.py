@@ -63,7 +63,6 @@ class Forgetting:
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, config)))
         self._collator = Collator(int(tokenizer.pad_token_id))
         self._tick: Tick = lambda _what, done, total: tick("forgetting", done, total)
-        self.passes = [("forgetting", len(self._windows))]
         self._before = before
         self.facts = {TEXT: name_of(settings), TEXT_DIGEST: _digest(text)}
 

@@ -35,8 +35,7 @@ class HeadScorer:
             "search_examples": len(data.search),
             "reported_examples": sum(len(split) for split in data.reported.values()),
         }
-        self.search_passes = [("search", len(data.search))]
-        self.reported_passes = [(_name(suffix), len(split)) for suffix, split in data.reported.items()]
+        self.passes = {"search": len(data.search)} | {_name(suffix): len(split) for suffix, split in data.reported.items()}
         self.notes: list[str] = _cut_note(data)
         self.facts: dict[str, Any] = {}
 

@@ -27,14 +27,12 @@ class Reported:
 class Scorer(Protocol):
     """One run's data, ready for its model. `sizes` and `facts` go into the run's facts, `notes` into its notes.
 
-    `search_passes` and `reported_passes` list what a call of `search` and of `reported` goes over, in order: the name that its
-    ticks give, and its number of examples.
+    `passes` holds the number of examples of each split, by the name that its ticks give: `search`, and the reported ones.
     """
 
     train: Dataset[Any]
     sizes: dict[str, int]
-    search_passes: list[tuple[str, int]]
-    reported_passes: list[tuple[str, int]]
+    passes: dict[str, int]
     notes: list[str]
     facts: dict[str, Any]
 

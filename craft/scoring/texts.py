@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from craft.results import LOSS_PASS
 from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
@@ -137,7 +136,7 @@ def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, b
                 else:
                     loss = token_loss(model(**inputs).logits, labels.to(device))
                 sums[number, 0], sums[number, 1] = float(loss), int((labels != IGNORED).sum())
-                tick(LOSS_PASS, done, len(order))
+                tick("loss", done, len(order))
     finally:
         model.train(training)
     losses, tokens = sums.T.tolist()

@@ -139,7 +139,6 @@ class Run:
             self.leave()
             raise
         self.evaluation_due = False
-        self.pace.evaluated()
         select = self.spec.training.select
         if metrics and self.best.wants(metrics, select):
             self.best.take(step, metrics, self.model)
@@ -152,18 +151,17 @@ class Run:
         points, trainer.points = trainer.points, []
         self._write_checkpoint()
         self._report(metrics, points, {run.key: found for (run, _), found in zip(slices, of_slices, strict=True)})
-        self.pace.evaluated()  # from here on: what was written and reported meanwhile belongs to no step
+        self.pace.evaluated()
 
     def begins(self) -> None:
-        """From here on the run measures its pace; what it was resumed from counts as done before."""
-        trainer, ranks = self.trainer, 1 + len(self.slices)
-        reported = [*self.scorer.reported_passes, *(self.forgetting.passes if self.forgetting else ())]
+        """From here on the run measures its pace."""
+        trainer = self.trainer
         self.pace = self.listener.pace = Pace(
             trainer.args.max_steps,
             self.spec.training.batch_size * self.spec.training.gradient_accumulation,
             sorted(trainer.evaluated_at),
-            self.scorer.search_passes * ranks,
-            reported * ranks,
+            self.scorer.passes,
+            models=1 + len(self.slices),
             step=trainer.state.global_step,
             due=self.evaluation_due,
         )
@@ -207,8 +205,7 @@ class Run:
     ) -> None:
         state = self.trainer.state
         epoch, steps = float(state.epoch or 0.0), self.trainer.args.max_steps
-        told = metrics, points, self.checkpoint, slices or {}, self.pace.outlook()
-        self.listener.report(Progress(state.global_step, steps, epoch, *told))
+        self.listener.report(Progress(state.global_step, steps, epoch, metrics, points, self.checkpoint, slices or {}))
 
     def _fill(self, aside: Path) -> None:
         trainer, best = self.trainer, self.best
@@ -289,7 +286,6 @@ class Run:
         """Scores the reported splits with the selected weights, once, and saves them as the adapter."""
         assert self.best.weights is not None, "a run ends with an evaluation"
         steps = self.trainer.state.global_step
-        self.pace.ends()
         if self.best.step != steps:
             restore_trainable(self.model, self.best.weights)
         facts = self.facts | ({"resumed_at": self.resumed_at} if self.resumed_at else {})

@@ -12,7 +12,7 @@ from dashboards.panels.base import Panel, Plain, View, not_cut, text
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
-FRESH_S = 120.0  # a driver says every 15 s what its trials do; one that is silent for so long is gone
+FRESH_S = 120.0  # a driver reports every 15 s; one that has been silent for so long is gone
 # the new number of an extended sweep is in a tag, because a parameter cannot change
 PLANNED = ("craft.now.trials", "trials", "trials_planned")
 
@@ -47,31 +47,23 @@ def progress_data(view: View) -> Plain:
         tally["to come"] = max(0, planned - sum(tally.values())) if planned is not None else 0
         status = (frame.sweep.tags.get("craft.status") or frame.sweep.status.lower()) if frame.sweep else "running"
         told = _underway(frame) if status == "running" else None
-        left = told["left"] if told else _time_left(frame, tally, status)
-        groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": left, "underway": told})
+        left, doing = told or (_time_left(frame, tally, status), "")
+        groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": left, "doing": doing})
     if not any(sum(group["counts"].values()) for group in groups):
         return {"empty": "No trial has started yet."}
     return {"groups": groups}
 
 
-def _underway(frame: Any) -> Plain | None:
-    """What the driver last said that its trials do and how long they take, as of now; None if it said nothing lately."""
+def _underway(frame: Any) -> tuple[float | None, str] | None:
+    """The seconds left, and what the trials do, as the driver last reported; None without a recent report."""
     try:
         told = json.loads(frame.sweep.tags["craft.underway"])
-        since = time.time() - told["time"] / 1000
+        since, left, doing = time.time() - told["time"] / 1000, told["left"], told["doing"]
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
     if not 0 <= since < FRESH_S:
         return None
-    return {
-        "left": _later(told["left"], since),
-        "trials": [one | {"left": _later(one["left"], since)} for one in told["trials"]],
-        "more": told["more"],
-    }
-
-
-def _later(left: float | None, since: float) -> float | None:
-    return None if left is None else max(0.0, left - since)
+    return (None if left is None else max(0.0, left - since)), doing
 
 
 def _time_left(frame: Any, tally: dict[str, int], status: str) -> float | None:
@@ -118,15 +110,8 @@ def progress_draw(plain: Plain) -> Plain:
 def _sentence(group: Plain) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in group["counts"].items() if count)
     left = f"; about {_duration(group['left_s'])} left" if group["left_s"] is not None else ""
-    doing = "".join(f" {one['name']}: {_doing(one)}." for one in (group["underway"] or {}).get("trials", ()))
-    more = (group["underway"] or {}).get("more")
-    return (
-        f"{group['sweep']} ({group['status']}): {counts or 'nothing yet'}{left}.{doing}{f' And {more} more.' if more else ''}"
-    )
-
-
-def _doing(trial: Plain) -> str:
-    return trial["phase"] + ("" if trial["left"] is None else f", about {_duration(trial['left'])} left")
+    doing = f"; {group['doing']}" if group["doing"] else ""
+    return f"{group['sweep']} ({group['status']}): {counts or 'nothing yet'}{doing}{left}."
 
 
 def _duration(seconds: float) -> str:

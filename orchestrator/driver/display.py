@@ -64,8 +64,7 @@ class Display:
 
     def progressed(self, spec: TrialSpec, progress: dict) -> None:
         score = progress.get("metrics", {}).get("search_score")
-        step, total, again = progress.get("step", 0), progress.get("total_steps", 0), progress.get("again", False)
-        self.tally.progress(spec, step, total, score, progress.get("outlook"), again)
+        self.tally.progress(spec, progress.get("step", 0), progress.get("total_steps", 0), score)
         if self._verbosity == "verbose":
             shown = "" if score is None else f", search score {score:.1f}"
             self.say(f"{trial_name(spec)}: step {progress.get('step')}/{progress.get('total_steps')}{shown}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TELL_EVERY = 15.0
-"""Seconds between two words to the tracking store on how far the sweep is."""
+"""Seconds between two records of how far the sweep is."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -150,19 +150,19 @@ class Recorder:
 
     @_alone
     def looked(self, key: str, outlook: dict[str, Any]) -> None:
-        """A running trial says how far it is. That is shown and not put on record."""
+        """A running trial reports how far it is, which is shown and not recorded."""
         if not self.standing.is_settled(key):
             self._display.looked(self.standing.spec(key), outlook)
 
     @_alone
     def tell(self) -> None:
-        """Now and then, for whoever follows the sweep in the tracking store: what the trials do, and the time left."""
+        """Records for the page, every so often, what the trials do and the time left."""
         if time.monotonic() < self._next_telling:
             return
         self._next_telling = time.monotonic() + TELL_EVERY
-        told = self._display.tally.told()
-        if told["trials"]:
-            self._track("sweep_underway", told)
+        tally = self._display.tally
+        if tally.doing or tally.left is not None:
+            self._track("sweep_underway", {"left": tally.left, "doing": tally.doing})
 
     @_alone
     def retried(self, key: str, why: str) -> None:

@@ -15,30 +15,34 @@ Outlook = Mapping[str, Any]
 
 @dataclass
 class Running:
-    """A trial on its way, as it was when it was last heard of, at `heard`.
+    """A trial that runs, as it last reported.
 
-    Of its work, evaluations and the final scoring included, `share` is done, `before` of it in processes before this session's.
-    `phase` says what it does, and `left` how many seconds it takes from `heard` on; None while it does not know.
+    Attributes:
+        started: when.
+        cold: it began before any trial of this session had ended, so its process may have begun with it.
+        share: how much of its work is done, scoring included.
+        phase: what it does.
+        ends: when it ends, as far as it knows.
     """
 
     spec: TrialSpec
+    started: float
+    cold: bool
     share: float = 0.0
     score: float | None = None
-    before: float = 0.0
     phase: str = ""
-    left: float | None = None
-    heard: float = 0.0
+    ends: float | None = None
 
     def left_at(self, now: float) -> float | None:
-        """Seconds left at `now`. One that is late says that it is about to come to its end."""
-        return None if self.left is None else max(0.0, self.left - (now - self.heard))
+        """Seconds left at `now`; 0 for a trial that is late."""
+        return None if self.ends is None else max(0.0, self.ends - now)
 
 
 @dataclass
 class Tally:
-    """The state of a sweep in numbers. `done` counts trials that ended with a result, failures apart.
+    """The state of a sweep in numbers. `done` counts trials that ended with a result other than a failure.
 
-    `earlier` trials, and parts of trials, were done in earlier runs of the sweep: they say nothing about this run's speed.
+    `most` is the number of trials that have run at once, and `took` the seconds of each that has ended, in this session.
     """
 
     total: int
@@ -46,10 +50,11 @@ class Tally:
     started: float = field(init=False)
     done: int = 0
     failed: int = 0
-    earlier: float = 0
     running: dict[str, Running] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     best: tuple[float, str] | None = None
+    most: int = 1
+    took: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.started = self.clock()
@@ -64,66 +69,53 @@ class Tally:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end: of the last trial where none waits, else if the rest goes at this run's pace.
+        """Seconds until the end; None until a trial has ended, or one that runs foretells its end.
 
-        Until a trial has ended in this run, the pace is what the running ones foretell: until then much of the time that has
-        passed went into starting them. None as long as none of that is known, and before a tenth of a trial is done.
+        A trial that waits is taken to last as long as the mean of those that have ended, or else of those that run.
         """
         now, trials = self.clock(), self.running.values()
-        known = [left for trial in trials if (left := trial.left_at(now)) is not None]
-        foretold = bool(known) and len(known) == len(trials)
-        if foretold and not self.waiting:
-            return max(known)
-        rest = self.waiting + sum(1 - trial.share for trial in trials)
-        if foretold and self.done + self.failed <= self.earlier:
-            # Each trial that runs does its own rest in its own time; those that wait come in like them, side by side.
-            own = sum(1 - trial.share for trial in trials)
-            return max([sum(known) / own * rest / len(known), *known]) if own > 0 else None
-        work = self.done + self.failed - self.earlier + sum(trial.share - trial.before for trial in trials)
-        return max([self.elapsed / work * rest, *known]) if work >= 0.1 else None
+        known = [(one.share, left) for one in trials if (left := one.left_at(now)) is not None]
+        whole = self.took or [left / (1 - share) for share, left in known if share < 1]
+        if not whole:
+            return max((left for _, left in known), default=None)
+        mean = sum(whole) / len(whole)
+        rest = [left for _, left in known] + [mean * (1 - one.share) for one in trials if one.ends is None]
+        return max([(self.waiting * mean + sum(rest)) / self.most, *rest])
 
-    def start(self, spec: TrialSpec) -> None:
-        self.running.setdefault(spec.key, Running(spec))
+    def start(self, spec: TrialSpec) -> Running:
         self.paused.discard(spec.key)
+        trial = self.running.setdefault(spec.key, Running(spec, self.clock(), cold=not self.took))
+        self.most = max(self.most, len(self.running))
+        return trial
 
     def pause(self, spec: TrialSpec) -> None:
         self.running.pop(spec.key, None)
         self.paused.add(spec.key)
 
-    def progress(
-        self,
-        spec: TrialSpec,
-        step: int,
-        total_steps: int,
-        score: float | None,
-        outlook: Outlook | None = None,
-        again: bool = False,
-    ) -> None:
-        """A trial was evaluated: now, or (`again`) in a process before this one."""
-        trial = self.running.setdefault(spec.key, Running(spec))
+    def progress(self, spec: TrialSpec, step: int, total_steps: int, score: float | None) -> None:
+        """A trial was evaluated, in this process or one before it."""
+        trial = self.start(spec)
         trial.score = score
-        if outlook is not None:
-            self.look(spec, outlook)
-        elif not trial.phase:
+        if not trial.phase:
             trial.share = step / total_steps if total_steps else 0.0
-        if again:
-            trial.before, trial.left = trial.share, None
 
     def look(self, spec: TrialSpec, outlook: Outlook) -> None:
-        """A trial says how far it is, by the fields of `craft.results.Outlook`."""
-        trial = self.running.setdefault(spec.key, Running(spec))
-        trial.phase, trial.share, trial.before = outlook["phase"], outlook["share"], outlook["before"]
-        trial.left, trial.heard = outlook["left"], self.clock()
+        """A trial reports how far it is, by the fields of `craft.results.Outlook`."""
+        trial = self.start(spec)
+        trial.phase, trial.share, left = outlook["phase"], outlook["share"], outlook["left"]
+        trial.ends = None if left is None else self.clock() + left
 
     def end(self, spec: TrialSpec, result: TrialResult, earlier: bool) -> None:
+        """A trial has ended; `earlier` if that was in an earlier session."""
         trial = self.running.pop(spec.key, None)
         self.paused.discard(spec.key)
         if result.status == "failed":
             self.failed += 1
         elif result.status != "interrupted":
             self.done += 1
-        if result.status != "interrupted":
-            self.earlier += 1 if earlier else trial.before if trial else 0
+            if trial is not None and not earlier:
+                # Starting a process takes long, and those that come after use it again.
+                self.took.append(result.seconds if trial.cold else self.clock() - trial.started)
         self.compare(spec, result)
 
     def compare(self, spec: TrialSpec, result: TrialResult) -> None:
@@ -134,7 +126,8 @@ class Tally:
 
     def sentence(self) -> str:
         """All counts and times in one line."""
-        parts = [f"{self.done}/{self.total} trials done", f"{len(self.running)} running{self._phases}", f"{self.failed} failed"]
+        parts = [f"{self.done}/{self.total} trials done", f"{len(self.running)} running", f"{self.failed} failed"]
+        parts[1] += f" ({self.doing})" if self.doing else ""
         if self.paused:
             parts.insert(2, f"{len(self.paused)} paused")
         if self.best:
@@ -145,20 +138,11 @@ class Tally:
         return ", ".join(parts)
 
     @property
-    def _phases(self) -> str:
-        """What the trials that run do, in brackets: the phase of a single one, or how many of several score."""
+    def doing(self) -> str:
+        """The phase of a single trial that runs, or how many of several are scored."""
         phases = [trial.phase for trial in self.running.values()]
-        if len(phases) == 1:
-            return f" ({phases[0]})" if phases[0] else ""
         scoring = sum(phase.startswith("scoring") for phase in phases)
-        return f" ({scoring} scoring)" if scoring else ""
-
-    def told(self, most: int = 8) -> dict[str, Any]:
-        """For the page: seconds left, and what the trials do that say so, `most` of them."""
-        now = self.clock()
-        speaking = [trial for trial in self.running.values() if trial.phase]
-        trials = [{"name": trial_name(one.spec), "phase": one.phase, "left": one.left_at(now)} for one in speaking[:most]]
-        return {"left": self.left, "trials": trials, "more": max(0, len(speaking) - most)}
+        return phases[0] if len(phases) == 1 else f"{scoring} scoring" if scoring else ""
 
 
 def trial_name(spec: TrialSpec) -> str:

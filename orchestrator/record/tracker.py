@@ -82,7 +82,7 @@ class Tracker:
         self._write({"kind": "sweep_started", "info": redacted(dict(info))})
 
     def sweep_underway(self, told: Mapping[str, Any]) -> None:
-        """Tags the sweep's run with what its trials do at the moment and the seconds left; the next call writes over it."""
+        """Tags the sweep's run with what its trials do now and the seconds left, until the next call."""
         self._write({"kind": "sweep_underway", "told": redacted(dict(told))})
 
     def holds(self, key: str) -> bool:

@@ -187,7 +187,6 @@ def _payload(progress: Progress, machine: list[dict[str, float]], gpus: str | No
     }
     content |= {"gpus": gpus} if gpus else {}
     content |= {"slices": progress.slices} if progress.slices else {}
-    content |= {"outlook": asdict(progress.outlook)} if progress.outlook else {}
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
 
 

@@ -56,18 +56,16 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     assert state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "13 of 13 trials done · 1 failed"
 
 
-def test_the_page_says_what_trials_do_as_the_driver_last_said_it() -> None:
-    told = {"left": 300.0, "more": 2, "time": time.time() * 1000 - 60_000}
-    told["trials"] = [{"name": "LoRA r8 · rte · seed 0", "phase": "scoring 300/872 (reported)", "left": 250.0}]
+def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
+    told = {"left": 300.0, "doing": "scoring 300/872 (reported)", "time": time.time() * 1000 - 60_000}
     runs = [sweep_run("ranks", planned=9), *configuration("a", scores={"rte": [1.0]}, states={("rte", 0): "running"})]
     runs[0].tags["underway"] = json.dumps(told)
     (group,) = progress_data(view_of(("ranks", runs)))["groups"]
     assert group["left_s"] == pytest.approx(240.0, abs=30.0), "a minute has passed since"
-    note = progress_draw({"groups": [group]})["note"]
-    assert "LoRA r8 · rte · seed 0: scoring 300/872 (reported), about 3 min left. And 2 more." in note
+    assert "1 running, 8 to come; scoring 300/872 (reported); about 4 min left." in progress_draw({"groups": [group]})["note"]
     runs[0].tags["underway"] = json.dumps(told | {"time": time.time() * 1000 - 3_600_000})
     (group,) = progress_data(view_of(("ranks", runs)))["groups"]
-    assert group["underway"] is None, "a driver that has been silent for an hour is gone"
+    assert (group["left_s"], group["doing"]) == (None, ""), "a driver that has been silent for an hour is gone"
 
 
 def test_progress_counts_what_is_to_come_and_failures_give_reasons() -> None:

@@ -37,78 +37,74 @@ def test_a_duration_is_written_as_people_say_it(seconds: float, text: str) -> No
     assert format_duration(seconds) == text
 
 
-def test_time_left_follows_this_run_s_pace_counting_parts_of_running_trials() -> None:
-    now = [0.0]
-    tally = Tally(10, clock=lambda: now[0])
-    for seed in range(4):
-        tally.end(spec(seed), finished(seed, 60.0), earlier=True)
-    assert tally.left is None
-    tally.start(spec(4))
-    tally.start(spec(5))
-    now[0] = 100.0
-    tally.end(spec(4), finished(4, 60.0), earlier=False)
-    tally.progress(spec(5), 5, 10, 55.0)
-    # One and a half trials in 100 s; four wait and half a one runs.
-    assert tally.left == pytest.approx(100 / 1.5 * 4.5)
+class Sweep:
+    """A tally on a clock that the test moves."""
+
+    def __init__(self, total: int) -> None:
+        self.now = 0.0
+        self.tally = Tally(total, clock=lambda: self.now)
+
+    def ends(self, seed: int, seconds: float) -> None:
+        result = TrialResult(spec(seed).key, "finished", {"score": 60.0}, seconds=seconds)
+        self.tally.end(spec(seed), result, earlier=False)
 
 
-def look(phase: str, share: float, left: float | None, before: float = 0.0) -> dict[str, Any]:
-    return {"phase": phase, "share": share, "before": before, "left": left}
+def look(phase: str, share: float, left: float | None) -> dict[str, Any]:
+    return {"phase": phase, "share": share, "left": left}
 
 
-def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
-    now = [0.0]
-    tally = Tally(1, clock=lambda: now[0])
-    tally.start(spec(0))
-    now[0] = 100.0
-    tally.progress(spec(0), 10, 10, 55.0, look("step 10/10", 0.25, 300.0))
-    assert tally.left == pytest.approx(300.0)
-    now[0] = 180.0
-    assert tally.left == pytest.approx(220.0), "time goes on between two words of a trial"
-    tally.look(spec(0), look("scoring 300/872 (reported)", 0.5, 200.0))
-    assert tally.left == pytest.approx(200.0)
-    assert "1 running (scoring 300/872 (reported))" in tally.sentence()
-    assert tally.running[spec(0).key].score == 55.0
-    tally.progress(spec(0), 10, 10, 56.0)
-    assert tally.running[spec(0).key].share == 0.5, "an evaluation that says nothing of it is no end of the trial"
-
-
-def test_a_trial_that_scores_counts_in_the_time_left_of_the_sweep() -> None:
-    now = [0.0]
-    tally = Tally(4, clock=lambda: now[0])
-    tally.start(spec(0))
-    tally.start(spec(1))
-    now[0] = 100.0
-    tally.end(spec(0), finished(0, 60.0), earlier=False)
-    tally.look(spec(1), look("scoring 10/100 (search)", 0.6, 70.0))
-    assert tally.left == pytest.approx(100 / 1.6 * 2.4)
-    tally.look(spec(1), look("scoring 11/100 (search)", 0.6, 900.0))
-    assert tally.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
+def test_time_left_is_right_within_a_quarter_once_a_trial_has_ended() -> None:
+    """Trials of 80 to 120 s, two at once; the first two wait 100 s for their processes, and all report what they know."""
+    lasts = [100, 90, 120, 80, 110, 95, 105, 85]
+    ends, free = [0.0] * 8, [100.0, 100.0]
+    for seed, seconds in enumerate(lasts):
+        free.sort()
+        ends[seed] = free[0] = free[0] + seconds
+    sweep, checked = Sweep(8), 0
+    for now in range(0, int(max(ends)), 5):
+        sweep.now = float(now)
+        for seed, end in enumerate(ends):
+            began = end - lasts[seed] - (100 if seed < 2 else 0)
+            if seed in (at for at, one in enumerate(ends) if one <= now) and spec(seed).key in sweep.tally.running:
+                sweep.ends(seed, lasts[seed])
+            elif began <= now < end:
+                sweep.tally.start(spec(seed))
+                done = (now - (end - lasts[seed])) / lasts[seed]
+                if done > 0.1:
+                    sweep.tally.look(spec(seed), look("step", done, end - now))
+        if sweep.tally.took:
+            assert sweep.tally.left == pytest.approx(max(ends) - now, rel=0.25, abs=10), f"at {now} s"
+            checked += 1
+    assert checked > 50
 
 
 def test_before_a_trial_has_ended_the_running_ones_foretell_the_pace() -> None:
-    now = [0.0]
-    tally = Tally(6, clock=lambda: now[0])
-    tally.start(spec(0))
-    tally.start(spec(1))
-    now[0] = 1000.0  # the libraries were slow to load
-    tally.look(spec(0), look("step 2/10", 0.2, 80.0))
-    tally.look(spec(1), look("step 6/10", 0.6, 40.0))
-    assert tally.left == pytest.approx((0.8 + 0.4 + 4) * 100 / 2)
+    sweep = Sweep(6)
+    assert sweep.tally.left is None
+    for seed in (7, 8):
+        sweep.tally.end(spec(seed), finished(seed, 60.0), earlier=True)
+    assert sweep.tally.left is None, "what earlier sessions did says nothing of this one's speed"
+    sweep.tally.start(spec(0))
+    sweep.tally.start(spec(1))
+    sweep.now = 1000.0  # the libraries were slow to load
+    sweep.tally.look(spec(0), look("step 2/10", 0.2, 80.0))
+    sweep.tally.look(spec(1), look("step 6/10", 0.6, 40.0))
+    assert sweep.tally.left == pytest.approx((80 + 40 + 2 * 100) / 2)
 
 
-def test_what_earlier_sessions_did_of_a_trial_says_nothing_of_this_run_s_pace() -> None:
-    now = [0.0]
-    tally = Tally(3, clock=lambda: now[0])
-    tally.start(spec(0))
-    now[0] = 1.0
-    tally.progress(spec(0), 9, 10, 55.0, look("step 9/10", 0.8, 50.0, before=0.0), again=True)
-    assert tally.left is None, "nothing was done in this session"
-    now[0] = 100.0
-    tally.look(spec(0), look("step 10/10", 0.9, 20.0, before=0.7))
-    assert tally.left == pytest.approx(200 * 2.1), "20 s for a tenth of a trial, one at a time"
-    tally.end(spec(0), finished(0, 60.0), earlier=False)
-    assert tally.left == pytest.approx(100 / 0.3 * 2)
+def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
+    sweep = Sweep(1)
+    sweep.tally.progress(spec(0), 10, 10, 55.0)
+    sweep.tally.look(spec(0), look("scoring 300/872 (reported)", 0.25, 300.0))
+    sweep.now = 80.0
+    assert sweep.tally.left == pytest.approx(220.0), "time goes on between two reports"
+    assert "1 running (scoring 300/872 (reported))" in sweep.tally.sentence()
+    sweep.tally.progress(spec(0), 10, 10, 56.0)
+    assert (sweep.tally.running[spec(0).key].share, sweep.tally.running[spec(0).key].score) == (0.25, 56.0)
+    sweep.tally.start(spec(1))
+    sweep.tally.look(spec(1), look("scoring 1/872 (reported)", 0.1, 900.0))
+    assert sweep.tally.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
+    assert sweep.tally.doing == "2 scoring"
 
 
 def test_failed_and_interrupted_trials_are_not_counted_as_done() -> None:

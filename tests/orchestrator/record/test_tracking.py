@@ -290,10 +290,8 @@ def test_nothing_is_printed(tmp_path: Path) -> None:
 def test_how_far_a_sweep_is_stands_in_a_tag_of_its_run_and_only_the_last_word(uri: str, tmp_path: Path) -> None:
     tracker = start(uri, tmp_path / "runs", spec())
     for left in (300.0, 120.0):
-        tracker.sweep_underway(
-            {"left": left, "trials": [{"name": "LoRA r8", "phase": "scoring 300/872 (reported)", "left": left}]}
-        )
+        tracker.sweep_underway({"left": left, "doing": "scoring 300/872 (reported)"})
     assert tracker.close(60) == 0
     told = json.loads(runs(uri)["sweep", "demo"].data.tags["craft.underway"])
-    assert (told["left"], told["trials"][0]["phase"]) == (120.0, "scoring 300/872 (reported)")
+    assert (told["left"], told["doing"]) == (120.0, "scoring 300/872 (reported)")
     assert told["time"] > 1.7e12, "milliseconds, so that a reader knows how old it is"
