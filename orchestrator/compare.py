@@ -39,7 +39,7 @@ holds zero, no difference is shown. That does not mean that there is none: more 
 examples:
   python -m orchestrator.compare new old
       the best configuration of each, best by the search score
-  python -m orchestrator.compare new old --configuration-a 'CRAFT L·64·64 qv' --configuration-b 'LoRA r8 qv'
+  python -m orchestrator.compare new old --configuration-a 'CRAFT 64, q v' --configuration-b 'LoRA r8, q v'
       two that you name, by label or id, or by a rule: knee, smallest-within:1, under:70000
   python -m orchestrator.compare tuesday monday --each
       every configuration that both have under one label: what did the change in code or settings do?

@@ -327,7 +327,7 @@ def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     model = row.build(base, parameters, BuildContext("SEQ_CLS"))
     counted = sum(one.numel() for name, one in model.named_parameters() if one.requires_grad and "hada" in name)
     assert counted == 2 * 6 * 2 * 2 * (384 + 384)
-    assert row.label(parameters) == "r2 qv"
+    assert row.label(parameters) == "r2, q v"
 
 
 def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:

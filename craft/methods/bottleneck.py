@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, letters
+from craft.methods.projected import Projected, attach
 from craft.words import nearest
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def first_layers(model: nn.Module, projections: tuple[str, ...], layers: int) ->
 
 def label(parameters: Any) -> str:
     rank = f" r{parameters.rank}" if hasattr(parameters, "rank") else ""
-    dropped = f" without {parameters.dropped_layers}" if hasattr(parameters, "dropped_layers") else ""
-    return f"m{parameters.bottleneck}{rank} {letters(parameters.projections)}{dropped}"
+    dropped = f", without {parameters.dropped_layers}" if hasattr(parameters, "dropped_layers") else ""
+    return f"m{parameters.bottleneck}{rank}, {' '.join(parameters.projections)}{dropped}"
 
 
 _HOULSBY = "Houlsby et al. 2019, arXiv 1902.00751"

@@ -22,7 +22,6 @@ from craft.methods.nested import (
     checked_chain,
     checked_triple,
 )
-from craft.methods.projected import letters
 from craft.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
@@ -156,19 +155,17 @@ def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
 
 
 def label(parameters: Any) -> str:
-    ranks = _short(parameters.ranks)
-    drop = f" p {parameters.dropout:g}" if parameters.dropout else ""
-    scaled = " /r" if parameters.rate_scaling == "rank" else ""
-    nested = ""
+    parts = [_short(parameters.ranks), " ".join(parameters.projections)]
     if parameters.nested:
         within = "" if parameters.ranks == parameters.nested[-1] else f" in {_short(parameters.nested[-1])}"
-        way = "" if parameters.nested_training == DEFAULT_WAY else f" {parameters.nested_training}"
-        nested = f" nested{within}{way}"
-    return f"{ranks} {letters(parameters.projections)}{drop}{scaled}{nested}"
+        way = "" if parameters.nested_training == DEFAULT_WAY else f" ({parameters.nested_training})"
+        parts.append(f"nested{within}{way}")
+    return ", ".join(parts)
 
 
 def _short(ranks: Triple) -> str:
-    return "·".join("L" if rank == "all" else str(rank) for rank in ranks)
+    """`64` for ranks (all, 64, 64), in full otherwise."""
+    return str(ranks[1]) if ranks[0] == "all" and ranks[1] == ranks[2] else f"({','.join(map(str, ranks))})"
 
 
 def describe(model: nn.Module) -> dict[str, float]:

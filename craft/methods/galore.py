@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, letters
+from craft.methods.projected import Projected
 from craft.methods.whole import build_full
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _places(model: nn.Module, parameters: GaloreParameters) -> list[tuple[str, t
 
 
 def label(parameters: Any) -> str:
-    return f"r{parameters.rank} {letters(parameters.projections)}"
+    return f"r{parameters.rank}, {' '.join(parameters.projections)}"
 
 
 METHOD: Method = Method(

@@ -67,12 +67,6 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
         return put(model, peft.get_peft_config(config | settings))
 
 
-def letters(projections: Sequence[str]) -> str:
-    """`qv`, `qkvo`; words longer than a letter are set apart: `qkvo up down`."""
-    joined = "".join(word for word in projections if len(word) == 1)
-    return " ".join([*([joined] if joined else []), *(word for word in projections if len(word) > 1)])
-
-
 def is_meta(model: nn.Module) -> bool:
     """Whether `model` has shapes without weights, so that nothing can be computed from them."""
     return any(weight.is_meta for weight in model.parameters())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, letters
+from craft.methods.projected import Projected, attach
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +34,7 @@ def build(model: nn.Module, parameters: SuperloraParameters, context: BuildConte
 
 
 def label(parameters: Any) -> str:
-    return f"r{parameters.rank} {parameters.groups}x{parameters.order}D {letters(parameters.projections)}"
+    return f"r{parameters.rank} {parameters.groups}x{parameters.order}D, {' '.join(parameters.projections)}"
 
 
 METHOD: Method = Method(

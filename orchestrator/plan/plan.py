@@ -224,7 +224,8 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     apart = rule is not None and rule.tunes_apart
     groups = groups_of(planner, itertools.chain(*kept.values())) if apart else []
     alone = {group[0].id for group in groups if len(group) == 1}  # nothing to choose, so their trials are reported
-    for configuration in itertools.chain(*kept.values()):
+    listed = list(itertools.chain(*kept.values()))
+    for configuration in listed if sweep.scheduler.row.population else planner.label_apart(listed):
         measured = (configuration.nested_in or configuration.id) in alone
         plan.add(configuration, rule.seeds if rule is not None and measured else None)
     if not kept:

@@ -25,8 +25,8 @@ from orchestrator.sweepfile.sweep import Sweep
 
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
 
-AFRESH = " afresh"
-"""Ends the label of a configuration whose trials start from the base model, in a sweep whose others start from an adapter."""
+AFRESH = "afresh"
+"""In the label of a configuration whose trials start from the base model, in a sweep whose others start from an adapter."""
 
 Counter = Callable[[RunSpec], Counts]
 
@@ -44,6 +44,7 @@ class Planner:
         self.sweep = sweep
         self._resolves = False
         self._meta: Any = None
+        self._differ: dict[str, list[str]] = {}
         if counter is None:
             from craft.trainer.counting import estimated_memory, planned_counts
 
@@ -101,9 +102,7 @@ class Planner:
             raise SweepError(lines) from None
         parameters = checked.model_dump(mode="json")
         content = {**self._content(point.method, point.training, path), "parameters": parameters}
-        label = _label(method.title, method.label(checked), point.training)
-        if self.sweep.warm_start and content.get("warm_start") is False:
-            label += AFRESH
+        label = _joined([*self._name(point.method, parameters, path), *_shown(point.training, point.training)])
         try:
             counts, memory = self._cost(point, parameters, path)
         except (ValueError, RunFailed) as error:
@@ -215,7 +214,7 @@ class Planner:
         ranks one for each slice, the training's own last.
 
         Its id is the group's, so that it stays one configuration when more values make the choice fall otherwise. Its label has
-        the words that the labels of all candidates have.
+        the parts that the labels of all candidates have.
 
         Args:
             group: of the candidates.
@@ -228,17 +227,35 @@ class Planner:
             largest = max(chosen.values(), key=lambda one: one.counts.trainable_parameters)
             nested_in = None if alike[-1].nested_in is None else group
             id = content_hash({"group": group, RANKS: largest.parameters[RANKS]}, 10) if nested_in else group
-            words = zip(*(self._label_of_tuned(one).split() for one in alike), strict=False)
-            label = " ".join(word[0] for word in words if len(set(word)) == 1)
+            parts = zip(*(self._parts(one, _rule(self.sweep).tuned) for one in alike), strict=False)
+            label = _joined([part[0] for part in parts if len(set(part)) == 1])
             made.append(replace(largest, id=id, label=label, nested_in=nested_in, candidates=chosen))
         return made
 
-    def _label_of_tuned(self, configuration: Configuration) -> str:
-        """The candidate's label without the training settings that are tuned."""
-        method, names = METHODS[configuration.method], _rule(self.sweep).tuned
-        label = method.label(method.parameters.model_validate(configuration.parameters))
-        training = {name: value for name, value in configuration.training.items() if name not in names}
-        return _label(method.title, label, training) + (AFRESH if configuration.label.endswith(AFRESH) else "")
+    def label_apart(self, configurations: Sequence[Configuration]) -> list[Configuration]:
+        """The configurations with labels that show a setting only where another of the same name differs in it."""
+        alike: dict[str, list[dict[str, Any]]] = {}
+        for one in configurations:
+            alike.setdefault(self._name_of(one), []).append(one.parameters | one.training)
+        for name, rows in alike.items():
+            settings = dict.fromkeys(setting for row in rows for setting in row)
+            self._differ[name] = [one for one in settings if len({text(row.get(one)) for row in rows}) > 1]
+        return [replace(one, label=_joined(self._parts(one))) for one in configurations]
+
+    def _parts(self, configuration: Configuration, without: Iterable[str] = ()) -> list[str]:
+        """What a label is joined from: the method, what `Method.label` says, and the settings that tell it apart."""
+        settings = configuration.parameters | configuration.training
+        names = [one for one in self._differ.get(self._name_of(configuration), configuration.training) if one not in without]
+        return [*self._name(configuration.method, configuration.parameters, configuration.path), *_shown(settings, names)]
+
+    def _name_of(self, configuration: Configuration) -> str:
+        return _joined(self._name(configuration.method, configuration.parameters, configuration.path))
+
+    def _name(self, method: str, parameters: Mapping[str, Any], path: YamlPath) -> list[str]:
+        row, block = METHODS[method], self.sweep.block_at(path)
+        afresh = self.sweep.warm_start and block is not None and block.own.get("warm_start") is False
+        said = row.label(row.parameters.model_validate(parameters)).split(", ")
+        return [row.title, *filter(None, said), *([AFRESH] if afresh else [])]
 
     def group(self, configuration: Configuration) -> str:
         """Equal for configurations that differ in nothing but the dimensions that are tuned; what a block says for single
@@ -270,9 +287,12 @@ def _rule(sweep: Sweep) -> ReplicationSettings:
     return sweep.replication
 
 
-def _label(title: str, parameters: str, training: dict[str, Any]) -> str:
-    chosen = [f"{SHORT_NAMES.get(name, name)} {text(value)}" for name, value in training.items()]
-    return " ".join([title, parameters, *chosen]).strip()
+def _shown(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    return [f"{SHORT_NAMES.get(name, name)} {text(settings[name])}" for name in names if settings.get(name)]
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return f"{parts[0]} {', '.join(parts[1:])}".strip()
 
 
 def _listed(parameters: dict[str, Any]) -> str:

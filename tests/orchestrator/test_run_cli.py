@@ -62,8 +62,8 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
     before = names(folder)
     assert run.main(["sweep.yaml", "--plan"]) == run.GOOD
     printed = capsys.readouterr()
-    row = next(line for line in printed.out.splitlines() if line.startswith("CRAFT L·4·4 qv"))
-    assert row.split()[4:6] == ["72", "66"]  # 2 (2² + 4² + 4²), and a head of 2 x 32 + 2
+    row = next(line for line in printed.out.splitlines() if line.startswith("CRAFT 4, q v"))
+    assert row.split()[5:7] == ["72", "66"]  # 2 (2² + 4² + 4²), and a head of 2 x 32 + 2
     assert row.split()[-2:] == ["1", "2"]  # one trial of two steps
     assert "merged" not in printed.out
     assert "3 configurations x 1 tasks x 1 seeds = 3 trials, 6 optimizer steps" in printed.out
@@ -73,7 +73,7 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
 
 def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["sweep.yaml", "--plan", "--set", "constraints.trainable_parameters.max=100"]) == run.GOOD
-    assert "dropped: LoRA r1 qv: trainable_parameters 256 is above max 100" in capsys.readouterr().out
+    assert "dropped: LoRA r1, q v: trainable_parameters 256 is above max 100" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[st
         (["sweep.yaml", "--set", "nonsense"], "--set nonsense: not of the form key.path=value"),
         (["sweep.yaml", "--set", "space=[]"], "space: is empty"),
         (["sweep.yaml", "--set", "space.1.ranks=[8, 4, 4]"], "Did you mean 'rank'?"),
-        (["sweep.yaml", "--set", "space.0.ranks=[8, 4, 4]"], "space.0: CRAFT 8·4·4 qv cannot be built"),
+        (["sweep.yaml", "--set", "space.0.ranks=[8, 4, 4]"], "space.0: CRAFT (8,4,4), q v cannot be built"),
         (["sweep.yaml", "--name", "../up"], "it names the sweep's folder"),
         (["sweep.yaml", "--storage", "sweep.yaml/runs"], "cannot be written"),
         (["sweep.yaml", "--storage", "/proc/runs"], "/proc/runs/small cannot be written"),

@@ -20,7 +20,7 @@ from pydantic import AliasChoices, Field, model_validator
 
 from craft.methods.from_peft.lora import LoraDropout
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, letters
+from craft.methods.projected import Projected, attach
 
 if TYPE_CHECKING:
     from torch import nn
@@ -96,7 +96,7 @@ def optimizer(
 
 
 def label(parameters: Any) -> str:
-    return f"r{parameters.init_rank}→{parameters.target_rank} {letters(parameters.projections)}"
+    return f"r{parameters.init_rank}→{parameters.target_rank}, {' '.join(parameters.projections)}"
 
 
 METHOD: Method = Method(

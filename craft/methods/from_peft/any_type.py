@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import letters
 from craft.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
 
 def label(parameters: Any) -> str:
     chosen = [f"{name} {_text(value)}" for name, value in parameters.config.items()]
-    return " ".join([parameters.peft_type, *chosen, *([letters(parameters.projections)] if parameters.projections else [])])
+    return ", ".join([" ".join([parameters.peft_type, *chosen]), *filter(None, [" ".join(parameters.projections or ())])])
 
 
 def _text(value: Any) -> str:

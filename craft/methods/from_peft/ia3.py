@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, letters
+from craft.methods.projected import Projected, attach
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +32,7 @@ def build(model: nn.Module, parameters: Ia3Parameters, context: BuildContext) ->
 
 
 def label(parameters: Any) -> str:
-    return letters(parameters.projections)
+    return " ".join(parameters.projections)
 
 
 METHOD: Method = Method(

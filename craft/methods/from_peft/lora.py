@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, is_meta, letters
+from craft.methods.projected import Projected, attach, is_meta
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,7 +72,7 @@ def build_milora(model: nn.Module, parameters: LoraParameters, context: BuildCon
 
 
 def label(parameters: Any) -> str:
-    return f"r{parameters.rank} {letters(parameters.projections)}"
+    return f"r{parameters.rank}, {' '.join(parameters.projections)}"
 
 
 def row(

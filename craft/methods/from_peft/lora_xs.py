@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, letters
+from craft.methods.projected import Projected, attach
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +51,7 @@ def build(model: nn.Module, parameters: LoraXsParameters, context: BuildContext)
 
 
 def label(parameters: Any) -> str:
-    return f"r{parameters.rank} {letters(parameters.projections)}"
+    return f"r{parameters.rank}, {' '.join(parameters.projections)}"
 
 
 METHOD: Method = Method(

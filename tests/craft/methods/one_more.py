@@ -13,7 +13,7 @@ from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, letters
+from craft.methods.projected import Projected, attach
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
 
 TUNER_ROW = {"ONEMORE": (__name__, "OneMoreConfig", "OneMoreModel")}
@@ -51,5 +51,5 @@ def build(model: nn.Module, parameters: Projected, context: BuildContext) -> nn.
 
 
 METHOD = Method(
-    "one_more", "One more", "tests of this project", Projected, build, lambda parameters: letters(parameters.projections)
+    "one_more", "One more", "tests of this project", Projected, build, lambda parameters: " ".join(parameters.projections)
 )

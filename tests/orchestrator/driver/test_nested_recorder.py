@@ -126,7 +126,7 @@ def test_the_best_so_far_may_be_a_slice(tmp_path: Path) -> None:
     with recording(plan, tmp_path) as (recorder, _, display):
         recorder.started(result.key)
         recorder.ended(result, None, [EndedSlice(replace(one.result, metrics={"score": 99.0})) for one in given])
-        assert display.tally.best == (99.0, "CRAFT L·2·2 qv nested in L·8·8 on toy/acceptability, seed 0")
+        assert display.tally.best == (99.0, "CRAFT 2, q v, nested in 8 on toy/acceptability, seed 0")
 
 
 def test_a_training_without_the_lines_of_its_slices_runs_again(tmp_path: Path) -> None:

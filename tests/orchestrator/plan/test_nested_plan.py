@@ -29,8 +29,8 @@ def test_each_triple_is_a_configuration_and_the_largest_trains_them(tmp_path: Pa
     assert {one.nested_in for one in others} == {None, others[-1].id}
     assert len({one.id for one in plan.configurations}) == 6
     assert [one.counts.trainable_parameters for one in (small, middle, large)] == [20, 40, 80]
-    assert small.label == "CRAFT L·2·2 qv nested in L·8·8 lr 0.001"
-    assert large.label == "CRAFT L·8·8 qv nested lr 0.001"
+    assert small.label == "CRAFT 2, q v, nested in 8, lr 0.001"
+    assert large.label == "CRAFT 8, q v, nested, lr 0.001"
     assert (len(plan.trials), len(plan.trainings), plan.expected_trainings) == (12, 4, 4)
     for training in plan.trainings:
         trained = plan.trained_by(training)

@@ -169,9 +169,9 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
     summaries = judged(plan)
     assert {seed for one in summaries for _, seed in one.scores} == {0, 1, 2}
     assert [(one.label, one.seeds, one.planned, one.complete) for one in summaries] == [
-        ("LoRA r4 qv lr 0.005", 3, 6, True),
-        ("LoRA r1 qv", 3, 6, True),
-        ("LoRA r2 qv", 3, 6, True),
+        ("LoRA r4, q v", 3, 6, True),
+        ("LoRA r1, q v", 3, 6, True),
+        ("LoRA r2, q v", 3, 6, True),
     ]
     write_csv(summaries, plan.sweep.objectives, tmp_path / "front.csv")
     rows = list(csv.DictReader((tmp_path / "front.csv").open()))
@@ -225,7 +225,7 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
     }
     words = caption(summaries, plan.sweep.objectives)
     assert "for 2 the best value is the lowest or highest tried" in words
-    assert "each tuned by 6 trials of seed 1000, which is in no score, but not LoRA r4 qv lr 0.005" in words
+    assert "each tuned by 6 trials of seed 1000, which is in no score, but not LoRA r4, q v" in words
     console = Console(file=io.StringIO(), width=250)
     console.print(terminal_table(summaries, plan.sweep.objectives))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
@@ -415,14 +415,14 @@ def test_the_plan_says_the_worst_case_and_each_budget(tmp_path: Path) -> None:
     assert f"then with the seeds 0, 1, 2: {best}" in text
     tuned = "3 candidates and 6 trials for each configuration, with seed 1000, whose scores are not reported"
     assert f"tuned: learning_rate; {tuned}" in text
-    assert "not tuned: LoRA r4 qv lr 0.005" in text
+    assert "not tuned: LoRA r4, q v" in text
 
 
 @pytest.mark.parametrize(
     ("text", "more", "message"),
     [
         (FAIR, "budget: {trials: 29}\n", r"file.yaml:\d+: budget.trials: to tune and measure all takes 30 trials"),
-        (FAIR.replace("0.005", "0.01").replace("rank: 4", "rank: 2"), "", "stands once; twice: LoRA r2 qv lr 0.01"),
+        (FAIR.replace("0.005", "0.01").replace("rank: 4", "rank: 2"), "", "stands once; twice: LoRA r2, q v, lr 0.01"),
         (
             BY_RANK + "  - {method: lora, rank: {values: [16, 32, 64, 128]}, projections: [q]}\n",
             "constraints: {trainable_parameters: {max: 6400}}\n",

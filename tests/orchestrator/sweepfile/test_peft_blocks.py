@@ -168,11 +168,11 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
     frod = 4 * (32 + int(0.01 * 32 * 32))
     counts = {(one.label, one.counts.trainable_parameters) for one in plan.configurations}
     assert counts == {
-        ("PEFT LILY r 2 num_B 2 qkvo", lily[2]),
-        ("PEFT LILY r 4 num_B 2 qkvo", lily[4]),
-        ("PEFT HIRA r 4 qv lr 0.001", 4 * 4 * 64),
-        ("PEFT HIRA r 4 qv lr 0.01", 4 * 4 * 64),
-        ("PEFT FROD sparse_rate 0.01 qv", frod),
+        ("PEFT LILY r 2 num_B 2, q k v o", lily[2]),
+        ("PEFT LILY r 4 num_B 2, q k v o", lily[4]),
+        ("PEFT HIRA r 4, q v, lr 0.001", 4 * 4 * 64),
+        ("PEFT HIRA r 4, q v, lr 0.01", 4 * 4 * 64),
+        ("PEFT FROD sparse_rate 0.01, q v", frod),
     }
     assert len({one.id for one in plan.configurations}) == 5
     flat = flat_parameters(plan.trials[0].run)
@@ -194,7 +194,7 @@ def test_results_are_grouped_by_type_and_found_again_in_the_space(file: Path) ->
 
 def test_what_only_the_model_shows_has_the_line_of_its_block(file: Path) -> None:
     file.write_text(file.read_text().replace("r: 4", "r: -1"))
-    with pytest.raises(SweepError, match=r"sweep\.yaml:9: space\.1: PEFT HIRA r -1 qv .* cannot be built on .*positive"):
+    with pytest.raises(SweepError, match=r"sweep\.yaml:9: space\.1: PEFT HIRA r -1, q v, .* cannot be built on .*positive"):
         make_plan(load_sweep(file))
 
 

@@ -164,8 +164,8 @@ def test_the_ledger_knows_every_result_before_the_tracker(ran: Ran) -> None:
 def test_a_configuration_is_summed_up_when_its_last_trial_has_ended(ran: Ran) -> None:
     summaries = {event[1]: event[2] for event in ran.tracked.events if event[0] == "configuration"}
     assert len(summaries) == 5
-    assert summaries["LoRA r1 qv"]["score"] == pytest.approx(61.5)
-    assert summaries["LoRA r4 qv"]["trials_done"] == 1
+    assert summaries["LoRA r1, q v"]["score"] == pytest.approx(61.5)
+    assert summaries["LoRA r4, q v"]["trials_done"] == 1
     last = {key: i for i, (kind, key, *_) in enumerate(ran.tracked.events) if kind == "ended"}
     for index, event in enumerate(ran.tracked.events):
         if event[0] == "configuration":
@@ -174,7 +174,7 @@ def test_a_configuration_is_summed_up_when_its_last_trial_has_ended(ran: Ran) ->
 
 
 def test_the_screen_tells_failures_and_nothing_of_the_libraries(ran: Ran) -> None:
-    assert "failed: LoRA r4 qv · toy/acceptability · seed 0: training diverged" in ran.screen
+    assert "failed: LoRA r4, q v · toy/acceptability · seed 0: training diverged" in ran.screen
     assert ran.screen.strip().splitlines()[-1].startswith("6/10 trials done, 0 running, 4 failed, best 77.0")
     assert "raylet" not in ran.screen
     assert "ray." not in ran.screen
