@@ -1,10 +1,8 @@
-"""What an older version of this project wrote is read and gone on with as that version would have done it.
+"""What an older version of this project wrote is read, and its sweep ends as that version would have ended it.
 
-Everything here was made with the code of commit 3706dda, before the packages were cut into folders: sweeps whose driver was
-killed, their tracking store, adapters, a run cut off, a factor store, a served model, a record for the simulator, keys. What
-that version itself made of them is in `expected.json` and `keys.json`. If one of these tests fails, users' folders are no
-longer read as they were: mend the code, not the numbers. The script that made it runs with that code alone and is kept in the
-history: `git show cd7e3c7:tests/made_before/make.py`.
+Everything here was made with the code of commit 3706dda: a sweep whose driver was killed, its tracking store, adapters, the
+keys of shipped sweeps. What that version itself made of them is in `expected.json` and `keys.json`. If one of these tests
+fails, users' folders are no longer read as they were: change the code, not the numbers.
 """
 
 from __future__ import annotations
@@ -15,24 +13,20 @@ import json
 import shutil
 import sqlite3
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 import yaml
 
-from craft.factors.store import default_store
-from craft.results import Counts, RunResult
+from craft.results import Counts
 from craft.settings import OLDER
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.training import train_run
 from orchestrator import run as command
 from orchestrator import session
-from orchestrator import simulate as simulator
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
@@ -41,9 +35,6 @@ from orchestrator.record.resume import check_resume, load_as_begun
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
 from orchestrator.search import warm_start
 from orchestrator.search.proposers import propose
-from orchestrator.simulator.curves import read_record, record_sweep
-from orchestrator.simulator.simulation import simulate
-from orchestrator.simulator.yardstick import Yardstick, whole_record
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -51,21 +42,23 @@ MADE = Path(__file__).parent
 SHIPPED = MADE.parent.parent / "sweeps"
 EXPECTED: dict[str, Any] = json.loads((MADE / "expected.json").read_text())
 KEYS: dict[str, Any] = json.loads((MADE / "keys.json").read_text())
-SWEEPS = ("tpe", "asha", "promotion")
-ADAPTERS = ("craft", "lotr", "milora", "bitfit", "lokr")
 TEXTS = ["a warm and funny film", "dull from start to end", "the plot is clever", "I hated it"]
 HERE = "@HERE@"
 
 
 @dataclass(frozen=True)
 class Place:
-    """The folders of the three sweeps, as they lay when their drivers were killed, and the store that they share."""
+    """The sweep's folder, as it lay when its driver was killed, and its store."""
 
     root: Path
     uri: str
 
-    def folder(self, name: str) -> Path:
-        return self.root / "runs" / name
+    @property
+    def folder(self) -> Path:
+        return self.root / "runs" / "tpe"
+
+    def sweep(self) -> Sweep:
+        return load_as_begun(MADE / "tpe.yaml", [f"storage={self.root / 'runs'}"])
 
 
 @pytest.fixture(autouse=True)
@@ -78,18 +71,20 @@ def own_factor_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def place(tmp_path: Path) -> Place:
     for kept, name in (("folders", "runs"), ("artifacts", "mlartifacts")):  # under their own names git passes over them
         shutil.copytree(MADE / kept, tmp_path / name)
-    for cursor in tmp_path.glob("runs/*/tracking.cursor.json"):  # offsets into a journal whose paths have another length now
-        journal = cursor.with_name("journal.jsonl").read_bytes()
-        offsets = json.loads(cursor.read_text())
-        moved = {uri: len(journal[:at].replace(HERE.encode(), bytes(tmp_path))) for uri, at in offsets.items()}
-        cursor.write_text(json.dumps(moved))
+    made = Place(tmp_path, f"sqlite:///{tmp_path / 'mlflow.db'}")
+    cursor = made.folder / "tracking.cursor.json"  # offsets into a journal whose paths have another length now
+    journal = (made.folder / "journal.jsonl").read_bytes()
+    offsets = json.loads(cursor.read_text())
+    cursor.write_text(
+        json.dumps({uri: len(journal[:at].replace(HERE.encode(), bytes(tmp_path))) for uri, at in offsets.items()})
+    )
     for file in tmp_path.rglob("*"):
         if file.suffix in (".yaml", ".json", ".jsonl") and HERE in (text := file.read_text()):
             file.write_text(text.replace(HERE, str(tmp_path)))
     dump = gzip.decompress((MADE / "mlflow.sql.gz").read_bytes()).decode().replace(HERE, str(tmp_path))
     with sqlite3.connect(tmp_path / "mlflow.db") as store:
         store.executescript(dump)
-    return Place(tmp_path, f"sqlite:///{tmp_path / 'mlflow.db'}")
+    return made
 
 
 def counted(run: RunSpec) -> Counts:
@@ -101,66 +96,46 @@ def planned(sweep: Sweep) -> Plan:
     return warm_start.planned(sweep, Planner(sweep, counted, lambda run: 1000))
 
 
-def plain(content: Any) -> Any:
-    return json.loads(json.dumps(content))
-
-
 def summed_up(record: PastSweep) -> list[list[Any]]:
     return [[one.configuration, one.label, one.complete, one.on_front] for one in record.summaries]
 
 
-@pytest.mark.parametrize("name", SWEEPS)
-def test_a_sweep_s_folder_and_its_store_are_read(place: Place, name: str) -> None:
-    expected, folder = EXPECTED["cut"][name], place.folder(name)
-    assert {key: plain(one.to_json()) for key, one in Ledger(folder).results().items()} == {
+def test_a_sweep_s_folder_and_its_store_are_read(place: Place, tmp_path: Path) -> None:
+    expected = EXPECTED["cut"]
+    assert {key: json.loads(json.dumps(one.to_json())) for key, one in Ledger(place.folder).results().items()} == {
         key: json.loads(json.dumps(one).replace(HERE, str(place.root))) for key, one in expected["results"].items()
     }
-    record, stored = read_folder(folder), find_sweep(name, place.uri)
+    record, stored = read_folder(place.folder), find_sweep("tpe", place.uri)
     entries = [[one.key, one.configuration, one.task, one.seed, one.result and one.result.status] for one in record.entries]
     assert entries == expected["entries"]
     assert summed_up(record) == expected["summaries"]
     assert sorted([one.key, one.configuration, one.task, one.seed] for one in stored.entries if one.key) == expected["stored"]
-    curves, left_out = record_sweep(folder)
-    assert [len(curves), left_out, [curve.name for curve in curves]] == expected["curves"]
-    check_resume(folder, load_as_begun(MADE / f"{name}.yaml", [f"storage={place.root / 'runs'}"]))  # it is the same sweep
+    check_resume(place.folder, place.sweep())  # it is the same sweep
+    kept = next(place.folder.glob("ray/attempt-1/*/checkpoint_*/adapter"))
+    assert record.fetch(kept.parent.parent.name, tmp_path / "scratch") == kept
 
 
 def test_a_sweep_that_used_what_was_removed_is_resumed_without_it(place: Place) -> None:
-    effective = place.folder("tpe") / "sweep.yaml"
+    effective = place.folder / "sweep.yaml"
     content = yaml.safe_load(effective.read_text())
     content["space"].append({"method": "lokr", "rank": 8})
     content["resources"] |= {"workers": 2, "fsdp": True}
     effective.write_text(yaml.safe_dump(content))
-    check_resume(place.folder("tpe"), load_as_begun(MADE / "tpe.yaml", [f"storage={place.root / 'runs'}"]))
-    assert summed_up(read_folder(place.folder("tpe"))) == EXPECTED["cut"]["tpe"]["summaries"]
-
-
-@pytest.mark.parametrize("name", SWEEPS)
-def test_an_adapter_of_a_sweep_s_folder_is_found(place: Place, tmp_path: Path, name: str) -> None:
-    kept = next(place.folder(name).glob("ray/attempt-1/*/checkpoint_*/adapter"))
-    key = kept.parent.parent.name
-    assert read_folder(place.folder(name)).fetch(key, tmp_path / "scratch") == kept
+    check_resume(place.folder, place.sweep())
+    assert summed_up(read_folder(place.folder)) == EXPECTED["cut"]["summaries"]
 
 
 def test_a_study_is_taken_up_and_proposes_what_it_would_have(place: Place) -> None:
-    plan = planned(load_as_begun(MADE / "tpe.yaml", [f"storage={place.root / 'runs'}"]))
-    proposer = propose(plan, place.folder("tpe"))
-    assert [one.id for one in plan.configurations] == EXPECTED["cut"]["tpe"]["proposed"]
+    plan = planned(place.sweep())
+    proposer = propose(plan, place.folder)
+    assert [one.id for one in plan.configurations] == EXPECTED["cut"]["proposed"]
     proposed = proposer.suggest()
     assert proposed is not None
-    assert [proposed.id, proposed.label] == EXPECTED["cut"]["tpe"]["next"]
-
-
-def test_an_earlier_sweep_starts_another_one_warm(place: Place) -> None:
-    sweep = load_sweep(MADE / "warm.yaml", [f"storage={place.root / 'runs'}"], OLDER)
-    plan = planned(sweep)
-    assert plain([asdict(one) for one in plan.earlier]) == EXPECTED["cut"]["earlier"]
-    proposer = propose(plan, None)
-    assert [one and one.id for one in (proposer.suggest() for _ in range(3))] == EXPECTED["cut"]["after warm start"]
+    assert [proposed.id, proposed.label] == EXPECTED["cut"]["next"]
 
 
 def stand_in(log: str) -> Train:
-    """What trained for the script that made the folder, but for whoever kills it: three epochs with a checkpoint each."""
+    """The training of the script that made the folder: three epochs with a checkpoint each."""
 
     def train(spec, directory, *, report, resume_from, on_step):
         import json
@@ -198,27 +173,26 @@ def stand_in(log: str) -> Train:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SWEEPS)
-def test_a_sweep_that_was_cut_off_comes_to_the_same_end(place: Place, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_sweep_that_was_cut_off_comes_to_the_same_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
     from rich.console import Console
 
     client = MlflowClient(place.uri)
-    experiment = client.get_experiment_by_name(name).experiment_id
+    experiment = client.get_experiment_by_name("tpe").experiment_id
     before = {one.info.run_id for one in client.search_runs([experiment], max_results=1000)}
-    log = place.root / f"{name}.log"
+    log = place.root / "tpe.log"
     log.touch()
     monkeypatch.setattr(session, "_prepare", lambda *_: {})
     monkeypatch.setattr(session, "_page", lambda *_: None)
     monkeypatch.setattr(session, "run_sweep", functools.partial(session.run_sweep, train=stand_in(str(log))))
-    arguments = [str(MADE / f"{name}.yaml"), "--tracking-uri", place.uri, "--storage", str(place.root / "runs")]
+    arguments = [str(MADE / "tpe.yaml"), "--tracking-uri", place.uri, "--storage", str(place.root / "runs")]
     given = command.parser().parse_args([*arguments, "--cpus", "1", "--quiet", "--resume"])
     sweep = load_as_begun(given.sweep, command._overrides(given))
     check_resume(sweep.folder, sweep)
     console = Console(file=sys.stdout, quiet=True)
     assert command._run(given, planned(sweep), sweep.folder, True, console, "again") == 0
 
-    expected, folder = EXPECTED["resumed"][name], place.folder(name)
+    expected, folder = EXPECTED["resumed"], place.folder
     assert log.read_text().splitlines() == expected["trained_after"]  # nothing that was done is done again
     found = {
         key: [one.status, one.metrics, one.steps, [note for note in one.notes if "spared" in note]]
@@ -245,75 +219,12 @@ def outputs_of(folder: Path) -> torch.Tensor:
         return model(**batch).logits
 
 
-@pytest.mark.parametrize("method", ADAPTERS)
+@pytest.mark.parametrize("method", EXPECTED["adapters"])
 def test_an_adapter_gives_the_outputs_that_it_gave(method: str) -> None:
     found = outputs_of(MADE / "adapters" / method)
-    torch.testing.assert_close(found, torch.tensor(EXPECTED["trained"][method]["outputs"]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found, torch.tensor(EXPECTED["adapters"][method]["outputs"]), atol=1e-5, rtol=1e-5)
     content = json.loads((MADE / "adapters" / method / "run.json").read_text())
-    assert RunSpec.recorded(content["spec"]).key == EXPECTED["trained"][method]["key"]
-
-
-def test_stored_factors_are_found_and_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(MADE / "factors", tmp_path / "factors")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "factors").iterdir() if path.suffix == ".safetensors"}
-    assert before
-    monkeypatch.setenv("CRAFT_CACHE_DIR", str(tmp_path))
-    outputs_of(MADE / "adapters" / "craft")
-    assert default_store().root == tmp_path
-    assert default_store().decompositions == 0
-    assert {path.name: path.read_bytes() for path in default_store().files()} == before
-
-
-def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = EXPECTED["trained"]["checkpoint"]
-    spec = RunSpec.recorded(expected["spec"])
-    assert spec.key == expected["key"]
-    monkeypatch.chdir(MADE)  # its model is `base`
-    reported: list[int] = []
-    checkpoint = shutil.copytree(MADE / "checkpoint", tmp_path / expected["from"])
-    result: RunResult = train_run(
-        spec, tmp_path / "run", report=lambda progress: reported.append(progress.step), resume_from=checkpoint
-    )
-    assert min(reported) > int(expected["from"].rpartition("-")[2])
-    assert {name: result.metrics[name] for name in expected["metrics"]} == pytest.approx(expected["metrics"], abs=1e-3)
-    torch.testing.assert_close(outputs_of(result.adapter), torch.tensor(expected["outputs"]), atol=1e-3, rtol=1e-3)
-
-
-def test_a_registered_model_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow.pyfunc import load_model
-
-    monkeypatch.chdir(MADE)  # its model is `base`
-    served = shutil.copytree(MADE / "served", tmp_path / "served")
-    (served / "MLmodel").write_text((served / "MLmodel").read_text().replace(HERE, str(tmp_path)))
-    model = load_model(str(served))
-    answers = model.predict(pd.DataFrame({"text": TEXTS}))
-    assert list(answers) == ["negative", "positive"]
-    torch.testing.assert_close(
-        torch.tensor(answers.to_numpy()), torch.tensor(EXPECTED["served"]), atol=1e-5, rtol=1e-5, check_dtype=False
-    )
-
-
-def test_a_record_is_read_from_both_kinds_of_file() -> None:
-    assert read_record(MADE / "curves.csv").curves == read_record(MADE / "curves.jsonl").curves
-
-
-@pytest.mark.parametrize("name", [name for name in EXPECTED["replays"] if name != "whole"])
-def test_a_record_is_replayed_to_the_same_end(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    expected, record = EXPECTED["replays"][name], read_record(MADE / "curves.csv")
-    best, epochs = whole_record(load_sweep(MADE / "replay.yaml", older=record.older), record)
-    assert epochs == EXPECTED["replays"]["whole"]
-    sweep = load_sweep(MADE / "replay.yaml", expected["changes"], record.older)
-    one = simulate(sweep, record, 3, Yardstick(best, sweep.objectives))
-    assert [one.finished, one.stopped, one.failed] == expected["ended"]
-    assert [one.epochs, one.seconds] == pytest.approx([expected["epochs"], expected["seconds"]])
-    assert [list(point) for point in one.progress] == [pytest.approx(point) for point in expected["progress"]]
-    found = [[each.configuration, each.label, each.value("search_score")] for each in one.summaries]
-    assert [each[:2] for each in found] == [each[:2] for each in expected["configurations"]]
-    assert [each[2] for each in found] == pytest.approx([each[2] for each in expected["configurations"]], nan_ok=True)
-    changes = [part for change in expected["changes"] for part in ("--set", change)]
-    arguments = [str(MADE / "replay.yaml"), "--recorded", str(MADE / "curves.csv"), "--workers", "3", *changes]
-    assert simulator.main(arguments) == 0
-    assert capsys.readouterr().out.splitlines()[:-1] == expected["said"]
+    assert RunSpec.recorded(content["spec"]).key == EXPECTED["adapters"][method]["key"]
 
 
 def shipped(file: str) -> Path:
