@@ -2,10 +2,10 @@
 
     driver  --Tracker-->  journal.jsonl (on disk)  --Shipper-->  MlflowWriter  -->  MLflow
 
-Every call of `Tracker` appends to the sweep's journal and returns at once. The shipper, which a sweep runs in a process of its
-own, ships the journal in batches, in order, and moves a cursor when the store has taken a batch. While a server is slow,
-restarts or is gone, events wait in the journal. After a crash of the driver, the next session goes on where the cursor stands.
-This command ships the rest without running anything:
+Every call of `Tracker` appends to the sweep's journal and returns at once. The shipper ships the journal in batches, in order,
+and moves a cursor when the store has taken a batch. While a server is slow, restarts or is gone, events wait in the journal.
+After a crash of the driver, the next session continues where the cursor stands. This command ships the rest without running
+anything; a sweep runs it with `--follow` as a process of its own:
 
     python -m orchestrator.tracking replay runs/NAME [--tracking-uri URI]
 
@@ -23,9 +23,11 @@ from pathlib import Path
 
 from craft.words import be_printable, redact
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.shipper import follow
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError
 from orchestrator.tools.journal import JournalBusy, read
+from orchestrator.tools.quiet import LOG_FORMAT
 
 
 def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
@@ -58,8 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("folder", type=Path, help="the sweep's folder, as in runs/NAME")
     command.add_argument("--tracking-uri", help="the store; the one the sweep used if absent")
     command.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="give up after this long (600)")
+    command.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT if given.follow else "%(message)s")
+    if given.follow:
+        follow(given.folder)
     try:
         left = replay(given.folder, given.tracking_uri, given.timeout)
     except (TrackingError, JournalBusy, OSError) as error:

@@ -20,11 +20,11 @@ class RunTable:
     """The runs of a sweep by (kind, key): kind is `sweep`, `configuration` or `trial`.
 
     Args:
-        uri: resolved tracking URI; a SQLite file and the sweep's experiment are made if absent.
-        artifact_root: the folder of artifacts for a store that is no server.
+        uri: resolved tracking URI; a SQLite file and the sweep's experiment are made if absent. Where no server keeps
+            artifacts, they go into `mlartifacts` next to that file, or in the current folder.
     """
 
-    def __init__(self, uri: str, sweep: str, sweep_id: str, artifact_root: Path | None) -> None:
+    def __init__(self, uri: str, sweep: str, sweep_id: str) -> None:
         quiet_mlflow()
         from mlflow import MlflowClient
 
@@ -33,7 +33,8 @@ class RunTable:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        self._experiment = self._find_experiment(None if uri.startswith("http") else artifact_root)
+        home = file.parent if file is not None else Path.cwd()
+        self._experiment = self._find_experiment(None if uri.startswith("http") else home / "mlartifacts")
         self.runs: dict[tuple[str, str], StoredRun] = {}
         self._uncertain = False
         self._search(f"tags.`craft.sweep_id` = '{self._sweep_id}'")

@@ -36,12 +36,11 @@ class MlflowWriter:
         uri: resolved tracking URI.
         opened: the journal's first event (`sweep`, `sweep_id`, `time`).
         folder: what relative paths in events are relative to.
-        artifact_root: folder of artifacts for stores that are no server.
     """
 
-    def __init__(self, uri: str, opened: Event, folder: Path, artifact_root: Path | None) -> None:
+    def __init__(self, uri: str, opened: Event, folder: Path) -> None:
         self._sweep, self._folder = str(opened["sweep"]), folder
-        self._table = RunTable(uri, self._sweep, str(opened["sweep_id"]), artifact_root)
+        self._table = RunTable(uri, self._sweep, str(opened["sweep_id"]))
 
     @property
     def knows_sweep(self) -> bool:

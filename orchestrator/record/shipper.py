@@ -1,12 +1,16 @@
-"""The thread that carries a journal to the tracking store, in order and in batches, until the store has everything.
+"""Carries the journal of a sweep to its tracking store, in order and in batches, until the store has everything.
 
-A sweep runs it in a process of its own (`orchestrator.record.shipper_process`).
+    driver   Tracker  -->  journal.jsonl  -->  Shipper  -->  tracking store
+                |                                 |
+                +---- reads ---- tracking.cursor.json
 
-The cursor (`tracking.cursor.json`, one offset a
-store) moves only after the store has taken a batch, so a crash repeats at most one batch, which is harmless. A store that does
-not answer is asked again without end, with growing pauses: the events are in the journal, which this thread flushes to the disk
-before each try. An event that a store answers with a refusal, or fails at again and again, is set aside in
-`tracking.refused.jsonl`, so that one bad value cannot hold up the record; the next session of the sweep offers it again.
+A sweep runs the shipper in a process of its own (`ShipperProcess`), so that MLflow takes no time from the interpreter that
+drives the trials. The journal is the channel, and the cursor says how far the store is: one offset a store, which moves only
+after the store has taken a batch. A crash repeats at most one batch, which is harmless.
+
+A store that does not answer is asked again without end, with growing pauses. An event that a store answers with a refusal, or
+fails at again and again, is set aside in `tracking.refused.jsonl`, so that one bad value cannot hold up the record; the next
+session of the sweep offers it again.
 """
 
 from __future__ import annotations
@@ -14,11 +18,14 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from craft.disk import flush, replacing
 from craft.words import redact
@@ -32,25 +39,11 @@ log = logging.getLogger(__name__)
 BATCH = 3000
 """Events in one go, at most. What a trial reports several times within them travels in one request: a store that is behind a
 thousand running trials takes four reports in the time of two."""
-LINGER_S = 0.5
-PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+LOOK_S = 0.5
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 TRIES = 5
-
-
-class Standing(NamedTuple):
-    """How far a shipper is.
-
-    Attributes:
-        seen: bytes of the journal that it knows of.
-        waiting: how many of the events in them the store has not taken.
-        aside: how many of these it has refused, so that nobody waits for them.
-        retrying: whether events that an earlier session set aside are still to be offered again.
-    """
-
-    seen: int
-    waiting: int
-    aside: int
-    retrying: bool
+NICENESS = 10
+STOP_S = 4.0
 
 
 def saved_offset(folder: SweepFolder, uri: str) -> int:
@@ -59,114 +52,75 @@ def saved_offset(folder: SweepFolder, uri: str) -> int:
         offset = int(json.loads(folder.cursor.read_text(encoding="utf-8"))[redact(uri)])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
-    size = folder.journal.stat().st_size if folder.journal.exists() else 0
-    return offset if 0 <= offset <= size else 0
+    return offset if 0 <= offset <= _size(folder.journal) else 0
 
 
-class Shipper(threading.Thread):
-    """Ships the journal of the sweep in `folder` to the store at `uri`.
+def count_waiting(folder: SweepFolder, uri: str) -> int:
+    """How many events the store has not taken, those that it refused included."""
+    return sum(1 for _ in read(folder.journal, saved_offset(folder, uri))) + sum(1 for _ in read(folder.refused))
 
-    `waiting` counts the events that the store has not taken yet.
-    """
 
-    def __init__(self, folder: Path, uri: str, opened: Event, artifact_root: Path | None) -> None:
-        super().__init__(name="tracking-shipper", daemon=True)
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+class Shipper:
+    """Ships the journal of the sweep in `folder` to the store at `uri`, in the caller's thread."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
         self._folder, self._path, self._uri = SweepFolder(folder), SweepFolder(folder).journal, uri
-        self._opened, self._artifact_root = opened, artifact_root
-        self._change = threading.Condition()
-        self._closing = self._stopped = False
-        self._offset = self._seen = saved_offset(self._folder, uri)
-        self._refused = [event for event, _ in read(self._folder.refused)]
-        self._retry_refused = bool(self._refused)
-        self._waiting = 0
+        self._offset = saved_offset(self._folder, uri)
+        self._offered_again = not _size(self._folder.refused)
+        self._failures = 0
         self._writer: MlflowWriter | None = None
-        self.look()
+
+    def ship(self, timeout_s: float) -> None:
+        """Ships until the store has everything, or so many seconds have passed."""
+        end = time.monotonic() + timeout_s
+        while self._behind and (left := end - time.monotonic()) > 0:
+            self._try(min(left, PAUSES_S[0]))
+
+    def follow(self) -> None:
+        """Ships as the journal grows, without end."""
+        while True:
+            if self._behind:
+                self._try(PAUSES_S[min(self._failures, len(PAUSES_S) - 1)] * random.uniform(0.75, 1.25))
+            time.sleep(LOOK_S)  # events gather meanwhile
 
     @property
-    def waiting(self) -> int:
-        return self._waiting + len(self._refused)
+    def _behind(self) -> bool:
+        return self._offset < _size(self._path) or not self._offered_again
 
-    @property
-    def standing(self) -> Standing:
-        with self._change:
-            return Standing(self._seen, self.waiting, len(self._refused), self._retry_refused)
-
-    def look(self) -> None:
-        """Looks how far the journal has grown."""
-        ends = [end for _, end in read(self._path, self._seen)]
-        if ends:
-            self.added(len(ends), ends[-1])
-
-    def added(self, count: int, end: int) -> None:
-        """Tells the thread that the journal has grown by `count` events, the last of which ends at byte `end`."""
-        with self._change:
-            self._waiting += count
-            self._seen = end
-            self._change.notify_all()
-
-    def hurry(self, on: bool) -> None:
-        """Whether somebody waits for the record: then the thread gathers no events first, and pauses only briefly."""
-        with self._change:
-            self._closing = on
-            self._change.notify_all()
-
-    def drain(self, timeout_s: float) -> int:
-        """Waits until the store has everything, at most `timeout_s` seconds; returns how many events still wait."""
-        self.hurry(True)
-        with self._change:
-            self._change.wait_for(lambda: not self._waiting and not self._retry_refused, timeout_s)
-        self.hurry(False)
-        return self.waiting
-
-    def stop(self) -> None:
-        """Ends the thread as soon as its present request returns; the thread never outlives the process."""
-        with self._change:
-            self._stopped = True
-            self._change.notify_all()
-        self.join(timeout=2.0)
-
-    def run(self) -> None:
-        failures = 0
-        while not self._stopped:
-            with self._change:
-                self._change.wait_for(lambda: self._waiting or self._stopped or self._retry_refused)
-                if not self._closing:
-                    self._change.wait_for(lambda: self._stopped or self._closing, LINGER_S)
-            if self._stopped:
-                return
-            try:
-                flush(self._path)
-                self._step()
-                failures = 0
-            except Exception as error:  # no error of a store, its driver or the network may end the record
-                failures += 1
-                self._failed(error, failures)
+    def _try(self, pause: float) -> None:
+        """Ships a batch; waits `pause` seconds if the store does not answer."""
+        try:
+            flush(self._path)
+            self._step()
+            self._failures = 0
+        except Exception as error:  # no error of a store, its driver or the network may end the record
+            self._failures += 1
+            self._failed(error, pause)
 
     def _step(self) -> None:
         if self._writer is None:
             self._writer = self._connect()
-        if self._retry_refused:
+        if not self._offered_again:
             self._offer_refused()
         batch = list(itertools.islice(read(self._path, self._offset), BATCH))
         if batch:
             self._writer.write([event for event, _ in batch])
-            self._taken(len(batch), batch[-1][1])
+            self._taken(batch[-1][1])
 
-    def _failed(self, error: Exception, failures: int) -> None:
+    def _failed(self, error: Exception, pause: float) -> None:
         text = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
-        if failures == 1:
+        if self._failures == 1:
             log.warning("tracking store %s: %s; training goes on, the record waits in %s", redact(self._uri), text, self._path)
-        if is_missing(error) and failures < TRIES:
+        if is_missing(error) and self._failures < TRIES:
             self._writer = None
         if self._writer is not None and self._writer.reconnect():
             self._one_by_one()
-            return
-        pause = 0.5 if self._closing else PAUSES_S[min(failures, len(PAUSES_S)) - 1] * random.uniform(0.75, 1.25)
-        self._pause(pause)
-
-    def _pause(self, seconds: float) -> None:
-        with self._change:
-            self._change.wait_for(lambda: self._stopped, seconds)
+        else:
+            time.sleep(pause)
 
     def _one_by_one(self) -> None:
         """Ships the batch that failed event by event, so that a connection that loses requests still gets on.
@@ -181,20 +135,19 @@ class Shipper(threading.Thread):
                     self._writer.write([event])
                     break
                 except Exception as error:  # the error's kind, and whether the store answers, decide below
-                    if self._stopped or is_missing(error) or not self._writer.reconnect():
+                    if is_missing(error) or not self._writer.reconnect():
                         return
                     # A request that was lost on the way says nothing about the event.
                     attempts += not is_lost(error)
                     if is_refusal(error) or attempts == TRIES:
                         self._set_aside(event, error)
                         break
-                    self._pause(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
-            self._taken(1, offset)
+                    time.sleep(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
+            self._taken(offset)
 
     def _set_aside(self, event: Event, error: Exception) -> None:
         reason = redact(f"{type(error).__name__}: {error}")[:1000]
         log.error("tracking store refuses a %s event: %s", event.get("kind"), reason)
-        self._refused.append(event)
         with Journal(self._folder.refused) as refused:
             refused.append({**event, "reason": reason})
 
@@ -202,7 +155,7 @@ class Shipper(threading.Thread):
         """Offers again, once a session, the events that were set aside; those that are refused again stay aside."""
         assert self._writer is not None
         left = []
-        for event in self._refused:
+        for event, _ in list(read(self._folder.refused)):
             try:
                 self._writer.write([event])
             except Exception as error:  # it was refused before; the reason is on file
@@ -211,27 +164,17 @@ class Shipper(threading.Thread):
                 self._writer.reconnect()
         with replacing(self._folder.refused) as aside, Journal(aside) as refused:
             refused.extend(left)
-        with self._change:
-            self._refused, self._retry_refused = left, False
-            self._change.notify_all()
+        self._offered_again = True
 
     def _connect(self) -> MlflowWriter:
-        writer = MlflowWriter(self._uri, self._opened, self._folder.path, self._artifact_root)
-        if self._offset and not writer.knows_sweep:
-            # Somebody emptied or replaced the store: it gets the whole record.
-            with self._change:
-                self._offset = 0
-                self._waiting = sum(1 for _, end in read(self._path) if end <= self._seen)
+        opened, _ = next(read(self._path))
+        writer = MlflowWriter(self._uri, opened, self._folder.path)
+        if not writer.knows_sweep:
+            self._offset = 0  # a new store, or somebody emptied or replaced it: it gets the whole record
         return writer
 
-    def _taken(self, count: int, offset: int) -> None:
+    def _taken(self, offset: int) -> None:
         self._offset = offset
-        self._save_offset()
-        with self._change:
-            self._waiting -= count
-            self._change.notify_all()
-
-    def _save_offset(self) -> None:
         path = self._folder.cursor
         try:
             known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -246,3 +189,71 @@ class Shipper(threading.Thread):
         except OSError as error:
             # Without a new cursor the next session repeats this batch, which is harmless.
             log.warning("the tracking cursor cannot be saved: %s", error)
+
+
+class ShipperProcess:
+    """The driver's end of a shipper that is a process: `python -m orchestrator.tracking replay --follow`.
+
+    The process is niced, and has the driver's environment and log. It gets the store's address, which may hold a password,
+    through its standard input, so no list of processes shows it. It is in a process group of its own and ignores SIGTERM,
+    because it must live until the driver has waited for it; when its input ends, with the driver or by `stop`, it ends.
+    If it dies, it is started again, and continues from the cursor.
+    """
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        """Starts the process and returns at once; the process takes seconds to load MLflow."""
+        self._folder, self._uri = SweepFolder(folder), uri
+        self._process: subprocess.Popen[bytes] | None = None
+        self._deaths, self._next = 0, 0.0
+        self.look()
+
+    def look(self) -> None:
+        """Starts the process again if it has died; called often."""
+        if time.monotonic() < self._next or (self._process is not None and self._process.poll() is None):
+            return
+        if self._process is not None:
+            log.warning(
+                "the process that ships to the tracking store ended with status %d; starting it again", self._process.returncode
+            )
+        command = [sys.executable, "-m", "orchestrator.tracking", "replay", "--follow", str(self._folder.path)]
+        self._next = time.monotonic() + PAUSES_S[min(self._deaths, len(PAUSES_S) - 1)]
+        self._deaths += 1
+        self._process = None
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, process_group=0)
+            assert self._process.stdin is not None
+            os.write(self._process.stdin.fileno(), self._uri.encode() + b"\n")
+        except OSError as error:
+            log.warning("the process that ships to the tracking store cannot be started: %s", error)
+
+    def ship(self, timeout_s: float) -> None:
+        """Waits until the store has everything, at most so many seconds."""
+        end = time.monotonic() + timeout_s
+        while saved_offset(self._folder, self._uri) < _size(self._folder.journal) and time.monotonic() < end:
+            self.look()
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ends the process; what the store has not taken stays in the journal."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def follow(folder: Path) -> None:
+    """What the process runs: ships to the store that its input names, until the input ends."""
+    os.nice(NICENESS)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    uri = sys.stdin.readline().strip()
+
+    def end_with_driver() -> None:
+        sys.stdin.read()
+        os._exit(0)  # nothing to tidy: what the store has not taken is in the journal
+
+    threading.Thread(target=end_with_driver, daemon=True).start()
+    Shipper(folder, uri).follow()

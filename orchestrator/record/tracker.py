@@ -1,7 +1,7 @@
 """The record of a sweep in MLflow, written so that it never delays training.
 
-Events go to a journal on disk; a shipper (`orchestrator.record.shipper`) carries them to the tracking store. The shipper also
-waits for the disk: the caller, which drives all trials, never does. The ledger holds every result by then.
+Events go to a journal; a shipper (`orchestrator.record.shipper`) carries them to the tracking store. The shipper also flushes
+the journal to the disk: the caller, which drives all trials, never waits for that. The ledger holds every result by then.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from craft.words import redact, redacted
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.shipper import Shipper
-from orchestrator.record.shipper_process import ShipperProcess
-from orchestrator.record.tracking_uri import TrackingError, resolve_uri, sqlite_file
+from orchestrator.record.shipper import Shipper, ShipperProcess, count_waiting
+from orchestrator.record.tracking_uri import TrackingError, resolve_uri
 from orchestrator.tools.journal import Event, Journal, read
 
 log = logging.getLogger(__name__)
@@ -40,18 +39,14 @@ class Tracker:
         uri: tracking URI; a relative SQLite path is taken from the current folder.
         sweep_name: the MLflow experiment.
         folder: the sweep's own folder; the journal is written there.
-        artifact_root: the folder of artifacts if no server decides it; beside the SQLite file if absent.
-        own_process: the shipper is a process of its own, as a sweep needs it: MLflow costs more processor time than driving
-            trials does, and a thread would take it from the thread that drives them. The process takes seconds to load.
+        own_process: a process of its own ships while events come, as a sweep needs it. Otherwise `flush` and `close` ship.
 
     Raises:
         TrackingError: the URI cannot be used, or the folder's journal belongs to another sweep.
         JournalBusy: another process tracks into this folder.
     """
 
-    def __init__(
-        self, uri: str, sweep_name: str, folder: Path, *, artifact_root: Path | None = None, own_process: bool = False
-    ) -> None:
+    def __init__(self, uri: str, sweep_name: str, folder: Path, *, own_process: bool = False) -> None:
         self.uri = resolve_uri(uri)
         self.folder = folder.resolve()
         self._lock = threading.Lock()
@@ -67,11 +62,8 @@ class Tracker:
             self._journal.close()
             raise
         self.sweep_id: str = opened["sweep_id"]
-        file = sqlite_file(self.uri)
-        root = artifact_root or (file.parent if file else Path.cwd()) / "mlartifacts"
-        shipper: type[Shipper | ShipperProcess] = ShipperProcess if own_process else Shipper
-        self._shipper = shipper(self.folder, self.uri, opened, root)
-        self._shipper.start()
+        self._process = ShipperProcess(self.folder, self.uri) if own_process else None
+        self._shipper = self._process or Shipper(self.folder, self.uri)
 
     def sweep_started(self, info: Mapping[str, Any]) -> None:
         """Opens or reopens the sweep's run.
@@ -198,7 +190,7 @@ class Tracker:
         if self._open_trials:
             self.sweep_ended("interrupted", {})
         else:
-            self._write({"kind": "replayed"})  # an event makes the shipper connect, and connecting is what looks
+            self._write({"kind": "replayed"})  # an event makes the shipper connect, which is when it looks
 
     def add_file(self, path: Path) -> None:
         """Adds an artifact to the sweep's run, also after `sweep_ended`: the page is made from the finished record."""
@@ -225,18 +217,20 @@ class Tracker:
     @property
     def waiting(self) -> int:
         """How many events the store has not taken yet."""
-        return self._shipper.waiting + len(self._unwritten)
+        return count_waiting(SweepFolder(self.folder), self.uri) + len(self._unwritten)
 
     def flush(self, timeout_s: float) -> int:
-        """Waits until everything is shipped, at most `timeout_s` seconds; returns how many events still wait."""
+        """Ships everything, for at most `timeout_s` seconds; returns how many events still wait."""
         with self._lock:
             self._append([])
-        return self._shipper.drain(timeout_s) + len(self._unwritten)
+        self._shipper.ship(timeout_s)
+        return self.waiting
 
     def close(self, timeout_s: float = 30.0) -> int:
         """Ships for at most `timeout_s` seconds and stops; returns how many events are left in the journal."""
         left = self.flush(timeout_s)
-        self._shipper.stop()
+        if self._process is not None:
+            self._process.stop()
         self._journal.close()
         return left
 
@@ -251,13 +245,13 @@ class Tracker:
     def _append(self, events: list[Event]) -> None:
         # A full disk must not stop training: events that could not be written wait in memory and go first next time.
         self._unwritten += events
+        if self._process is not None:
+            self._process.look()
         try:
-            end = self._journal.extend(self._unwritten)
+            self._journal.extend(self._unwritten)
         except OSError as error:
             log.warning("the tracker's journal cannot be written (%s); %d events wait in memory", error, len(self._unwritten))
             return
-        if self._unwritten:
-            self._shipper.added(len(self._unwritten), end)
         self._unwritten = []
 
     def _new(self, key: str, row: Mapping[str, Any]) -> dict[str, Any]:

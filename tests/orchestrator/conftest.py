@@ -61,11 +61,8 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def uri(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty store of the test's own, which a tracker ships to at once."""
-    from orchestrator.record import shipper as shipping
-
-    monkeypatch.setattr(shipping, "LINGER_S", 0.0)
+def uri(tmp_path: Path, empty_store: Path) -> str:
+    """An empty store of the test's own."""
     (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 

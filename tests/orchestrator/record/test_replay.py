@@ -10,7 +10,6 @@ from mlflow import MlflowClient
 
 from craft.words import redact
 from orchestrator.plan.trial import TrialResult
-from orchestrator.record import shipper as shipping
 from orchestrator.record.tracker import Tracker
 from orchestrator.tools.journal import Journal, read
 from orchestrator.tracking import main
@@ -50,11 +49,10 @@ def test_a_killed_driver_s_journal_is_shipped_by_replay_and_twice_is_once(
     folder, done, open_trial = tmp_path / "runs", spec(), spec(seed=1)
     tracker = start(uri, folder, done, open_trial)
     assert tracker.flush(60) == 0
-    tracker._shipper.stop()  # the process dies here: nothing more is shipped, nothing is closed
     for step in (10, 20, 30):
         tracker.trial_progress(done.key, progress(step))
     tracker.trial_ended(finished(done), adapter(folder / "a"))
-    tracker._journal.close()
+    assert tracker.close(0) == 5, "the driver dies here: nothing more is shipped, nothing is closed"
 
     assert main(["replay", str(folder)]) == 0
     assert "everything is in the tracking store" in capsys.readouterr().out
@@ -172,15 +170,12 @@ def test_a_full_disk_keeps_events_in_memory(uri: str, tmp_path: Path, monkeypatc
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0)]
 
 
-def test_a_store_that_is_away_stops_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(shipping, "LINGER_S", 0.0)
+def test_a_store_that_is_away_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trial = spec()
     tracker = start("http://127.0.0.1:9", tmp_path / "runs", trial)
     for step in range(10, 1000, 10):
         tracker.trial_progress(trial.key, progress(step))
-    left = tracker.close(4)
+    left = tracker.close(1)
     assert left == 102, "the opening line and every event"
     assert "training goes on" in caplog.text
     assert len(list(read(tmp_path / "runs" / "journal.jsonl"))) == left

@@ -46,7 +46,7 @@ def progress(step: int) -> dict:
 
 def sweep_with_an_outage(server: Server, folder: Path, outage: list[list[str]]) -> None:
     """Four trials of 20 evaluations each; from the seventh to the fourteenth the server is away."""
-    tracker = Tracker(server.uri, "outage", folder)
+    tracker = Tracker(server.uri, "outage", folder, own_process=True)
     tracker.sweep_started({"seeds": [0, 1, 2, 3]})
     for trial in trials():
         tracker.trial_started(trial)
@@ -185,10 +185,11 @@ def test_requests_that_were_carried_out_but_whose_answers_were_lost(tmp_path: Pa
         server.kill()
 
 
-def test_postgresql_without_a_server(tmp_path: Path, database: tuple[str, list[str]]) -> None:
+def test_postgresql_without_a_server(tmp_path: Path, database: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     backend, restart = database
+    monkeypatch.chdir(tmp_path)  # artifacts go into the current folder
     trial = trials()[0]
-    tracker = Tracker(backend, "outage", tmp_path / "runs", artifact_root=tmp_path / "mlartifacts")
+    tracker = Tracker(backend, "outage", tmp_path / "runs")
     tracker.sweep_started({"seeds": [0]})
     tracker.trial_started(trial)
     tracker.trial_progress(trial.key, progress(2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -14,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.record.shipper import Standing
-from orchestrator.record.shipper_process import NICENESS, ShipperProcess
+from orchestrator.record.shipper import NICENESS, ShipperProcess
 from orchestrator.record.tracker import Tracker
 from tests.orchestrator.tracked import finished, history, progress, runs, spec
 
@@ -32,9 +30,14 @@ for step in (10, 20, 30):
     tracker.trial_progress(spec().key, progress(step))
     if len(sys.argv) > 3:
         tracker.flush(60)
-print(tracker._shipper.pid, flush=True)
+print("ready", flush=True)
 time.sleep(600)
 """
+
+
+def shipper_of(driver: int) -> psutil.Process:
+    """The process that ships for the driver with this number."""
+    return next(child for child in psutil.Process(driver).children() if "--follow" in child.cmdline())
 
 
 @pytest.fixture
@@ -55,7 +58,8 @@ def kept_driver(uri: str, tmp_path: Path) -> Iterator[Callable[..., tuple[subpro
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
         started.append(process)
         assert process.stdout is not None
-        return process, psutil.Process(int(process.stdout.readline()))
+        assert process.stdout.readline() == "ready\n"
+        return process, shipper_of(process.pid)
 
     yield start
     for process in started:
@@ -63,18 +67,17 @@ def kept_driver(uri: str, tmp_path: Path) -> Iterator[Callable[..., tuple[subpro
         process.communicate()
 
 
-def test_everything_is_shipped_once_and_the_process_has_ended(tracker: Tracker, uri: str) -> None:
-    trial, pid = spec(), tracker._shipper.pid
+def test_everything_is_shipped_once_and_the_process_has_ended(tracker: Tracker, uri: str, tmp_path: Path) -> None:
+    trial, process = spec(), shipper_of(os.getpid())
     tracker.trial_started(trial)
     for step in (10, 20, 30):
         tracker.trial_progress(trial.key, progress(step))
     assert tracker.waiting >= 5
-    assert os.getpriority(os.PRIO_PROCESS, pid) - os.getpriority(os.PRIO_PROCESS, 0) in (0, NICENESS)  # 0 until it has begun
     assert tracker.flush(60) == tracker.waiting == 0
-    assert os.getpriority(os.PRIO_PROCESS, pid) >= NICENESS
-    tracker.trial_ended(finished(trial))
-    assert tracker.close(60) == 0
-    assert not psutil.pid_exists(pid)
+    assert process.nice() >= NICENESS
+    tracker.trial_ended(finished(trial), tmp_path / "gone")
+    assert tracker.close(60) == 1, "nobody waits for what the store has refused: the adapter that is not there"
+    assert not process.is_running()
     run = runs(uri)["trial", trial.key]
     assert history(uri, run, "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
     assert run.info.status == "FINISHED"
@@ -85,12 +88,10 @@ def test_killed_it_is_started_again_and_nothing_is_lost(tracker: Tracker, uri: s
     trial = spec()
     tracker.trial_started(trial)
     assert tracker.flush(60) == 0
-    first = tracker._shipper.pid
-    os.kill(first, signal.SIGKILL)
+    shipper_of(os.getpid()).kill()
     for step in (10, 20, 30):
         tracker.trial_progress(trial.key, progress(step))
     assert tracker.close(60) == 0
-    assert tracker._shipper.pid != first
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
     assert "ended with status -9; starting it again" in caplog.text
 
@@ -124,28 +125,11 @@ def test_it_ends_with_its_driver_and_the_next_one_ships_each_step_once(
     assert history(uri, runs(uri)["trial", spec().key], "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
 
 
-@pytest.mark.slow
-def test_two_never_ship_from_one_folder(uri: str, tmp_path: Path) -> None:
-    """The shipper of a driver that was killed is still there: the next one waits until it has gone."""
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    handle = os.open(folder, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    tracker = Tracker(uri, "demo", folder, own_process=True)
-    tracker.sweep_started({"name": "demo"})
-    assert tracker.flush(4) == 2
-    os.close(handle)
-    assert tracker.close(60) == 0
-
-
 def test_the_password_is_on_no_command_line_and_in_no_environment_of_ours(tmp_path: Path) -> None:
     secret = "c0rrect-h0rse"
-    shipper = ShipperProcess(
-        tmp_path, f"http://somebody:{secret}@127.0.0.1:9", {"kind": "opened", "sweep": "demo", "sweep_id": "1"}, None
-    )
-    shipper.start()
+    shipper = ShipperProcess(tmp_path, f"http://somebody:{secret}@127.0.0.1:9")
     try:
-        place = Path(f"/proc/{shipper.pid}")
+        place = Path(f"/proc/{shipper_of(os.getpid()).pid}")
         assert secret.encode() not in (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
     finally:
         shipper.stop()
@@ -170,12 +154,3 @@ def test_nothing_is_printed_and_the_driver_never_loads_mlflow(tmp_path: Path) ->
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_nobody_waits_for_what_the_store_has_refused(tmp_path: Path) -> None:
-    process = ShipperProcess(tmp_path, "sqlite:///unused", {}, None)
-    process._standing = Standing(100, 1, 1, retrying=False)
-    assert process._settled()
-    assert process.drain(0.0) == 1, "it is still told as waiting"
-    process.added(1, 200)
-    assert not process._settled()
