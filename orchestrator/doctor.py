@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyarrow import fs
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from craft.spec import RunSpec
@@ -35,7 +36,6 @@ from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.record.manifest import cores
 from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tools.inventory import capacity
 from orchestrator.tools.quiet import noise_to_log
 
 if TYPE_CHECKING:
@@ -77,27 +77,19 @@ def diagnose(plan: Plan, storage: str, address: str | None, tracking_uri: str) -
         yield Finding("bad", "model and data", _one_line(error))
         return
     yield Finding("good", "model and data", "are here" if address is None else "can be read by the driver")
-    shares = plan.sweep.shares
-    if address is None:
-        gpus = _own_gpus() if any(share.gpu for share in shares) else []
-        has = capacity() | {"GPU": float(sum(not isinstance(one, str) for one in gpus))}
-        # Only Ray knows a machine's custom resources; without it they count as enough.
-        has |= {name: 1e9 for share in shares for name in share.asked if name not in has}
-        yield from (_fitting(share, share.slots(has), "bad") for share in shares)
-        yield from _gpus(plan, {f"GPU {number}": one for number, one in enumerate(gpus)})
-        return
     from orchestrator.tune.cluster import joined, try_gpus
 
+    shares = plan.sweep.shares
     try:
         with noise_to_log(Path(os.devnull)), joined(address) as cluster:
-            room = [_fitting(share, cluster.slots(share), "doubt") for share in shares]
-            machines = list(_machines(plan, storage, fingerprints))
+            room = [_fitting(share, cluster.slots(share), address is None) for share in shares]
+            machines = [] if address is None else list(_machines(plan, storage, fingerprints))
             asked = [share.gpu for share in shares if share.gpu]
-            tried = {one.host: one.error or one.content for one in try_gpus(min(asked))} if asked else {}
+            tried = try_gpus(min(asked)) if asked else []
     except ValueError as error:
         yield Finding("bad", "cluster", str(error))
         return
-    yield from [*room, *machines, *_gpus(plan, tried)]
+    yield from [*room, *machines, *_gpus(plan, {one.host: one.error or one.content for one in tried})]
 
 
 def _tracking(uri: str) -> Iterator[Finding]:
@@ -109,7 +101,7 @@ def _tracking(uri: str) -> Iterator[Finding]:
         else:
             yield Finding("bad", "tracking", f"{parent} cannot be written", "give --tracking-uri of another file or a server")
         return
-    from orchestrator.record.mlflow_probe import probe
+    from orchestrator.record.mlflow_client import probe
 
     try:
         artifacts = probe(uri)
@@ -163,17 +155,6 @@ def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints:
             pass
 
 
-def _own_gpus() -> list[Gpu | str]:
-    """This machine's GPUs; a reason in place of one on which torch cannot compute."""
-    from orchestrator.worker.gpus import GpuUnusable, require_gpu, usable_gpus
-
-    try:
-        first = require_gpu()
-    except GpuUnusable as error:
-        return [str(error)]
-    return [first, *usable_gpus()[1:]]
-
-
 def _gpus(plan: Plan, tried: Mapping[str, Gpu | str]) -> Iterator[Finding]:
     """Whether torch computes on GPUs that were tried, and whether trials fit into their memory."""
     from orchestrator.plan.gpu_shares import memory_lines
@@ -187,11 +168,11 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str]) -> Iterator[Finding]:
         yield Finding("doubt", "GPU memory", line)
 
 
-def _fitting(share: Resources, slots: int, otherwise: Level) -> Finding:
+def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
     if slots:
         return Finding("good", "room", f"{slots} trials at once, each with {share.told()}")
-    advice = "lower `resources`, or give --address" if otherwise == "bad" else "only if the cluster grows; or `resources`"
-    return Finding(otherwise, "room", f"no trial fits now: each asks for {share.told()}", advice)
+    advice = "lower `resources`, or give --address" if alone else "only if the cluster grows; or lower `resources`"
+    return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.told()}", advice)
 
 
 def needed_bytes(plan: Plan) -> int:
@@ -222,13 +203,8 @@ def show(findings: Sequence[Finding], console: Console) -> None:
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for one in findings:
-        found = f"{one.found}; {one.advice}" if one.advice else one.found
-        table.add_row(MARKS[one.level], _plain(one.what), _plain(found))
+        table.add_row(MARKS[one.level], escape(one.what), escape(f"{one.found}; {one.advice}" if one.advice else one.found))
     console.print(table)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -140,9 +140,9 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
     else:
         plan = planned(sweep)
     if given.plan:
+        from orchestrator.plan.gpu_shares import usable_gpus
         from orchestrator.plan.table import print_plan
         from orchestrator.plan.workload import planned_steps, scored_line, split_sizes
-        from orchestrator.worker.gpus import usable_gpus
 
         # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
         wide = None if sys.stdout.isatty() else max(160, max((len(one.label) for one in plan.configurations), default=40) + 90)

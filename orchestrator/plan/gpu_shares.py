@@ -31,6 +31,24 @@ class Gpu:
     bytes: int
 
 
+def usable_gpus() -> list[Gpu]:
+    """The GPUs that torch can use in this process; it takes no memory on them. None where torch or the driver cannot."""
+    import torch
+
+    try:
+        return [describe_gpu(index) for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    except Exception:  # torch and the driver have many kinds of error: GPUs that cannot be asked cannot be used
+        return []
+
+
+def describe_gpu(index: int) -> Gpu:
+    """The GPU that torch calls `cuda:index`."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    return Gpu(properties.name, properties.total_memory)
+
+
 def idle_lines(shares: Sequence[Resources], gpus: float) -> list[str]:
     """What to say where there are GPUs and no trial asks for one."""
     if not gpus or any(share.gpu for share in shares):

@@ -1,7 +1,6 @@
 """The manifest of a sweep: versions, source state, hardware, seeds, data and the effective sweep, as plain data.
 
-It is stored as `manifest.json` with the sweep's run. It holds no passwords. Making it is quick: it asks for GPUs without
-importing torch.
+It is stored as `manifest.json` with the sweep's run. It holds no passwords.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import craft
-from craft.words import redacted
-from orchestrator.tools.inventory import gpus, versions
+from craft.words import format_bytes, redacted
+from orchestrator.plan.gpu_shares import usable_gpus
 
 TRAINING = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "numpy", "scipy", "scikit-learn")
 PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
@@ -50,6 +50,17 @@ def make_manifest(
     return dict(redacted(content))
 
 
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions by package; a package that is not installed is left out."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
 def source_state(folder: Path) -> dict[str, Any]:
     """The git commit of `folder` and the files that differ from it; empty if the folder is no git checkout."""
     commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
@@ -64,11 +75,7 @@ def hardware() -> dict[str, Any]:
     facts: dict[str, Any] = {"machine": platform.machine(), "processor": _processor(), "cpus": cores()}
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        facts["gpus"] = [f"{name}, {memory} MiB, {driver}" for name, memory, driver in gpus("memory.total", "driver_version")]
-    except (OSError, subprocess.SubprocessError):  # no sweep is refused because `nvidia-smi` fails
-        facts["gpus"] = []
-    return facts
+    return facts | {"gpus": [f"{gpu.name}, {format_bytes(gpu.bytes)}" for gpu in usable_gpus()]}
 
 
 def cores() -> int:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "MALFORMED_REQUEST")
 MISSING = "RESOURCE_DOES_NOT_EXIST"
@@ -44,3 +51,41 @@ def is_lost(error: BaseException) -> bool:
 def is_missing(error: Exception) -> bool:
     """Whether a run that was in the store is gone: the store lost it, or somebody deleted it."""
     return getattr(error, "error_code", None) == MISSING
+
+
+def probe(uri: str) -> str:
+    """Writes a run to the store at `uri`, reads it back and deletes it; returns where artifacts go, for people.
+
+    Raises:
+        MlflowException, OSError: the store does not answer, or refuses the write.
+    """
+    quiet_mlflow()
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    if not uri.startswith("http"):
+        return _write_and_read(client, "0", artifact=False)
+    # A server with users may let each of them write only to their own experiments. A sweep makes its own too.
+    experiment = client.create_experiment(f"doctor-{uuid.uuid4().hex}")
+    try:
+        return _write_and_read(client, experiment, artifact=True)
+    finally:
+        client.delete_experiment(experiment)
+
+
+def _write_and_read(client: MlflowClient, experiment: str, artifact: bool) -> str:
+    from mlflow.artifacts import get_artifact_repository
+
+    run = client.create_run(experiment, run_name="doctor", tags={"craft.kind": "doctor"})
+    identifier = run.info.run_id
+    try:
+        client.log_metric(identifier, "probe", 1.0, step=1)
+        if client.get_run(identifier).data.metrics.get("probe") != 1.0:
+            raise OSError("a metric that was written does not come back")
+        if artifact:
+            client.log_text(identifier, "ok", "doctor.txt")
+            with suppress(Exception):
+                get_artifact_repository(run.info.artifact_uri).delete_artifacts("doctor.txt")
+    finally:
+        client.delete_run(identifier)
+    return urlparse(run.info.artifact_uri or "").scheme or "a local folder"

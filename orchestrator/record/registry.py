@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.words import redact
+from orchestrator.record.manifest import versions
 from orchestrator.record.mlflow_client import quiet_mlflow
 from orchestrator.record.mlflow_reader import StoreReader
-from orchestrator.tools.inventory import versions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -15,7 +15,7 @@ import os
 import socket
 
 from craft.results import Unavailable
-from orchestrator.plan.gpu_shares import Gpu
+from orchestrator.plan.gpu_shares import Gpu, describe_gpu
 from orchestrator.worker.fences import choose_segments
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
@@ -56,24 +56,7 @@ def require_gpu() -> Gpu:
         found = (ones @ ones).sum().item()
         if found != SIDE**3:
             raise RuntimeError(f"a product of matrices gives {found:g} instead of {SIDE**3}")
-        return _described(torch.cuda.current_device())
+        return describe_gpu(torch.cuda.current_device())
     except Exception as error:  # torch and the driver have many kinds of error
         reason = " ".join(str(error).split())[:400] or type(error).__name__
         raise GpuUnusable(f"{socket.gethostname()} gave a GPU that torch cannot use: {reason}") from error
-
-
-def usable_gpus() -> list[Gpu]:
-    """The GPUs that torch can use in this process; it takes no memory on them. None where torch or the driver cannot."""
-    import torch
-
-    try:
-        return [_described(index) for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    except Exception:  # as above: GPUs that cannot be asked cannot be used
-        return []
-
-
-def _described(index: int) -> Gpu:
-    import torch
-
-    properties = torch.cuda.get_device_properties(index)
-    return Gpu(properties.name, properties.total_memory)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from craft.trainer.memory import out_of_memory
-from orchestrator.plan.gpu_shares import Gpu
+from orchestrator.plan.gpu_shares import Gpu, usable_gpus
 from orchestrator.worker.errors import is_transient, reason
-from orchestrator.worker.gpus import GpuUnusable, keep_to_share, require_gpu, usable_gpus
+from orchestrator.worker.gpus import GpuUnusable, keep_to_share, require_gpu
 
 
 def with_cuda(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
