@@ -66,7 +66,7 @@ def report(
     Raises:
         ValueError: the model, a projection or a rank cannot be had; the message says what can.
     """
-    from craft.factors.store import default_store
+    from craft.factors.stacks import stack_factors
     from craft.models.projections import find_projections
 
     loaded = _load(model)
@@ -75,7 +75,7 @@ def report(
         shape = (len(layers), *layers[0].shape)
         triples = [resolve_ranks(triple, shape, name=f"projection {name!r}") for triple in ranks] or _usual(shape)
         largest = [max(triple[mode] for triple in triples) for mode in range(3)]
-        factors = default_store().get(_stack_weights(loaded, layers), largest, name=name, device=device)
+        factors = stack_factors(_stack_weights(loaded, layers), largest, name=name, device=device)
         rows += [RankEnergy(name, triple, sum(rank * rank for rank in triple), _kept(factors, triple)) for triple in triples]
     return rows
 

@@ -1,6 +1,5 @@
-"""Decompositions of stacked weights and of single ones, and the stores that keep them.
+"""Decompositions of stacked weights and of single ones, and the store that keeps them.
 
-`hosvd` decomposes stacks (with the eigenvectors of `eigen`). `store` keeps these, and `svd` the singular vectors of single
-weights, as files of `factor_file` on one `shelf`, found by the weights' hash (`hashing`). `ticking` says
-that a long decomposition goes on.
+`hosvd` decomposes a stack; `stacks` and `svd` take the factors of stacks and the singular vectors of single weights from the
+`store`. `ticking` says that a long decomposition continues.
 """

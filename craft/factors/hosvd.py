@@ -21,11 +21,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
-
-from craft.factors.eigen import leading_eigh
 
 ALGORITHM = "hosvd-gram64-1"
 """Names the algorithm and its sign rule; part of every stored decomposition's address. Raise it when results change."""
@@ -33,6 +32,7 @@ ALGORITHM = "hosvd-gram64-1"
 Ranks = tuple[int, int, int]
 
 _MODES = ("r1 (layers)", "r2 (outputs)", "r3 (inputs)")
+_LARGE = 1024  # rows of a Gram matrix from which on memory counts
 _BLOCK = 2**20  # float64 entries converted at once: 8 MiB
 
 
@@ -45,8 +45,8 @@ class TuckerFactors:
         u1: (L, r1), orthonormal columns by falling singular value.
         u2: (d_out, r2).
         u3: (d_in, r3).
-        singular_values: all singular values of the three unfoldings (L, d_out and d_in of them), float64 on the CPU.
-        squared_norm: ||W||^2 of the stack.
+        singular_values: all singular values of the three unfoldings (L, d_out and d_in of them), float64 on the CPU; empty
+            in an adapter that carries its factors.
     """
 
     core: Tensor
@@ -54,7 +54,6 @@ class TuckerFactors:
     u2: Tensor
     u3: Tensor
     singular_values: tuple[Tensor, Tensor, Tensor]
-    squared_norm: float
 
     @property
     def ranks(self) -> Ranks:
@@ -64,6 +63,12 @@ class TuckerFactors:
     def shape(self) -> Ranks:
         """(L, d_out, d_in) of the stack that was decomposed."""
         return self.u1.shape[0], self.u2.shape[0], self.u3.shape[0]
+
+    @property
+    def squared_norm(self) -> float:
+        """||W||^2 of the stack; NaN without its singular values."""
+        values = self.singular_values[0]
+        return float(values.square().sum()) if len(values) else math.nan
 
     def slice(self, ranks: Sequence[int]) -> TuckerFactors:
         """The decomposition at smaller ranks, as views: HOSVD factors nest."""
@@ -168,9 +173,8 @@ def hosvd(
 ) -> TuckerFactors:
     """Truncated HOSVD of L weights read as one (L, d_out, d_in) tensor (paper, Stage 2).
 
-    All sums are in float64 for any dtype. Memory, beside the weights and the result: one float64 Gram matrix (d, d), the
-    requested vectors of this mode and the one before, and some tens of megabytes of blocks. That is at most two float64
-    slices at ranks up to half the width, and three above, where LAPACK computes all vectors.
+    All sums are in float64 for any dtype. Memory, in addition to the weights and the result: about two and a half float64
+    matrices of (d, d).
 
     Args:
         weights: L tensors of (d_out, d_in), of any floating dtype and layout; or one (L, d_out, d_in) tensor.
@@ -197,7 +201,7 @@ def hosvd(
     core, u1 = core.to(target), _in_rows(u1, target, dtype)
     u2 = _in_rows(u2, target, dtype)  # one after another, so that only one is held in both dtypes
     u3 = _in_rows(u3, target, dtype)
-    return TuckerFactors(core, u1, u2, u3, singular_values=(s1, s2, s3), squared_norm=float(layers.trace()))
+    return TuckerFactors(core, u1, u2, u3, singular_values=(s1, s2, s3))
 
 
 def _in_rows(u: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -247,9 +251,14 @@ def _beside(parts: list[Tensor]) -> Tensor:
 
 
 def _leading(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """All singular values, falling, and the first `rank` singular vectors with canonical signs. Overwrites `gram`."""
-    eigenvalues, vectors = leading_eigh(gram, rank)
-    del gram  # as large as everything else here together, so it is freed at once
+    """All singular values, falling, and the first `rank` singular vectors with canonical signs."""
+    if gram.device.type == "cpu" and len(gram) > _LARGE and find_spec("scipy"):
+        import scipy.linalg  # half of the memory that torch takes; absent where adapters are only loaded
+
+        found = scipy.linalg.eigh(gram.numpy().T, lower=False, driver="evr", overwrite_a=True, check_finite=False)
+        eigenvalues, vectors = (torch.from_numpy(part) for part in found)
+    else:
+        eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
     values = eigenvalues.flip(0).clamp_min(0).sqrt().cpu()
     vectors = vectors[:, -rank:]
     for block in _blocks(rank, len(vectors)):

@@ -1,179 +1,288 @@
-"""FactorStore: every decomposition made once, then shared by all trials, processes and hosts that see the folder.
+"""Store: tensors that are expensive to make, made once and shared by all trials, processes and hosts that see the folder.
 
 ::
 
-    weights --SHA-256--> key --> <root>/factors/<key>.safetensors     largest ranks asked so far; smaller ones are slices
-                                 <root>/factors/<key>.lock            held by the one process that decomposes
+    origin --SHA-256--> key --> <root>/factors/<key>.safetensors      the tensors, their origin, the checksum of both
+                                <root>/factors/<key>.lock             held by the one process that makes them
 
-The key is made of the weights' own bytes, the projection's name and the algorithm's version, so that a file is either right
-for these weights or not found. Every call reads the weights whole (`hash_weights`), at about a gigabyte a second the first
-time, so a change in place is noticed. A file is written aside and renamed; a process checks its checksum when it first opens
-it, and makes a wrong file anew. The folder's size is bounded: the least recently used files are removed first.
+An origin is plain data that says what the tensors are made of, such as the SHA-256 of weights (`hash_weights`) and the name of
+the algorithm. So a file is either right for what is asked, or not found. Decompositions of stacks (`craft.factors.stacks`) and
+of single weights (`craft.factors.svd`) and fitted task heads (`craft.trainer.head_start`) are kept here.
 
-If the folder cannot be written, this process computes the factors, keeps them in memory and warns.
-
-`python -m craft.store list | verify | clear` looks after the folder.
+A file is written aside and renamed. Reading maps it into memory, so that processes share its pages, and checks its checksum; a
+wrong file is made anew. The folder's size is bounded: the least recently used files are removed first. If the folder cannot be
+written, the process makes the tensors for itself and warns.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+import hashlib
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
+from filelock import FileLock
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from craft.factors.factor_file import FactorOrigin, read_factors, write_factors
-from craft.factors.hashing import hash_weights
-from craft.factors.hosvd import Ranks, TuckerFactors, hosvd, resolve_ranks, stack_shape
-from craft.factors.shelf import Shelf, default_root, max_bytes_from_environment
-from craft.factors.ticking import tick
+from craft.disk import replacing
+from craft.factors.ticking import acquire, tick
+from craft.words import parse_bytes
 
-_REMEMBERED = 32
+Tensors = Mapping[str, Tensor]
+
+DEFAULT_MAX_BYTES = 20 * 1000**3
+LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop the others for ever
+_TURN = 1.0  # seconds between two looks at a lock, and two ticks
+_FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file counts as dead
 
 
-class FactorStore(Shelf):
-    """Decompositions on disk, addressed by the weights' content.
+class StoreWarning(UserWarning):
+    """The store could not keep a file; what it returns is right nevertheless."""
+
+
+class Corrupt(ValueError):
+    """A stored file is not what its writer wrote."""
+
+
+class Store:
+    """Files of tensors, addressed by their origin.
 
     Attributes:
         root: the cache folder; `CRAFT_CACHE_DIR`, or `~/.cache/craft`, if absent.
-        max_bytes: bound on all stored files; `CRAFT_CACHE_MAX_BYTES`, or 20 GB, if absent.
-        decompositions: how many this object has computed.
+        max_bytes: bound on all files; `CRAFT_CACHE_MAX_BYTES`, or 20 GB, if absent.
+        makes: how often this object has made something.
     """
 
     def __init__(self, root: Path | str | None = None, max_bytes: int | None = None) -> None:
-        super().__init__(root, max_bytes)
-        self.decompositions = 0
-        self._open: OrderedDict[str, tuple[TuckerFactors, tuple[int, ...]]] = OrderedDict()
-        self._guard = threading.Lock()
+        self.root = Path(root) if root is not None else default_root()
+        self.max_bytes = max_bytes if max_bytes is not None else _max_bytes()
+        self.makes = 0
 
-    def __reduce__(self) -> tuple[type[FactorStore], tuple[Path, int]]:
-        return FactorStore, (self.root, self.max_bytes)
+    @property
+    def folder(self) -> Path:
+        return self.root / "factors"
+
+    def files(self) -> list[Path]:
+        """The stored files, the least recently used first."""
+        with contextlib.suppress(OSError):
+            used = {path: stat.st_mtime for path in self.folder.glob("*.safetensors") if (stat := _stat(path))}
+            return sorted(used, key=used.__getitem__)
+        return []
 
     def get(
         self,
-        weights: Sequence[Tensor],
-        ranks: Sequence[int | str],
-        *,
-        name: str,
-        device: torch.device | str | None = None,
-        weights_hash: str | None = None,
-    ) -> TuckerFactors:
-        """The factors of a stack at `ranks`, decomposed at most once for all processes that share the folder.
+        what: str,
+        origin: Mapping[str, Any],
+        make: Callable[[Tensors | None], Tensors],
+        covers: Callable[[Tensors], bool] = bool,
+    ) -> Tensors:
+        """The tensors of this origin, on the CPU, made at most once for all processes that share the folder.
 
         Args:
-            weights: L tensors of (d_out, d_in).
-            ranks: (r1, r2, r3) or 'all'; leading slices are returned if larger ranks are stored.
-            name: the projection (part of the address and what `list` shows).
-            device: where to decompose if nothing is stored; the weights' own device if absent.
-            weights_hash: `hash_weights(weights)`, from a caller that has just computed it.
-
-        Returns:
-            Factors on the CPU, mapped from the file. They are shared by all callers in this process: copy before writing.
-
-        Raises:
-            ValueError: as `craft.factors.hosvd.hosvd` does.
+            what: their name in a warning.
+            make: makes them; it gets those that are there and do not cover what is asked.
+            covers: whether tensors that are there are enough.
         """
-        shape = stack_shape(weights)
-        wanted = resolve_ranks(ranks, shape, name=f"projection {name!r}")
-        origin = FactorOrigin(name, shape, str(weights[0].dtype), weights_hash or hash_weights(weights))
-        # Outside inference mode, so that versions are counted and the factors may take part in autograd.
-        with self._guard, torch.inference_mode(False), torch.no_grad():
-            held = self._remembered(origin.key)
-            if held is None or not _covers(held, wanted):
-                held = self._read(origin)
-                if held is None or not _covers(held, wanted):
-                    held = self._make(origin, wanted, weights, device)
-                self._remember(origin.key, held)
-        self.used(origin.key)
-        return held.slice(wanted)
+        said = json.dumps(origin, sort_keys=True)
+        path = self.folder / f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.safetensors"
+        # Outside inference mode, so that the tensors may take part in autograd.
+        with torch.inference_mode(False), torch.no_grad():
+            held = _read_of(path, said)
+            if held is None or not covers(held):
+                held = self._make(what, path, said, make, covers)
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return held
 
     def _make(
-        self, origin: FactorOrigin, wanted: Ranks, weights: Sequence[Tensor], device: torch.device | str | None
-    ) -> TuckerFactors:
-        """Decomposes and stores, unless another process has done so before this one gets the lock."""
+        self, what: str, path: Path, said: str, make: Callable[[Tensors | None], Tensors], covers: Callable[[Tensors], bool]
+    ) -> Tensors:
         with contextlib.ExitStack() as stack:
+            keeps, held = True, None
             try:
-                stack.enter_context(self.locked(origin.key))
+                stack.enter_context(self._locked(path))
             except OSError as error:
-                return self._decompose(origin, wanted, weights, device, unkept=error)
-            held = self._read(origin, warn=True)
-            if held is not None and _covers(held, wanted):
-                return held
-            ranks = wanted if held is None else _larger(held.ranks, wanted)
-            made = self._decompose(origin, ranks, weights, device)
-            self._keep(made, origin)
-        return self._read(origin) or made
-
-    def _decompose(
-        self,
-        origin: FactorOrigin,
-        ranks: Ranks,
-        weights: Sequence[Tensor],
-        device: torch.device | str | None,
-        unkept: BaseException | None = None,
-    ) -> TuckerFactors:
-        if unkept is not None:
-            self._warn_unkept(origin, str(unkept))
-        self.decompositions += 1
-        made = hosvd(weights, ranks, device=device).to("cpu")
-        tick()
+                keeps = False
+                self._warn_unkept(what, str(error))
+            else:
+                held = _read_of(path, said, warn=True)
+                if held is not None and covers(held):  # another process was first
+                    return held
+            self.makes += 1
+            made = {name: tensor.detach().cpu().contiguous() for name, tensor in make(held).items()}
+            tick()
+            if keeps:
+                self._keep(what, path, said, made)
         return made
 
-    def _keep(self, factors: TuckerFactors, origin: FactorOrigin) -> None:
-        size = sum(part.nbytes for part in (factors.core, factors.u1, factors.u2, factors.u3, *factors.singular_values))
+    @contextlib.contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_suffix(".lock"))
+        acquire(lock, LOCK_PATIENCE, _TURN)
+        try:
+            for torn in self.unfinished(path.stem):  # this process holds the lock, so their writers are dead
+                torn.unlink(missing_ok=True)
+            yield
+        finally:
+            lock.release()
+
+    def _keep(self, what: str, path: Path, said: str, made: Tensors) -> None:
+        size = sum(tensor.nbytes for tensor in made.values())
         if size > self.max_bytes:
-            self._warn_unkept(origin, f"it is larger ({size:,} bytes) than the store may be ({self.max_bytes:,} bytes)")
+            self._warn_unkept(what, f"its {size:,} bytes are more than the store may hold ({self.max_bytes:,})")
             return
         try:
-            write_factors(self.path(origin.key), factors, origin)
+            write(path, made, {"origin": said})
         except OSError as error:
-            self._warn_unkept(origin, str(error))
-        self.shrink(spare=self.path(origin.key))
+            self._warn_unkept(what, str(error))
+        with contextlib.suppress(OSError):
+            self._shrink(path)
 
-    def _read(self, origin: FactorOrigin, warn: bool = False) -> TuckerFactors | None:
-        return self.stored(origin.key, origin, read_factors, warn)
+    def _shrink(self, kept: Path) -> None:
+        """Removes the least recently used files, `kept` excepted, until all together are within the bound."""
+        sizes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
+        excess = sum(sizes.values()) - self.max_bytes
+        for path, size in sizes.items():
+            if excess > 0 and path != kept:
+                path.unlink(missing_ok=True)  # processes that have it open can still read it
+                excess -= size
+        for torn in self.unfinished():
+            if (stat := _stat(torn)) and time.time() - stat.st_mtime > _FORGOTTEN:
+                torn.unlink(missing_ok=True)
 
-    def _remembered(self, key: str) -> TuckerFactors | None:
-        if key not in self._open:
-            return None
-        factors, versions = self._open[key]
-        if versions != _versions(factors):  # a caller wrote into the shared tensors; the file still has the right ones
-            del self._open[key]
-            return None
-        self._open.move_to_end(key)
-        return factors
+    def unfinished(self, key: str = "*") -> list[Path]:
+        """Files that writers of `key` are writing now, or were writing when they were killed."""
+        return list(self.folder.glob(f".{key}.*.tmp"))
 
-    def _remember(self, key: str, factors: TuckerFactors) -> None:
-        self._open[key] = (factors, _versions(factors))
-        while len(self._open) > _REMEMBERED:
-            self._open.popitem(last=False)
-
-    def _warn_unkept(self, origin: FactorOrigin, reason: str) -> None:
-        self.warn_unkept(f"the factors of projection {origin.projection!r}", reason)
+    def _warn_unkept(self, what: str, reason: str) -> None:
+        warnings.warn(
+            f"{what} cannot be kept in {self.folder}: {reason}. The numbers are right, but every process will compute them "
+            "again. Set CRAFT_CACHE_DIR to a folder that can be written, or CRAFT_CACHE_MAX_BYTES to a larger bound.",
+            StoreWarning,
+            stacklevel=6,
+        )
 
 
-def default_store() -> FactorStore:
-    """The process's store of the folder and bound that the environment names now."""
-    return _store_of(default_root(), max_bytes_from_environment())
+def default_store() -> Store:
+    """The process's store of the folder and bound that the environment names now.
+
+    Raises:
+        ValueError: `CRAFT_CACHE_MAX_BYTES` is no amount.
+    """
+    return _store_of(default_root(), _max_bytes())
 
 
 @lru_cache(maxsize=8)
-def _store_of(root: Path, max_bytes: int) -> FactorStore:
-    return FactorStore(root, max_bytes)
+def _store_of(root: Path, max_bytes: int) -> Store:
+    return Store(root, max_bytes)
 
 
-def _covers(factors: TuckerFactors, ranks: Ranks) -> bool:
-    return all(held >= wanted for held, wanted in zip(factors.ranks, ranks, strict=True))
+def default_root() -> Path:
+    """`CRAFT_CACHE_DIR`, or `~/.cache/craft`."""
+    given = os.environ.get("CRAFT_CACHE_DIR")
+    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "craft"
 
 
-def _larger(one: Ranks, other: Ranks) -> Ranks:
-    return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
+def _max_bytes() -> int:
+    text = os.environ.get("CRAFT_CACHE_MAX_BYTES", "").strip()
+    amount = parse_bytes(text) if text else DEFAULT_MAX_BYTES
+    if amount is None:
+        raise ValueError(f"CRAFT_CACHE_MAX_BYTES is {text!r}: give a number of bytes, or one with a unit, such as 20GB")
+    return amount
 
 
-def _versions(factors: TuckerFactors) -> tuple[int, ...]:
-    return tuple(part._version for part in (factors.core, factors.u1, factors.u2, factors.u3))
+def write(path: Path, tensors: Tensors, facts: Mapping[str, str]) -> None:
+    """Writes contiguous tensors of the CPU with `facts` and the checksum of both, so that `path` is whole at any moment.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full; nothing is left behind then.
+    """
+    with replacing(path) as aside:
+        try:
+            save_file(dict(tensors), aside, metadata={**facts, "sha256": _checksum(tensors, facts)})
+        except SafetensorError as error:  # safetensors raises this for a full disk
+            raise OSError(f"cannot write {aside}: {error}") from error
+
+
+def read(path: Path) -> tuple[Tensors, dict[str, str]]:
+    """The tensors of a file, mapped into memory (a write into them stays private), and its facts.
+
+    Raises:
+        Corrupt: the file is damaged or changed, or has another form.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (safe_open is no mapping)
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
+        raise Corrupt(f"{path} is not a stored file: {error}") from error
+    if facts.pop("sha256", None) != _checksum(tensors, facts):
+        raise Corrupt(f"{path} has changed since it was written: its checksum is wrong")
+    return tensors, facts
+
+
+def origin_in(facts: Mapping[str, str]) -> str:
+    """What the file says it was made of, as JSON; earlier versions wrote it under other names."""
+    return next((facts[name] for name in ("origin", "svd", "head") if name in facts), "{}")
+
+
+def _read_of(path: Path, said: str, warn: bool = False) -> Tensors | None:
+    """What is stored at `path`, if it has this origin; with `warn` a file that is wrong is named."""
+    try:
+        tensors, facts = read(path)
+        if origin_in(facts) != said:
+            raise Corrupt(f"{path} has another origin than its name says")
+    except FileNotFoundError:
+        return None
+    except Corrupt as error:
+        if warn:
+            warnings.warn(f"{error}. It is made anew.", StoreWarning, stacklevel=6)
+        return None
+    return tensors
+
+
+def hash_weights(weights: Sequence[Tensor]) -> str:
+    """SHA-256 of all weights: dtype, shape and raw bytes of each layer, in order. It reads every byte, so that a change in
+    place is noticed."""
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return hashlib.sha256(b"".join(pool.map(_digest, weights))).hexdigest()
+
+
+def _digest(weight: Tensor) -> bytes:
+    digest = hashlib.sha256(f"{weight.dtype} {tuple(weight.shape)}".encode())
+    digest.update(_bytes(weight))
+    return digest.digest()
+
+
+def _checksum(tensors: Tensors, facts: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The raw bytes in row-major order, copied only where the tensor is not contiguous or not on the CPU."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

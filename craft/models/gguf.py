@@ -70,7 +70,7 @@ def gguf_folder(name: str) -> Path:
         ModelUnavailable: no such file, one that is damaged or that transformers cannot read, or the package `gguf` is missing.
         ModelUnsuited: a part of a split model, or a vocabulary of which it is not known how it splits text.
     """
-    from craft.factors.shelf import default_root
+    from craft.factors.store import default_root
     from craft.factors.ticking import acquire
     from craft.models.quiet import quiet_libraries
 

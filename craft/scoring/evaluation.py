@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, EncodedSplit
-from craft.scoring.texts import Tick, token_loss
+from craft.scoring.texts import Tick, eval_mode, token_loss
 from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
 from craft.tasks.task import Kind, Task
 
@@ -37,19 +36,13 @@ def predict(
     order = np.argsort(split.lengths, kind="stable")[::-1]  # longest first: a batch too large for memory fails at once
     device = next(model.parameters()).device
     outputs: list[np.ndarray] = []
-    training = model.training
-    model.eval()
-    try:
-        # no_grad and not inference_mode: a method may keep what it computed here for the next training step.
-        with torch.no_grad(), norms_kept(model):
-            for begin in range(0, len(order), batch_size):
-                batch = collator([split[int(index)] for index in order[begin : begin + batch_size]])
-                del batch["labels"]
-                logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
-                outputs.append(logits.float().cpu().numpy())
-                tick(what, min(begin + batch_size, len(order)), len(order))
-    finally:
-        model.train(training)
+    with eval_mode(model):
+        for begin in range(0, len(order), batch_size):
+            batch = collator([split[int(index)] for index in order[begin : begin + batch_size]])
+            del batch["labels"]
+            logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
+            outputs.append(logits.float().cpu().numpy())
+            tick(what, min(begin + batch_size, len(order)), len(order))
     restored = np.empty((len(order), outputs[0].shape[1]), dtype=np.float32)
     restored[order] = np.concatenate(outputs)
     return restored

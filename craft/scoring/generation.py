@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from craft.scoring.dora_norms import norms_kept
-from craft.scoring.texts import Tick
+from craft.scoring.texts import Tick, eval_mode
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
 from craft.tuners.craft.export import merged
@@ -124,14 +123,8 @@ def log_likelihoods(
 
 @contextmanager
 def _answering(model: nn.Module) -> Iterator[torch.device]:
-    training = model.training
-    model.eval()
-    try:
-        # no_grad and not inference_mode: a method may keep what it computed here for the next training step.
-        with torch.no_grad(), norms_kept(model), merged(model):
-            yield next(model.parameters()).device
-    finally:
-        model.train(training)
+    with eval_mode(model), merged(model):
+        yield next(model.parameters()).device
 
 
 def _by_length(lengths: Sequence[int], batch_size: int) -> list[tuple[list[int], int]]:

@@ -6,16 +6,17 @@ start on; the start is kept instead of a label for every token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from peft.helpers import DoraCaching
 from torch import nn
 from torch.utils.data import Dataset
 
-from craft.scoring.dora_norms import norms_kept
 from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
 from craft.settings import GenerationSettings
@@ -29,6 +30,20 @@ Tick = Callable[[str, int, int], None]
 """Called during long work: what is done, how many are done, how many there are."""
 
 _PIECE = 2048
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode, without gradients; its own mode comes back. PEFT computes DoRA's norms once inside."""
+    training = model.training
+    model.train()  # empties PEFT's cache of norms
+    model.eval()
+    try:
+        # no_grad and not inference_mode: a method may keep what it computed here for the next training step.
+        with torch.no_grad(), DoraCaching():
+            yield
+    finally:
+        model.train(training)
 
 
 @dataclass(frozen=True)
@@ -122,22 +137,17 @@ def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, b
     batches = [(rows, min((number + 1) * batch_size, len(order))) for number, rows in enumerate(parts)]
     device = next(model.parameters()).device
     chooses = chooses_on(model, device)
-    training = model.training
     sums = torch.zeros(len(batches), 2, dtype=torch.float64)  # of each batch: its loss, its tokens
-    model.eval()
-    try:
-        with torch.no_grad(), norms_kept(model):
-            for number, (rows, done) in enumerate(batches):
-                batch = collator([texts[index] for index in rows])
-                labels = batch.pop("labels")
-                inputs = {name: tensor.to(device) for name, tensor in batch.items()}
-                if chooses:
-                    loss = loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device))
-                else:
-                    loss = token_loss(model(**inputs).logits, labels.to(device))
-                sums[number, 0], sums[number, 1] = float(loss), int((labels != IGNORED).sum())
-                tick("loss", done, len(order))
-    finally:
-        model.train(training)
+    with eval_mode(model):
+        for number, (rows, done) in enumerate(batches):
+            batch = collator([texts[index] for index in rows])
+            labels = batch.pop("labels")
+            inputs = {name: tensor.to(device) for name, tensor in batch.items()}
+            if chooses:
+                loss = loss_at(model, inputs, labels.to(device), places_in_loss(labels).to(device))
+            else:
+                loss = token_loss(model(**inputs).logits, labels.to(device))
+            sums[number, 0], sums[number, 1] = float(loss), int((labels != IGNORED).sum())
+            tick("loss", done, len(order))
     losses, tokens = sums.T.tolist()
     return sum(losses) / sum(tokens)

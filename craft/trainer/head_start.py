@@ -17,16 +17,14 @@ The base model decides the features. A method that begins as exactly that model 
 is a little off (CRAFT's `init_epsilon`, VB-LoRA's bank) begins that much beside it.
 
 Runs with the same base weights, the same tokens and labels and the same computation have the same fit. The first one makes it
-and keeps it beside the decompositions (`craft.factors.shelf`); the others, which wait if need be, read it. It is found by the
+and keeps it beside the decompositions (`craft.factors.store`); the others, which wait if need be, read it. It is found by the
 content of all that it is made of, the random inner layers of a head (RoBERTa's `dense`) included.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,9 +32,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
-from craft.factors.factor_file import key_of, read_tensors, write_tensors
-from craft.factors.hashing import hash_weights
-from craft.factors.shelf import Shelf
+from craft.factors.store import Tensors, default_store, hash_weights
 from craft.factors.ticking import tick
 from craft.models.compute import computes_in_bfloat16
 from craft.models.heads import head_names
@@ -94,7 +90,11 @@ def start_head(
         parts = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
         return {part: torch.from_numpy(values.astype(np.float32)) for part, values in parts.items()}
 
-    _set(layer, _kept(_address(model, layer, kind, sample, collator, batch_size), fit) if shared else fit())
+    if shared:
+        origin = _origin(model, layer, kind, sample, collator, batch_size)
+        _set(layer, default_store().get("the start of a task head", origin, lambda _held: fit()))
+    else:
+        _set(layer, fit())
 
 
 def fit_linear(
@@ -154,7 +154,7 @@ def _last_linear(model: nn.Module) -> tuple[Any, str]:
     return base.get_submodule(holder), name
 
 
-def _set(layer: Any, parts: dict[str, Tensor]) -> None:
+def _set(layer: Any, parts: Tensors) -> None:
     with torch.no_grad():
         for name, values in parts.items():
             getattr(layer, name).copy_(values)
@@ -169,7 +169,7 @@ def _sample(train: EncodedSplit) -> EncodedSplit:
     return EncodedSplit(columns, np.concatenate([[0], np.cumsum(train.lengths[rows])]), train.labels[rows])
 
 
-def _address(model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator: Collator, batch_size: int) -> dict[str, Any]:
+def _origin(model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator: Collator, batch_size: int) -> dict[str, Any]:
     """Everything that the fit is made of."""
     own = {id(value) for value in layer.state_dict(keep_vars=True).values()}
     weights = [value for value in model.state_dict(keep_vars=True).values() if id(value) not in own]
@@ -197,27 +197,3 @@ def _address(model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator:
 
 _NAMES = ("_name_or_path", "id2label", "label2id")
 """Of a configuration: what changes no feature."""
-
-
-def _kept(address: dict[str, Any], fit: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The fit of this address, made at most once for all processes that share the cache."""
-    facts, shelf = {"head": json.dumps(address, sort_keys=True)}, Shelf()
-    key = key_of(facts["head"])
-    held = shelf.stored(key, facts, read_tensors)
-    if held is None:
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(shelf.locked(key))
-            except OSError as error:
-                shelf.warn_unkept("the start of a task head", str(error))
-                return fit()
-            held = shelf.stored(key, facts, read_tensors, warn=True)
-            if held is None:
-                held = fit()
-                try:
-                    write_tensors(shelf.path(key), held, facts)
-                except OSError as error:
-                    shelf.warn_unkept("the start of a task head", str(error))
-                shelf.shrink(spare=shelf.path(key))
-    shelf.used(key)
-    return held

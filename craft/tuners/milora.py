@@ -17,7 +17,7 @@ from peft import LoraConfig
 from peft.tuners.lora import LoraLayer, LoraModel
 from peft.utils.peft_types import PeftType
 
-from craft.factors.svd import default_svd_store
+from craft.factors.svd import singular_vectors
 
 
 @dataclass
@@ -58,7 +58,7 @@ def start_minor(layer: Any, adapter_name: str) -> None:
     if rank > min(weight.shape):
         sides = " x ".join(map(str, weight.shape))
         raise ValueError(f"MiLoRA's rank is at most {min(weight.shape)} for a weight of {sides}; got {rank}")
-    u, s, vt = default_svd_store().get(weight, rank, "smallest")
+    u, s, vt = singular_vectors(weight, rank, "smallest")
     root = (s / scale).sqrt()
     a, b = root[:, None] * vt, u * root
     layer.lora_A[adapter_name].weight.data = a.contiguous()

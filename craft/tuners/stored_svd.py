@@ -24,7 +24,7 @@ from peft.utils.other import transpose
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.factors.svd import Components, default_svd_store
+from craft.factors.svd import Components, singular_vectors
 from craft.models.projections import find_projections
 
 _stored: ContextVar[bool] = ContextVar("craft_svd_from_store", default=False)
@@ -68,7 +68,7 @@ def _pissa(own: Callable[..., None], layer: Any, arguments: tuple[Any, ...], nam
     if not _stored.get() or init != "pissa" or not _decomposable(weight):
         return own(*arguments, **named)
     rank, scale = layer.r[adapter], layer.scaling[adapter]
-    u, s, vt = default_svd_store().get(transpose(weight.data, layer.fan_in_fan_out), rank, "largest")
+    u, s, vt = singular_vectors(transpose(weight.data, layer.fan_in_fan_out), rank, "largest")
     root = (s / scale).sqrt()
     # A product with a diagonal matrix has one term for each entry, so these are PEFT's bits, in PEFT's memory order.
     a, b = (root[:, None] * vt).contiguous(), (u * root).contiguous()
@@ -83,7 +83,7 @@ def _psoft(own: Callable[..., Components], layer: Any, arguments: tuple[Any, ...
     weight = layer.get_base_layer().weight
     if not _stored.get() or named["svd_mode"] != "full" or not _decomposable(weight):
         return own(*arguments, **named)
-    return default_svd_store().get(transpose(weight.data, layer.fan_in_fan_out), arguments[1], "largest")
+    return singular_vectors(transpose(weight.data, layer.fan_in_fan_out), arguments[1], "largest")
 
 
 def _decomposable(weight: Tensor) -> bool:

@@ -181,7 +181,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
 
     import torch
 
-    from craft.factors.svd import default_svd_store
+    from craft.factors.svd import singular_vectors
     from craft.factors.ticking import tick
     from craft.tuners.stored_svd import adapted_weights
 
@@ -195,7 +195,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
     # Side by side, each with a trial's threads: quicker than one after another with all, and bit for bit what a trial computes.
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(base.threads,)) as pool:
         try:
-            for done in as_completed([pool.submit(default_svd_store().get, *one, "largest") for one in wanted.values()]):
+            for done in as_completed([pool.submit(singular_vectors, *one, "largest") for one in wanted.values()]):
                 done.result()
                 tick()
         finally:

@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 from tensorly.decomposition import tucker
 from torch import Tensor
 
-from craft.factors import hashing
 from craft.factors.hosvd import TuckerFactors, hosvd
-from craft.factors.store import FactorStore
+from craft.factors.stacks import stack_factors
+from craft.factors.store import Store
 from craft.models.loading import MINILM, resolve_model
 from tests.benchmarks.timing import add_device, alternate, check_device, machine, table, timed
 
@@ -130,16 +130,15 @@ def svd_trial(stacks: dict[str, list[Tensor]]) -> None:
 
 def store_grid(stacks: dict[str, list[Tensor]]) -> None:
     """All trials of the grid, in a fresh folder: one decomposition at the largest ranks, then each trial asks for its own."""
-    hashing._digests.clear()  # as in a new process
     with tempfile.TemporaryDirectory() as folder:
-        store = FactorStore(folder)
+        store = Store(folder)
         for name, weights in stacks.items():
-            store.get(weights, RANKS, name=name)
+            stack_factors(weights, RANKS, name=name, store=store)
         for ranks in GRID:
             for name, weights in stacks.items():
-                factors = store.get(weights, ranks, name=name)
+                factors = stack_factors(weights, ranks, name=name, store=store)
                 factors.core.contiguous()
-        assert store.decompositions == len(stacks)
+        assert store.makes == len(stacks)
 
 
 def tensorly_hosvd(stack: np.ndarray) -> None:

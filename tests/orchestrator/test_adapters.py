@@ -295,7 +295,7 @@ def test_the_folder_loads_where_there_is_only_torch_transformers_peft_and_craft(
 
     site = tmp_path / "site"
     site.mkdir()
-    for package in needed("torch", "transformers", "peft", "safetensors", "filelock", "pydantic", "wrapt", "xxhash"):
+    for package in needed("torch", "transformers", "peft", "safetensors", "filelock", "pydantic", "wrapt"):
         for file in package.files or []:
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (site / top).exists():

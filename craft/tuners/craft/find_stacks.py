@@ -15,9 +15,9 @@ from peft.utils.quantization_utils import resolve_quantization_backend
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.factors.hashing import hash_weights
 from craft.factors.hosvd import resolve_ranks
-from craft.factors.store import default_store
+from craft.factors.stacks import stack_factors
+from craft.factors.store import hash_weights
 from craft.models.projections import Located, Stacks, find_projections, find_targets
 from craft.tuners.craft.config import CraftConfig
 from craft.tuners.craft.stack import Stack
@@ -39,9 +39,8 @@ def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
             stack.weights_hash = hash_weights(weights)
             # An adapter that carries its factors gives them to the stack when PEFT loads its tensors, right after this.
             if not (config.save_factors and config.inference_mode):
-                stack.set_factors(
-                    default_store().get(weights, ranks, name=name, weights_hash=stack.weights_hash).to(stack.device)
-                )
+                factors = stack_factors(weights, ranks, name=name, weights_hash=stack.weights_hash)
+                stack.set_factors(factors.to(stack.device))
         stacks.append(stack)
     return stacks
 

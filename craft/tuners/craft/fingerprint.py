@@ -110,4 +110,4 @@ def _carried(name: str, stack: Stack, tensors: Mapping[str, Tensor]) -> TuckerFa
     core, u1, u2, u3 = (part.to(device, dtype) for part in parts if part is not None)
     # Only reports need the spectra, so adapters do not carry them.
     none = torch.zeros(0, dtype=torch.float64)
-    return TuckerFactors(core, u1, u2, u3, singular_values=(none, none, none), squared_norm=float("nan"))
+    return TuckerFactors(core, u1, u2, u3, singular_values=(none, none, none))

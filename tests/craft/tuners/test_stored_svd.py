@@ -10,7 +10,7 @@ import peft
 import pytest
 import torch
 
-from craft.factors.svd import default_svd_store
+from craft.factors.store import default_store
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.projections import target_modules
@@ -52,18 +52,18 @@ def test_peft_gives_the_same_model_from_the_store(
 
     expected, state = built()
     for made in (True, False):
-        before = default_svd_store().decompositions
+        before = default_store().makes
         with svd_from_store():
             found, after = built()
-        assert (default_svd_store().decompositions > before) == made
+        assert (default_store().makes > before) == made
         assert torch.equal(after, state), "later random numbers are those that they were"
         assert found.keys() == expected.keys()
         for name, tensor in expected.items():
             assert torch.equal(found[name], tensor), name
             assert found[name].dtype == tensor.dtype
-    before = default_svd_store().decompositions
+    before = default_store().makes
     built()
-    assert default_svd_store().decompositions == before, "outside the block PEFT is as it is"
+    assert default_store().makes == before, "outside the block PEFT is as it is"
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
@@ -92,10 +92,10 @@ def test_rows_that_say_so_share_one_svd_of_each_weight(tiny_model: Callable[...,
     for rank in (2, 3):
         row = METHODS[method]
         row.build(tiny_model("bert"), row.parameters.model_validate({"rank": rank}), BuildContext("FEATURE_EXTRACTION"))
-        assert default_svd_store().decompositions == weights
+        assert default_store().makes == weights
     other = METHODS["pissa"]
     other.build(tiny_model("bert"), other.parameters.model_validate({"rank": 4}), BuildContext("FEATURE_EXTRACTION"))
-    assert default_svd_store().decompositions == weights
+    assert default_store().makes == weights
 
 
 def test_the_rows_that_say_so_are_all_that_ask(tiny_model: Callable[..., Any]) -> None:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from craft.factors.hashing import hash_weights
 from craft.factors.hosvd import hosvd
+from craft.factors.store import hash_weights
 from craft.models.loading import load_model, load_tokenizer
 from craft.results import Progress
 from craft.scoring.generation import generate, log_likelihoods

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from craft.factors.store import default_store
-from craft.factors.svd import SvdStore, default_svd_store
+from craft.factors.store import Store, default_store
+from craft.factors.svd import singular_vectors
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.loading import MINILM, load_model
@@ -79,21 +79,21 @@ def test_after_preparation_no_trial_decomposes_and_the_numbers_are_those_of_its_
     found = prepare(needs_of(trials), cores=2)
     assert found.keys() == {"toy/sentiment"}
     assert torch.get_num_threads() == before
-    made = default_store().decompositions, default_svd_store().decompositions
-    assert made == (1, 6), "one stack, and one weight of each layer"
+    made = default_store().makes
+    assert made == 7, "one stack, and one weight of each layer"
     for one in trials:
         row, model = METHODS[one.run.method], load_model(MINILM, "classification", ("a", "b"))
         row.build(model, row.parameters.model_validate(one.run.parameters), BuildContext("SEQ_CLS"))
-    assert (default_store().decompositions, default_svd_store().decompositions) == made
+    assert default_store().makes == made
     weight = load_model(MINILM, "classification", ("a", "b")).get_submodule("bert.encoder.layer.0.attention.self.query").weight
     torch.set_num_threads(1)
     try:
         u, _, _ = torch.linalg.svd(weight.detach(), full_matrices=False)
     finally:
         torch.set_num_threads(before)
-    again = SvdStore(tmp_path / "cache")
-    assert torch.equal(again.get(weight, 4, "largest")[0], u[:, :4])
-    assert again.decompositions == 0
+    again = Store(tmp_path / "cache")
+    assert torch.equal(singular_vectors(weight, 4, "largest", again)[0], u[:, :4])
+    assert again.makes == 0
 
 
 def test_a_model_that_is_not_there_is_refused_before_anything_else(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_a_model_that_is_not_there_is_refused_before_anything_else(tmp_path: Pat
 def test_a_machine_with_other_data_than_the_drivers_trains_nothing(tmp_path: Path) -> None:
     """On the driver of a cluster the data and the model's configuration are read, and nothing is decomposed."""
     one = trial("craft", ranks=["all", 4, 4], projections=["q"])
-    before = default_store().decompositions
+    before = default_store().makes
     found = prepare(needs_of([one]), elsewhere=True)
-    assert default_store().decompositions == before
+    assert default_store().makes == before
     with Shared(found, True).there(one.run):
         pass
     other = {"toy/sentiment": "0" * 64}
