@@ -45,7 +45,7 @@ FLOORS = {
         ("orchestrator.record",),
         ("orchestrator.review", "orchestrator.driver", "orchestrator.worker"),
         ("orchestrator.search",),
-        ("orchestrator.simulator", "orchestrator.tune"),
+        ("orchestrator.tune",),
         ("orchestrator",),
     ),
 }

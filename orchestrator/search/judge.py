@@ -1,4 +1,4 @@
-"""What happens to a trial after an evaluation, and which waiting trial is next: asked by Ray Tune's side and by the simulator.
+"""What happens to a trial after an evaluation, and which waiting trial is next: asked by Ray Tune's side and by replays.
 
     an evaluation  -->  Judge  --rule-->  go on, pause or stop
     a free worker  -->  the rule's next_turn, where trials pause  -->  the waiting trial that goes on

@@ -1,4 +1,4 @@
-"""What Ray Tune asks after every evaluation of a trial: schedulers around the judge that the simulator asks too.
+"""What Ray Tune asks after every evaluation of a trial: schedulers around the judge that replays ask too.
 
     Tune  --evaluation-->  Stopping or Pausing  --Judge-->  go on, pause or stop  -->  CONTINUE or STOP
     TrialSource  --a worker is free-->  Pausing.choose  --rule's next_turn-->  the waiting trial that goes on

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.search                      all combinations, the whole space: docs/measurements/search.md
     python -m tests.benchmarks.search --block 0            over the first method block alone, for searchers that want one block
-    python -m tests.benchmarks.search --grid recorded_cola_mrpc      another grid: sweeps/NAME.yaml, tests/benchmarks/NAME.csv
+    python -m tests.benchmarks.search --grid recorded_cola_mrpc      another: sweeps/NAME.yaml, tests/benchmarks/NAME.csv.gz
 
 A replay stops when its front has 95 % of the hypervolume of the whole grid's (reported scores, counts on a log axis, complete
 configurations only). The ratio is to random search without stopping, in the same run.
@@ -23,11 +23,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.simulator.curves import RecordedCurves, read_record
-from orchestrator.simulator.simulation import simulate
-from orchestrator.simulator.yardstick import Yardstick, whole_record
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
+from tests.benchmarks.replay.curves import RecordedCurves, read_record
+from tests.benchmarks.replay.simulation import simulate
+from tests.benchmarks.replay.yardstick import Yardstick, whole_record
 
 ROOT = Path(__file__).parent.parent.parent
 GRID = "recorded_grid"
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = flags.parse_args(arguments)
     console = Console(highlight=False, width=110)
     searchers = given.searchers or (SEARCHERS if given.block is None else ONE_BLOCK)
-    record = read_record(Path(__file__).with_name(f"{given.grid}.csv"))
+    record = read_record(Path(__file__).with_name(f"{given.grid}.csv.gz"))
     rows = []
     seeds = range(given.first_seed, given.first_seed + given.seeds)
     for row in measure(record, given.grid, searchers, given.schedulers, seeds, given.workers, given.reach, given.block):
@@ -113,7 +113,7 @@ def measure(
                 sweep = sweep_of(searcher, scheduler, seed, block, size, epochs=epochs_of(record), grid=grid)
                 yardstick = Yardstick(summaries, sweep.objectives)
                 enough = reach * yardstick.whole
-                reached.append(simulate(sweep, record, workers, yardstick, seed=seed, enough=enough).epochs_to(enough))
+                reached.append(simulate(sweep, record, workers, yardstick, enough).epochs_to(enough))
             yield Row(searcher, scheduler, reached, time.perf_counter() - started)
 
 

@@ -24,9 +24,9 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.results.summary import Summary
-from orchestrator.simulator.curves import Curve, RecordedCurves
-from orchestrator.simulator.simulation import simulate
-from orchestrator.simulator.yardstick import Yardstick
+from tests.benchmarks.replay.curves import Curve, RecordedCurves
+from tests.benchmarks.replay.simulation import simulate
+from tests.benchmarks.replay.yardstick import Yardstick
 from tests.benchmarks.search import sweep_of
 
 PAIRS = (

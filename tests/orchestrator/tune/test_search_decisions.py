@@ -18,13 +18,13 @@ from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.search.judge import Decision
-from orchestrator.search.proposers import Listed
-from orchestrator.simulator.curves import Curve, RecordedCurves
-from orchestrator.simulator.simulation import Faults, _Running, _Simulation
-from orchestrator.simulator.yardstick import Yardstick, whole_record
+from orchestrator.search.proposers import Listed, propose
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.schedulers import Pausing, Stopping, scheduler_of
 from orchestrator.tune.trial_source import TrialSource, trial_config
+from tests.benchmarks.replay.curves import Curve, RecordedCurves
+from tests.benchmarks.replay.simulation import Simulation, _Running
+from tests.benchmarks.replay.yardstick import Yardstick, whole_record
 
 EVALUATIONS = 8
 SCHEDULERS = (
@@ -62,7 +62,7 @@ def random_record(plan: Plan, draw: random.Random) -> RecordedCurves:
     return RecordedCurves(curves)
 
 
-class Logged(_Simulation):
+class Logged(Simulation):
     """A replay that notes every start of a trial, and every evaluation with the decision on it."""
 
     def watch(self) -> list[tuple[Any, ...]]:
@@ -138,7 +138,7 @@ def test_the_same_events_lead_to_the_same_decisions(tmp_path: Path, scheduler: s
     record = random_record(plan, draw)
     plain = plan.sweep.model_copy(update={"scheduler": plan.sweep.scheduler.model_copy(update={"name": "none"})})
     yardstick = Yardstick(whole_record(plain, record)[0], plan.sweep.objectives)
-    log = Logged(plan, record, draw.choice([1, 2, 5, 11]), yardstick, Faults(), random.Random(0), None).watch()
+    log = Logged(plan, propose(plan), record.curve, draw.choice([1, 2, 5, 11]), yardstick).watch()
 
     side = TuneSide(plan)
     seen: set[Decision] = set()

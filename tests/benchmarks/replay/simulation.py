@@ -1,66 +1,54 @@
-"""A sweep replayed from recorded curves with simulated time: the same proposers and rules, no training, no Ray.
+"""A sweep replayed from recorded curves with simulated time: the product's proposers and rules, no training, no Ray.
 
     proposer --configuration--> queue of trials --> N workers --events in order of time--> judge, results --> tell
 
 A worker takes the next trial and is busy until its next evaluation, for as long as that took in the record; then the judge
-decides whether the trial goes on, as it does on Ray Tune (`orchestrator.search.judge`). A failure loses the work since the last
-evaluation; a preemption loses the worker, and the trial goes to the front of the queue. Events are kept in a heap, so a
-thousand workers cost no more time than one.
+decides whether the trial goes on, as it does on Ray Tune (`orchestrator.search.judge`).
 """
 
 from __future__ import annotations
 
 import heapq
-import random
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from orchestrator.plan.configuration import Configuration
-from orchestrator.plan.plan import Plan
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary, summarize
-from orchestrator.search.budget import Watch
 from orchestrator.search.judge import Decision, Judge
-from orchestrator.search.proposers import propose
+from orchestrator.search.proposers import Proposer, propose
 from orchestrator.search.rivals import Entrant, entrant
-from orchestrator.search.warm_start import planned
-from orchestrator.simulator.curves import Curve, RecordedCurves
-from orchestrator.simulator.yardstick import Yardstick, of_finished, planner_of
-from orchestrator.sweepfile.mistakes import SweepError, dotted
-from orchestrator.sweepfile.space.nested import nested_place
 from orchestrator.sweepfile.sweep import Sweep
+from tests.benchmarks.replay.curves import Curve, RecordedCurves
+from tests.benchmarks.replay.yardstick import Yardstick, of_finished
 
-MAX_FAILURES = 3
-"""How often a trial is started again before it counts as failed."""
-
-
-@dataclass(frozen=True)
-class Faults:
-    """The chance of a failure and of a preemption at every evaluation."""
-
-    failures: float = 0.0
-    preemptions: float = 0.0
+SumUp = Callable[[Sequence[TrialSpec], dict[str, TrialResult], Configuration], Summary]
 
 
 @dataclass
 class Outcome:
-    """The result of a replay. `progress` has (trial-epochs, seconds, hypervolume) for each configuration that finished."""
+    """The result of a replay. `progress` has (trial-epochs, trials begun, hypervolume) for each configuration that finished."""
 
-    plan: Plan
     epochs: float = 0.0
     seconds: float = 0.0
     finished: int = 0
     stopped: int = 0
-    failed: int = 0
-    ended_by: str | None = None
-    progress: list[tuple[float, float, float]] = field(default_factory=list)
+    begun: int = 0
+    progress: list[tuple[float, int, float]] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
 
     def epochs_to(self, hypervolume: float) -> float | None:
         """Trial-epochs spent until the front had that hypervolume; None if it never had."""
         return next((epochs for epochs, _, reached in self.progress if reached >= hypervolume - 1e-12), None)
+
+    def trials_to(self, hypervolume: float) -> int | None:
+        return next((trials for _, trials, reached in self.progress if reached >= hypervolume - 1e-12), None)
 
 
 @dataclass
@@ -70,7 +58,6 @@ class _Running:
     configuration: Configuration
     entrant: Entrant
     done: int = 0
-    failures: int = 0
 
 
 def simulate(
@@ -78,12 +65,10 @@ def simulate(
     record: RecordedCurves,
     workers: int,
     yardstick: Yardstick,
-    faults: Faults | None = None,
-    seed: int = 0,
     enough: float | None = None,
     folder: Path | None = None,
 ) -> Outcome:
-    """Replays one sweep.
+    """Replays one sweep on its record.
 
     Args:
         enough: a hypervolume at which the replay may end.
@@ -91,65 +76,55 @@ def simulate(
 
     Raises:
         MissingCurve: the searcher asks for what was not recorded.
-        SweepError: the sweep is refused as a real one would be.
     """
-    changes = bool(sweep.scheduler.row.population)
-    if changes or sweep.replication is not None:
-        name = sweep.scheduler.name
-        what = f"scheduler.name: {name} changes configurations while they train" if changes else "replication"
-        raise SweepError([f"{sweep.name}: {what}: a record has no such trials, so it cannot be replayed"])
-    if place := nested_place(sweep.blocks):
-        message = "a record is replayed trial by trial, and nested ranks are trained together; give them as values"
-        raise SweepError([f"{sweep.where(place)}: {dotted(place)}: {message}"])
-    plan = planned(sweep, planner_of(sweep, record))
-    return _Simulation(plan, record, workers, yardstick, faults or Faults(), random.Random(seed), folder).run(enough)
+    plan = make_plan(sweep, Planner(sweep, record.counts))
+    return Simulation(plan, propose(plan, folder), record.curve, workers, yardstick).run(enough)
 
 
-class _Simulation:
+def _summed_up(specs: Sequence[TrialSpec], results: dict[str, TrialResult], configuration: Configuration) -> Summary:
+    (summary,) = summarize(specs, results, {configuration.id: configuration.known})
+    return summary
+
+
+class Simulation:
     def __init__(
         self,
         plan: Plan,
-        record: RecordedCurves,
+        proposer: Proposer,
+        curve: Callable[[Any], Curve],
         workers: int,
         yardstick: Yardstick,
-        faults: Faults,
-        chance: random.Random,
-        folder: Path | None,
+        sum_up: SumUp = _summed_up,
     ) -> None:
-        self._plan, self._record, self._free, self._yardstick = plan, record, workers, yardstick
-        self._faults, self._chance = faults, chance
-        self._proposer = propose(plan, folder)
+        self._plan, self._proposer, self._curve, self._free, self._yardstick = plan, proposer, curve, workers, yardstick
+        self._sum_up = sum_up
         self._judge = Judge(plan.sweep.scheduler)
         # Only where trials pause: each configuration's trials that have not ended, by key; configurations of which one runs.
         self._left: dict[str, dict[str, _Running]] = {}
         self._out: set[str] = set()
         self._now, self._order = 0.0, 0
-        self._watch = Watch(plan.sweep.budget, plan.sweep.objectives, lambda: self._now)
         self._queue: deque[_Running] = deque()
-        self._events: list[tuple[float, int, _Running, bool]] = []
+        self._events: list[tuple[float, int, _Running]] = []
         self._open: dict[str, list[TrialSpec]] = {}
         self._results: dict[str, TrialResult] = {}
         self._values = SearchValues(plan.sweep.objectives)
         self._points: list[list[float]] = []
-        self._used = 0.0
-        self._outcome = Outcome(plan)
+        self._outcome = Outcome()
 
     def run(self, enough: float | None = None) -> Outcome:
         outcome = self._outcome
         self._fill()
-        while self._events and self._watch.spent is None:
+        while self._events:
             if enough is not None and outcome.progress and outcome.progress[-1][2] >= enough - 1e-12:
                 break
-            self._now, _, trial, lost = heapq.heappop(self._events)
+            self._now, _, trial = heapq.heappop(self._events)
             self._free += 1
-            self._evaluated(trial, lost)
-            self._watch.check({}, self._used)
-            if self._watch.spent is None:
-                self._fill()
-        if not self._events and self._watch.spent is None:
+            self._evaluated(trial)
+            self._fill()
+        if not self._events:
             # Nothing runs any more, so a trial that waits is never promoted.
             outcome.stopped += sum(map(len, self._left.values()))
-        outcome.seconds, outcome.ended_by = self._now, self._watch.spent
+        outcome.seconds = self._now
         return outcome
 
     def _fill(self) -> None:
@@ -163,9 +138,9 @@ class _Simulation:
         if configuration is None:
             return False
         specs = self._open[configuration.id] = self._plan.trials_of(configuration.id)
-        seen_as = [entrant(self._plan.sweep, spec, configuration) for spec in specs]
         trials = [
-            _Running(spec, self._record.curve(spec.run), configuration, one) for spec, one in zip(specs, seen_as, strict=True)
+            _Running(spec, self._curve(spec.run), configuration, entrant(self._plan.sweep, spec, configuration))
+            for spec in specs
         ]
         if self._judge.turns is None:
             self._queue.extend(trials)
@@ -188,7 +163,7 @@ class _Simulation:
         return True
 
     def _pause(self, configuration: Configuration) -> None:
-        """A configuration waits; the searcher hears what is known of it."""
+        """A configuration waits; the searcher learns what is known of it."""
         self._out.discard(configuration.id)
         if self._judge.turns is None or configuration.id not in self._left:
             return
@@ -210,26 +185,14 @@ class _Simulation:
         """A worker works towards the trial's next evaluation."""
         before = trial.curve.evaluations[trial.done - 1][0] if trial.done else 0.0
         epochs = trial.curve.evaluations[trial.done][0] - before
-        seconds = trial.curve.seconds * epochs / trial.curve.evaluations[-1][0]
-        lost = self._chance.random() < self._faults.failures
-        if lost:
-            share = self._chance.random()
-            epochs, seconds = epochs * share, seconds * share
+        self._outcome.begun += not trial.done
         self._outcome.epochs += epochs
-        self._used += seconds * trial.spec.resources.gpu
         self._free -= 1
         self._order += 1
-        heapq.heappush(self._events, (self._now + seconds, self._order, trial, lost))
+        seconds = trial.curve.seconds * epochs / trial.curve.evaluations[-1][0]
+        heapq.heappush(self._events, (self._now + seconds, self._order, trial))
 
-    def _evaluated(self, trial: _Running, lost: bool) -> None:
-        if lost:
-            trial.failures += 1
-            if trial.failures > MAX_FAILURES:
-                self._outcome.failed += 1
-                self._end(trial, TrialResult(trial.spec.key, "failed", error="simulated", retryable=True))
-            else:
-                self._queue.appendleft(trial)
-            return
+    def _evaluated(self, trial: _Running) -> None:
         epoch, score = trial.curve.evaluations[trial.done]
         trial.done += 1
         last = trial.done == len(trial.curve.evaluations)
@@ -245,8 +208,6 @@ class _Simulation:
             self._outcome.stopped += 1
             self._end(trial, TrialResult(trial.spec.key, "stopped", {"search_score": score}))
             self._spare(trial.configuration.id)
-        elif self._chance.random() < self._faults.preemptions:
-            self._queue.appendleft(trial)
         else:
             self._go_on(trial)
 
@@ -266,12 +227,10 @@ class _Simulation:
         specs = self._open[configuration.id]
         if any(spec.key not in self._results for spec in specs):
             return
-        (summary,) = summarize(specs, self._results, {configuration.id: configuration.known})
+        summary = self._sum_up(specs, self._results, configuration)
         values = self._values.of(summary, self._results, lambda key: next(spec for spec in specs if spec.key == key))
         self._proposer.tell(configuration.id, values, "complete" if summary.complete else "incomplete")
         if summary.complete:
-            self._watch.finished(summary.label, values)
             self._outcome.summaries.append(summary)
             self._points.append(self._yardstick.point(summary))
-            reached = self._yardstick.measure(self._points)
-            self._outcome.progress.append((self._outcome.epochs, self._now, reached))
+            self._outcome.progress.append((self._outcome.epochs, self._outcome.begun, self._yardstick.measure(self._points)))

@@ -1,0 +1,134 @@
+"""Searchers and schedulers together, replayed on a small made-up record."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from craft.results import Counts
+from craft.spec import RunSpec
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult
+from orchestrator.results.search_values import SearchValues
+from orchestrator.results.summary import summarize
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.sweep import Sweep
+from tests.benchmarks.replay.curves import Curve, RecordedCurves, read_record, write_record
+from tests.benchmarks.replay.simulation import simulate
+from tests.benchmarks.replay.yardstick import Yardstick, whole_record
+
+RANKS, RATES = [1, 2, 4, 8, 16, 32], ["1e-5", "1e-4", "1e-3", "1e-2"]
+
+
+def sweep_of(folder: Path, search: str = "{algorithm: grid}", more: str = "", rates: str = "") -> Sweep:
+    file = folder / "sweep.yaml"
+    rates = rates or f"{{values: [{', '.join(RATES)}]}}"
+    space = f"{{method: lora, rank: {{values: {RANKS}}}, learning_rate: {rates}}}"
+    file.write_text(
+        f"name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\ntraining: {{epochs: 3}}\nspace: [{space}]\n"
+        f"search: {search}\n{more}"
+    )
+    return load_sweep(file)
+
+
+def counted(run: RunSpec) -> Counts:
+    return Counts(100 * run.parameters["rank"], 2, 10_000, 400 * run.parameters["rank"])
+
+
+def record_of(folder: Path) -> RecordedCurves:
+    """Best at 1e-3, better with rank; what is bad shows from the first epoch on. Every trial takes 30 seconds."""
+    sweep = sweep_of(folder)
+    curves = []
+    for trial in make_plan(sweep, Planner(sweep, counted)).trials:
+        run = trial.run
+        rate = math.log10(run.training.learning_rate)
+        final = 80 - 10 * abs(rate + 3) + rate / 10 + math.log2(run.parameters["rank"]) + run.seed
+        flat = {
+            name: value for name, value in flat_parameters(run).items() if name not in ("model", "task", "seed", "protocol")
+        }
+        points = [(epoch, final - 2 * (3 - epoch)) for epoch in (1.0, 2.0, 3.0)]
+        curves.append(Curve(trial.label, flat, run.task, run.seed, points, final, final - 1, 30.0, counted(run).known()))
+    return RecordedCurves(curves)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> RecordedCurves:
+    return record_of(tmp_path)
+
+
+def yardstick(sweep: Sweep, record: RecordedCurves) -> Yardstick:
+    return Yardstick(whole_record(sweep, record)[0], sweep.objectives)
+
+
+def test_a_record_is_the_same_after_writing_and_reading(tmp_path: Path, record: RecordedCurves) -> None:
+    write_record(record.curves, tmp_path / "curves.csv.gz")
+    assert read_record(tmp_path / "curves.csv.gz").curves == record.curves
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 48 * 30), (5, 10 * 30), (48, 30), (1000, 30)])
+def test_time_is_that_of_so_many_workers(tmp_path: Path, record: RecordedCurves, workers: int, seconds: float) -> None:
+    sweep = sweep_of(tmp_path)
+    one = simulate(sweep, record, workers, yardstick(sweep, record))
+    assert one.seconds == pytest.approx(seconds)
+    assert (one.epochs, one.finished, one.stopped) == (144, 48, 0)
+    assert one.progress[-1][2] == pytest.approx(yardstick(sweep, record).whole)
+
+
+@pytest.mark.parametrize("scheduler", ["none", "asha", "hyperband", "median", "promotion"])
+@pytest.mark.parametrize("algorithm", ["random", "sobol", "tpe", "gp"])
+def test_every_searcher_runs_under_every_scheduler(
+    tmp_path: Path, record: RecordedCurves, algorithm: str, scheduler: str
+) -> None:
+    sweep = sweep_of(tmp_path, f"{{algorithm: {algorithm}, trials: 12}}", f"scheduler: {{name: {scheduler}}}\n")
+    one, again = (simulate(sweep, record, 3, yardstick(sweep, record)) for _ in range(2))
+    assert one.finished + one.stopped == 24
+    assert (one.epochs, one.seconds, one.progress) == (again.epochs, again.seconds, again.progress)
+    assert (one.stopped == 0) == (one.epochs == 72)
+    assert (scheduler == "none") <= (one.stopped == 0)
+
+
+def test_halving_saves_epochs_and_finds_as_much(tmp_path: Path, record: RecordedCurves) -> None:
+    plain = sweep_of(tmp_path)
+    halved = sweep_of(tmp_path, more="scheduler: {name: asha, factor: 2}\n")
+    measure = yardstick(plain, record)
+    one, other = simulate(plain, record, 4, measure), simulate(halved, record, 4, measure)
+    assert other.epochs < 0.9 * one.epochs
+    assert other.progress[-1][2] == pytest.approx(measure.whole)
+
+
+def test_a_stopped_trial_spares_the_others_of_its_configuration(tmp_path: Path, record: RecordedCurves) -> None:
+    sweep = sweep_of(tmp_path, more="scheduler: {name: asha, factor: 2}\n")
+    one = simulate(sweep, record, 1, yardstick(sweep, record))
+    whole = {summary.configuration for summary in one.summaries}
+    assert one.finished == 2 * len(whole)
+    assert one.finished + one.stopped == 48
+    # Both seeds behave alike, so with one worker the second one of a stopped configuration never begins.
+    assert one.epochs == one.finished * 3 + one.stopped / 2
+
+
+def test_what_was_spared_counts_as_the_average_on_its_task(tmp_path: Path, record: RecordedCurves) -> None:
+    first, second, third = make_plan(sweep_of(tmp_path), Planner(sweep_of(tmp_path), counted)).configurations[:3]
+    sweep = sweep_of(tmp_path)
+    planner = Planner(sweep, counted)
+    specs = {trial.key: trial for one in (first, second, third) for trial in planner.trials(one)}
+    values = SearchValues(sweep.objectives)
+
+    def told(configuration, *scores: float | None) -> dict[str, float]:
+        trials = planner.trials(configuration)
+        results = {
+            trial.key: TrialResult(
+                trial.key, "stopped" if None in scores else "finished", {} if score is None else {"search_score": score}
+            )
+            for trial, score in zip(trials, scores, strict=True)
+        }
+        (summary,) = summarize(trials, results, {configuration.id: configuration.known})
+        return values.of(summary, results, specs.__getitem__)
+
+    assert "score" not in told(first, 10.0, None)  # nobody has run with that seed yet
+    assert told(second, 60.0, 80.0)["score"] == 70.0
+    assert told(third, 50.0, None)["score"] == (50.0 + 80.0) / 2
+    assert told(third, 50.0, None)["score"] == (50.0 + 80.0) / 2
