@@ -15,16 +15,34 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dashboards.frames import Frames, RunRow, build_frames
-from dashboards.store_file import Wanted
 
 OVERLAP_MS = 10_000  # how far before the last seen start or end a look begins: writers' clocks differ a little
 FULL_EVERY_S = 60.0
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Which runs to read: those of a kind, those still running, those that started or ended since a moment.
+
+    A run that meets any of the given conditions is wanted. Moments are milliseconds since 1970.
+    """
+
+    kind: str | None = None
+    running: bool = False
+    started_since: int | None = None
+    ended_since: int | None = None
+
+    def filters(self) -> list[str]:
+        """MLflow's filters, one for each condition, because its filter language has no `or`."""
+        found = [f"tags.`craft.kind` = '{self.kind}'"] if self.kind else []
+        found += ["attributes.status = 'RUNNING'"] if self.running else []
+        found += [f"attributes.start_time >= {self.started_since}"] if self.started_since is not None else []
+        return found + ([f"attributes.end_time >= {self.ended_since}"] if self.ended_since is not None else [])
+
+
 class RunSource(Protocol):
     """What a feed asks of `dashboards.store.Store`."""
 
-    def version(self) -> int | None: ...
     def pages(self, experiment_id: str, wanted: Wanted) -> Iterator[list[RunRow]]: ...
     def search(self, experiment_id: str, wanted: Wanted) -> list[RunRow]: ...
 
@@ -47,21 +65,15 @@ class Feed:
     _frames: Frames | None = None
     _last_full: float = 0.0
     _full_cost: float = 0.0
-    _version: int | None = None
     _reading: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def refresh(self, *, full: bool = False) -> bool:
         """Looks for changes and returns whether there were any. The first look reads everything."""
         with self._reading:
-            version = self.store.version()
-            if version is not None and version == self._version and not full:
-                return False
             # a full look may never take more than a twentieth of the time
-            least = FULL_EVERY_S if version is None else 0.0
-            due = time.monotonic() - self._last_full > max(least, 20 * self._full_cost)
+            due = time.monotonic() - self._last_full > max(FULL_EVERY_S, 20 * self._full_cost)
             if not (full or due) and self.complete:
-                self._version = None  # a full look is still to come, even if nobody writes any more
                 began = time.monotonic()
                 rows = self.store.search(self.experiment_id, self._changeable())
                 self.look_cost = time.monotonic() - began
@@ -75,7 +87,7 @@ class Feed:
                     seen.update(row.run_id for row in page)
                     self._take(page)
             self._forget(seen)
-            self._last_full, self._full_cost, self._version = time.monotonic(), time.monotonic() - began, version
+            self._last_full, self._full_cost = time.monotonic(), time.monotonic() - began
             if not self.complete:
                 self.complete = True
                 self.revision += 1

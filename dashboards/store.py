@@ -3,9 +3,7 @@
 A `Store` stands for a tracking URI and hands out a `Feed` for each sweep in it. Everything that the store returns is reduced at
 once to plain `RunRow`s; `frames.py` makes tables of them.
 
-An SQLite store is read from its file (`store_file.py`): that is thirty times faster than MLflow's API, and an unchanged file
-needs no query at all. Every other store is read through MLflow's client. `Store.mlflow_seconds` adds up the time spent inside
-MLflow, so that a benchmark can tell it apart.
+`Store.mlflow_seconds` adds up the time spent inside MLflow, for a benchmark.
 
 Metric histories are heavy and one panel alone asks for them: `Store.curves` keeps those of runs that have ended.
 """
@@ -22,16 +20,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from craft.words import nearest, redact
-from dashboards.feed import Feed
+from dashboards.feed import Feed, Wanted
 from dashboards.frames import NAN, RunRow
-from dashboards.store_file import StoreFile, Wanted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
 DEFAULT_URI = "sqlite:///mlflow.db"
-PAGE = 500  # runs in one answer: MLflow takes about 3 ms a run, so a page shows its first points after some 1.5 s
+PAGE = 500  # runs in one answer: MLflow takes more than 1 ms a run, so a page shows its first points after about a second
 
 
 class DashboardError(ValueError):
@@ -55,13 +52,12 @@ class Store:
     Args:
         uri: MLflow's tracking URI; `sqlite:///mlflow.db` (in the current folder) if None.
         mlflow_url: where MLflow's own page is served, for links to runs; taken from the URI where that is http(s).
-        direct: whether an SQLite store may be read from its file; False asks MLflow's API as for any other store.
 
     Raises:
         DashboardError: the SQLite file of `uri` does not exist (MLflow would silently create an empty one).
     """
 
-    def __init__(self, uri: str | None = None, mlflow_url: str | None = None, *, direct: bool = True) -> None:
+    def __init__(self, uri: str | None = None, mlflow_url: str | None = None) -> None:
         self.uri = uri or DEFAULT_URI
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
@@ -80,7 +76,6 @@ class Store:
                 f"there is no tracking store at {path}: run a sweep there first (python -m orchestrator.run SWEEP.yaml), "
                 "or say where it is with --tracking-uri (sqlite:////folder/mlflow.db, http://host:5000)"
             )
-        self._file = StoreFile.open(path) if path is not None and direct else None
 
     def hide(self, error: object) -> str:
         """The text of an error, without passwords."""
@@ -95,17 +90,10 @@ class Store:
                 self._client = MlflowClient(self.uri)
             return self._client
 
-    def version(self) -> int | None:
-        """A number that changes whenever somebody has written to the store; None where only reading can tell."""
-        return self._file.version() if self._file else None
-
     def pages(self, experiment_id: str | Sequence[str], wanted: Wanted) -> Iterator[list[RunRow]]:
         """The wanted runs of an experiment, a page at a time."""
         ids = [experiment_id] if isinstance(experiment_id, str) else list(experiment_id)
         if not ids:
-            return
-        if self._file is not None:
-            yield self._file.runs(ids, wanted)
             return
         for query in wanted.filters():
             token: str | None = None
@@ -122,8 +110,6 @@ class Store:
         return [row for page in self.pages(experiment_id, wanted) for row in page]
 
     def _experiments(self) -> dict[str, str]:
-        if self._file is not None:
-            return self._file.experiments()
         began = time.perf_counter()
         found = {one.experiment_id: one.name for one in self.client.search_experiments()}
         self.mlflow_seconds += time.perf_counter() - began
@@ -179,10 +165,6 @@ class Store:
         wanted = dict(runs)
         missing = [run for run, marker in wanted.items() if self._curves.get((run, metric), (None,))[0] != marker]
         began = time.perf_counter()
-        if missing and self._file is not None:
-            for run, points in self._file.histories(missing, metric).items():
-                self._curves[run, metric] = (wanted[run], points)
-            return {run: self._curves[run, metric][1] for run in wanted}
         if missing:
             client = self.client
             with ThreadPoolExecutor(max_workers=8 if self.uri.startswith("http") else 1) as pool:

@@ -11,6 +11,7 @@ from craft.words import format_duration
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 Outlook = Mapping[str, Any]
+EARLY = 0.1
 
 
 @dataclass
@@ -71,11 +72,13 @@ class Tally:
     def left(self) -> float | None:
         """Seconds until the end; None until a trial has ended, or one that runs foretells its end.
 
-        A trial that waits is taken to last as long as the mean of those that have ended, or else of those that run.
+        A trial that waits is taken to last as long as the mean of those that have ended and those that run. One that has
+        hardly begun says little, so it counts only while no other is known.
         """
         now, trials = self.clock(), self.running.values()
         known = [(one.share, left) for one in trials if (left := one.left_at(now)) is not None]
-        whole = self.took or [left / (1 - share) for share, left in known if share < 1]
+        least = EARLY if self.took else 0.0
+        whole = self.took + [left / (1 - share) for share, left in known if least <= share < 1]
         if not whole:
             return max((left for _, left in known), default=None)
         mean = sum(whole) / len(whole)

@@ -3,8 +3,7 @@
     python tests/benchmarks/dashboard.py [--configurations 1000] [--trials 4] [--json FILE]
 
 Writes a synthetic sweep (configurations x (trials + 1) runs) into a temporary SQLite store, serves it and opens it in headless
-Chromium. The page reads such a store from its file; what MLflow's own API takes for the same, and when a page that must ask it
-draws, is timed beside it. An interaction is timed from its start until the browser has painted the frame after it.
+Chromium. An interaction is timed from its start until the browser has painted the frame after it.
 """
 
 from __future__ import annotations
@@ -89,16 +88,14 @@ def measure(configurations: int, trials: int, repeats: int, folder: Path) -> dic
     write_many(folder / "mlflow.db", experiment, runs)
     found: dict[str, Any] = {"runs": len(runs), "configurations": configurations}
 
-    for label, direct in (("MLflow's API", False), ("the file", True)):
-        store = Store(uri, direct=direct)
-        store.sweeps()
-        feed = store.feed("big")
-        for what in ("first read", "later look"):
-            store.mlflow_seconds, began = 0.0, time.perf_counter()
-            feed.refresh()
-            found[f"{what} by {label}, s"] = time.perf_counter() - began
-            if not direct:
-                found[f"{what} by {label}, inside MLflow, s"] = store.mlflow_seconds
+    store = Store(uri)
+    store.sweeps()
+    feed = store.feed("big")
+    for what in ("first read", "later look"):
+        store.mlflow_seconds, began = 0.0, time.perf_counter()
+        feed.refresh()
+        found[f"{what}, s"] = time.perf_counter() - began
+        found[f"{what}, inside MLflow, s"] = store.mlflow_seconds
     began = time.perf_counter()
     feed._frames = None
     _, view = view_of(store, [feed])
@@ -109,14 +106,12 @@ def measure(configurations: int, trials: int, repeats: int, folder: Path) -> dic
         found[f"panel {name}, s"] = time.perf_counter() - began
         found[f"panel {name}, MB"] = len(text) / 1e6
 
-    for label, direct in (("by MLflow's API", False), ("by the file", True)):
-        store = Store(uri, direct=direct)
-        store.sweeps()  # MLflow's import and its store's opening are no part of a page
-        found |= browse(store, folder / label, label, repeats if direct else 0)
-    return found
+    store = Store(uri)
+    store.sweeps()  # MLflow's import and its store's opening are no part of a page
+    return found | browse(store, folder / "profile", repeats)
 
 
-def browse(store: Store, profile: Path, label: str, repeats: int) -> dict[str, Any]:
+def browse(store: Store, profile: Path, repeats: int) -> dict[str, Any]:
     app = make_app(store)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -126,22 +121,19 @@ def browse(store: Store, profile: Path, label: str, repeats: int) -> dict[str, A
     address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     found: dict[str, Any] = {}
     try:
-        store.mlflow_seconds, began = 0.0, time.perf_counter()
+        began = time.perf_counter()
         browser.driver.get(address)
         browser.wait("document.querySelector('[data-panel=front] .main-svg .points')", 300)
-        found[f"first plot {label}, s"] = time.perf_counter() - began
-        if store.mlflow_seconds:
-            found[f"first plot {label}, MLflow's part, s"] = store.mlflow_seconds
+        found["first plot, s"] = time.perf_counter() - began
         browser.driver.get("about:blank")
         began = time.perf_counter()
         browser.driver.get(address)
         browser.wait("document.querySelector('[data-panel=front] .main-svg .points')", 300)
-        found[f"plot at a second visit {label}, s"] = time.perf_counter() - began
-        if repeats:
-            browser.wait("Craft.page.table && Craft.page.table.data && Craft.page.lastState.status.includes('done')", 300)
-            time.sleep(3)
-            for name, script in INTERACTIONS.items():
-                found[f"{name}, ms"] = statistics.median(timed(browser, script, turn) for turn in range(repeats))
+        found["plot at a second visit, s"] = time.perf_counter() - began
+        browser.wait("Craft.page.table && Craft.page.table.data && Craft.page.lastState.status.includes('done')", 300)
+        time.sleep(3)
+        for name, script in INTERACTIONS.items():
+            found[f"{name}, ms"] = statistics.median(timed(browser, script, turn) for turn in range(repeats))
     finally:
         browser.quit()
         server.should_exit = True
