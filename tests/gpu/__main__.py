@@ -4,7 +4,7 @@
     python -m tests.gpu --device cpu                 tries the checks' own logic without a GPU
     python -m tests.gpu --benchmarks FILE.md         the benchmarks on the GPU; appends their tables to FILE.md
 
-`tests/gpu/craft` needs torch, transformers and peft alone; `tests/gpu/orchestrator` needs Ray for some checks.
+`test_shares.py` alone needs Ray.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.benchmarks.timing import machine
 from tests.gpu.table import Rows
 
 ROOT = Path(__file__).parent.parent.parent
-BENCHMARKS = ("step_time", "sweep_step", "decomposition")
+BENCHMARKS = ("step_time", "decomposition")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def benchmarks(file: Path, device: str, quick: bool) -> int:
     worst = 0
     for name in BENCHMARKS:
         command = ["python", "-m", f"tests.benchmarks.{name}", "--device", device]
-        if quick and name != "sweep_step":
+        if quick:
             command.append("--quick")
         print(" ".join(command), flush=True)
         done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, env=os.environ, text=True, capture_output=True)

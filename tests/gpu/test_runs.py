@@ -1,7 +1,8 @@
-"""A base in 4 or 8 bits, by bitsandbytes: QLoRA as a run, CRAFT as a library."""
+"""Whole runs on the GPU: every method under every precision, and methods over a base in 4 or 8 bits, by bitsandbytes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,37 @@ from peft import get_peft_model
 from safetensors.torch import load_file
 
 from craft import CraftConfig
+from craft.models.compute import compute_device
 from craft.models.loading import load_model
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.training import train_run
-from tests.craft.methods.test_qlora import spec_of
-
-pytestmark = [pytest.mark.gpus(1), pytest.mark.usefixtures("bitsandbytes")]
+from tests.craft.methods import test_qlora as qlora
+from tests.craft.trainer.test_precision import HERE, spec_of, trained
 
 Figure = Callable[[str], None]
+PRECISIONS = ("float32", "bf16-mixed", "bfloat16")
 BITS = {"4 bits": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "8 bits": {"load_in_8bit": True}}
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16-mixed", "bfloat16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("method", HERE)
+def test_it_learns(method: str, precision: str, tiny_bert: str, device: torch.device, tmp_path: Path, figure: Figure) -> None:
+    assert compute_device().type == device.type
+    result, losses, _ = trained(spec_of(tiny_bert, method, precision), tmp_path)
+    figure(f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
+    assert all(map(math.isfinite, losses))
+    assert losses[-1] < losses[0]
+    weights = load_file(next(result.adapter.glob("*.safetensors"))).values()
+    assert {weight.dtype for weight in weights if weight.is_floating_point()} == {torch.float32}, "trained weights are float32"
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.usefixtures("bitsandbytes")
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_qlora_trains_and_loads(precision: str, tiny_bert: str, tmp_path: Path, figure: Figure) -> None:
     losses: list[float] = []
-    spec = spec_of(tiny_bert, training={"max_steps": 40, "precision": precision})
+    spec = qlora.spec_of(tiny_bert, training={"max_steps": 40, "precision": precision})
     result = train_run(spec, tmp_path, report=lambda p: losses.extend(point["train_loss"] for point in p.points))
     figure(f"loss {losses[0]:.3f} to {min(losses[-5:]):.3f}")
     assert min(losses[-5:]) < losses[0]
@@ -39,6 +55,8 @@ def test_qlora_trains_and_loads(precision: str, tiny_bert: str, tmp_path: Path, 
     assert load_file(tmp_path / "predictions.safetensors")["outputs"].isfinite().all()
 
 
+@pytest.mark.gpus(1)
+@pytest.mark.usefixtures("bitsandbytes")
 @pytest.mark.parametrize("bits", BITS)
 def test_craft_learns_over_it(bits: str, tiny_bert: str, device: torch.device, figure: Figure) -> None:
     base: Any = load_model(tiny_bert, "classification", ("a", "b"), device=device, quantization=BITS[bits])
