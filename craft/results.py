@@ -48,7 +48,6 @@ class Counts:
     peak_memory_bytes: int | None = None
     step_seconds: float | None = None
     tokens_per_second: float | None = None
-    energy_joules: float | None = None
 
     def known(self) -> dict[str, float]:
         return {name: value for name, value in asdict(self).items() if value is not None}

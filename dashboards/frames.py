@@ -37,7 +37,6 @@ MEANS = (
     "peak_memory_bytes",
     "step_seconds",
     "tokens_per_second",
-    "energy_joules",
     "energy_kept",
     "forgetting",
     "seconds",

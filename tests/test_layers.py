@@ -27,7 +27,7 @@ OWNERS = {
 # From low to high. A module imports from its own floor's folder and from lower floors only; `|` in docs/architecture.md.
 FLOORS = {
     "craft": (
-        ("craft.disk", "craft.nvml", "craft.plain_yaml", "craft.results", "craft.settings", "craft.words"),
+        ("craft.disk", "craft.plain_yaml", "craft.results", "craft.settings", "craft.words"),
         ("craft.factors", "craft.tasks"),
         ("craft.models",),
         ("craft.tuners",),

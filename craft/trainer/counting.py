@@ -12,8 +12,6 @@ Conventions, the same for every method:
   Linux), the peak of the process since it started.
 - *step seconds*: median wall time of an optimizer step with all its micro-batches, evaluation excluded. *tokens a second*:
   non-padding tokens trained on, over the sum of those times.
-- *energy*: of the whole GPU board while the run lasts, by NVML, where there is one. In a sweep it is that times the share of
-  the GPU that the trial holds, and times its workers: an approximation, because a board does not say who used what.
 """
 
 from __future__ import annotations

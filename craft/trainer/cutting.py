@@ -47,7 +47,7 @@ from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
 BY_RANKS, BY_SVD = ("craft", "craft_star"), ("lora", "rslora", "qlora")
 BUDGET = "parameters:"
 _ADAPTER_FILE, _CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
-_NOT_ITS_OWN = ("optimizer_bytes", "peak_memory_bytes", "step_seconds", "tokens_per_second", "energy_joules")
+_NOT_ITS_OWN = ("optimizer_bytes", "peak_memory_bytes", "step_seconds", "tokens_per_second")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Measures a run while it trains: step times, tokens, peak memory, energy.
+"""Measures a run while it trains: step times, tokens, peak memory.
 
 A GPU works behind the host, so there a step is timed by two events in the GPU's own queue. They are read when somebody asks:
 reading an event makes the host wait for it.
@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 
-from craft.nvml import gpu_of
-
 _KEPT_STEP_TIMES = 1000
 
 
@@ -34,14 +32,12 @@ class Meter:
         self._began: Any = None
         self._unread: list[tuple[Any, Any]] = []
         self._peak_before = 0
-        self._energy_before: float | None = 0.0
         self.restart()
 
     def restart(self) -> None:
-        """Peak memory and energy count from here: what a run did before, or read, others share."""
+        """Peak memory counts from here: what a run did before, or read, others share."""
         gc.collect()
         self._resettable = _reset_peak_memory()
-        self._energy_at_start = _energy()
 
     def step_begins(self) -> None:
         self._began = self._now()
@@ -63,13 +59,12 @@ class Meter:
         """What a checkpoint keeps, so that a resumed run's costs are those of the whole run."""
         self.read()
         times = {"step_times": list(self.step_times), "seconds": self.seconds, "tokens": self.tokens}
-        return times | {"peak_memory_bytes": self._peak(), "energy_joules": self._energy()}
+        return times | {"peak_memory_bytes": self._peak()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.step_times.extend(state["step_times"])
         self.seconds, self.tokens = state["seconds"], state["tokens"]
         self._peak_before = state.get("peak_memory_bytes", 0)
-        self._energy_before = state.get("energy_joules")
 
     def costs(self) -> dict[str, float]:
         """The measured fields of `Counts` that are known here."""
@@ -78,20 +73,10 @@ class Meter:
         if self.step_times:
             costs["step_seconds"] = statistics.median(self.step_times)
             costs["tokens_per_second"] = self.tokens / self.seconds
-        energy = self._energy()
-        if energy is not None:
-            costs["energy_joules"] = energy
         return costs
 
     def _peak(self) -> int:
         return max(_peak_memory(self._resettable), self._peak_before)
-
-    def _energy(self) -> float | None:
-        """Joules of the board while the whole run lasted; None where any part of it is not known."""
-        now = _energy()
-        if now is None or self._energy_at_start is None or self._energy_before is None:
-            return None
-        return self._energy_before + now - self._energy_at_start
 
 
 def _event() -> Any:
@@ -134,11 +119,3 @@ def _peak_memory(resettable: bool) -> int:
 
 def _field(lines: Iterable[str], name: str) -> str:
     return next(line.split()[1] for line in lines if line.startswith(name))
-
-
-def _energy() -> float | None:
-    """Joules that the board of this process's GPU has used; None without a CUDA device or NVML."""
-    if not torch.cuda.is_available():
-        return None
-    gpu = gpu_of(torch.cuda.current_device())
-    return gpu.energy() if gpu else None

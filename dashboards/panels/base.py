@@ -63,7 +63,6 @@ METRICS = (
     Metric("total_parameters", "total parameters", "minimize", log=True),
     Metric("optimizer_bytes", "optimizer state (bytes)", "minimize", log=True),
     Metric("tokens_per_second", "tokens per second", "maximize"),
-    Metric("energy_joules", "energy used, by GPU share (J)", "minimize"),
     Metric("tuning_trials", "trials of its tuning", "minimize"),
     Metric("tuning_seconds", "time of its tuning (s)", "minimize"),
     Metric("energy_kept", "energy kept by the decomposition", "maximize"),

@@ -20,7 +20,6 @@ from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.mlflow_client import quiet_mlflow
 from orchestrator.record.tracking_uri import TrackingError, sqlite_file
 from orchestrator.results.summary import Entry
-from orchestrator.tools.machine import PREFIX as SYSTEM
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -142,7 +141,7 @@ class StoreReader:
             return None
         facts: dict[str, Any] = {name.removeprefix(FACT): value for name, value in tags.items() if name.startswith(FACT)}
         metrics = {name: value for name, value in run.data.metrics.items() if name not in COUNTS | OF_TRAINING}
-        metrics = {name: value for name, value in metrics.items() if not name.startswith(SYSTEM)}
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("system/")}
         best, last = facts.get("best_step"), run.data.params.get("total_steps")
         if best is not None and best != last and "search_score" in metrics:
             # The run's last search score does not belong to the weights that were kept.

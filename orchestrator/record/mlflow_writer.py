@@ -47,6 +47,15 @@ class MlflowWriter:
         """Whether the store has this sweep's own run."""
         return ("sweep", self._sweep) in self._table.runs
 
+    def watch_machine(self, uri: str) -> bool:
+        """Starts MLflow's own samples of this machine, a minute each, in the sweep's run; False while the store has none."""
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        if self.knows_sweep:
+            run_id = self._table.runs["sweep", self._sweep].id
+            SystemMetricsMonitor(run_id, sampling_interval=60, resume_logging=True, tracking_uri=uri).start()
+        return self.knows_sweep
+
     def write(self, events: Iterable[Event]) -> None:
         """Brings the store up to these events. Raises whatever the store raises; the same events can then be written again."""
         for event in events:
@@ -93,8 +102,6 @@ class MlflowWriter:
             run.add_metrics(row, event["time"])
         if event.get("total_steps"):
             run.add_params({"total_steps": event["total_steps"]})
-        if event.get("gpus"):
-            run.add_tags({"craft.gpus": event["gpus"]})
 
     def _on_trial_ended(self, event: Event) -> None:
         run = self._table.runs.get(("trial", event["key"]))

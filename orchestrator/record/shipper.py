@@ -82,9 +82,11 @@ class Shipper:
 
     def follow(self) -> None:
         """Ships as the journal grows, without end."""
+        watches = False
         while True:
             if self._behind:
                 self._try(PAUSES_S[min(self._failures, len(PAUSES_S) - 1)] * random.uniform(0.75, 1.25))
+            watches = watches or (self._writer is not None and self._writer.watch_machine(self._uri))
             time.sleep(LOOK_S)  # events gather meanwhile
 
     @property

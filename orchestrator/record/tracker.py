@@ -116,7 +116,7 @@ class Tracker:
         rows = [row for row in (self._new(key, row) for row in rows) if row.keys() - OF_A_ROW]
         if rows:
             event = {"kind": "trial_progress", "key": key, "rows": rows, "total_steps": progress.get("total_steps")}
-            self._write(event | ({"gpus": progress["gpus"]} if "gpus" in progress else {}), now)
+            self._write(event, now)
 
     def trial_paused(self, key: str) -> None:
         """Closes the run of a trial that waits for its turn, as interrupted; `trial_started` opens it again."""

@@ -21,7 +21,7 @@ from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, s
 from orchestrator.results.tuning import Tuning, ends, varied
 
 EXAMPLES = "reported_examples"
-AVERAGED = ("step_seconds", "tokens_per_second", "seconds", "energy_joules")
+AVERAGED = ("step_seconds", "tokens_per_second", "seconds")
 """Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
 
 

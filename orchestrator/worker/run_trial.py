@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from craft.results import Counts, Leave, Progress, RunResult
+from craft.results import Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.memory import out_of_memory, smaller_batches
@@ -109,7 +109,7 @@ def _finished(spec: TrialSpec, run: RunSpec, result: RunResult, notes: list[str]
         key=spec.key,
         status="finished",
         metrics=result.metrics,
-        counts=_counts(spec, result.counts),
+        counts=result.counts.known(),
         steps=result.steps,
         seconds=result.seconds,
         notes=[*notes, *result.notes],
@@ -121,7 +121,7 @@ def _finished(spec: TrialSpec, run: RunSpec, result: RunResult, notes: list[str]
                 whole,
                 key=names[key],
                 metrics=one.metrics,
-                counts=_counts(spec, one.counts),
+                counts=one.counts.known(),
                 notes=[*notes, *one.notes],
                 facts={**whole.facts, "best_step": one.best_step},
             ),
@@ -130,14 +130,6 @@ def _finished(spec: TrialSpec, run: RunSpec, result: RunResult, notes: list[str]
         for key, one in result.slices.items()
     ]
     return Ended(whole, result.adapter, slices)
-
-
-def _counts(spec: TrialSpec, counted: Counts) -> dict[str, float]:
-    counts = counted.known()
-    if spec.resources.gpu and "energy_joules" in counts:
-        # Measured on the whole board of the first worker. Who used what there is not known: the share stands for it.
-        counts["energy_joules"] *= spec.resources.gpu
-    return counts
 
 
 def _failed(spec: TrialSpec, why: str, notes: list[str], started: float, retryable: bool = False) -> Ended:

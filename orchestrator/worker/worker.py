@@ -35,7 +35,6 @@ from orchestrator.record.checkpoints import (
     stored_result,
     stored_slices,
 )
-from orchestrator.tools.machine import SystemMetrics
 from orchestrator.tools.scratch import scratch_folder
 from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
@@ -103,8 +102,6 @@ def _run(
         report(_last_report(ended, stored_slices(checkpoint)), checkpoint)
         return
 
-    machine = SystemMetrics()
-
     if checkpoint is None and spec.run.warm_start is not None:
         adapter = _source(settings.storage, spec.run.warm_start.run, scratch / "source")
         if adapter is None:
@@ -119,7 +116,7 @@ def _run(
         if not progress.metrics:  # nothing was scored: the checkpoint of a trial that leaves
             _report_leaving(progress, told, report)
             return
-        told.append(_payload(progress, machine.take(progress.step), machine.gpus))
+        told.append(_payload(progress))
         if progress.checkpoint is not None:
             add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(told))
         report(told[-1], progress.checkpoint)
@@ -132,7 +129,6 @@ def _run(
 
     def on_step(step: int, total_steps: int) -> None:
         heartbeat.beat()
-        machine.step(step, total_steps)
         if why := must_leave():
             raise Leave(why)
 
@@ -174,18 +170,16 @@ def _foreign(key: str, why: str) -> TrialResult:
     return TrialResult(key, "failed", error=error, retryable=True)
 
 
-def _payload(progress: Progress, machine: list[dict[str, float]], gpus: str | None) -> dict[str, Any]:
-    """What the driver gets of an evaluation; metrics also stand at the top, where schedulers look. Samples of the machine
-    travel as points, which are drawn and never judged. `gpus` says which GPUs they are of."""
+def _payload(progress: Progress) -> dict[str, Any]:
+    """What the driver gets of an evaluation; metrics also stand at the top, where schedulers look."""
     content = {
         "step": progress.step,
         "total_steps": progress.total_steps,
         "epoch": progress.epoch,
         "metrics": progress.metrics,
-        "points": [*progress.points, *machine],
+        "points": progress.points,
         "time": time.time(),
     }
-    content |= {"gpus": gpus} if gpus else {}
     content |= {"slices": progress.slices} if progress.slices else {}
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
 

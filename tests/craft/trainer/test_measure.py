@@ -141,21 +141,6 @@ def test_a_meters_times_survive_a_checkpoint() -> None:
     assert second.costs()["peak_memory_bytes"] == 2**60, "the higher of both parts"
 
 
-def test_the_energy_of_a_resumed_run_is_that_of_both_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = [5_000.0]
-    monkeypatch.setattr("craft.trainer.meter._energy", lambda: counter[0])
-    first = Meter()
-    counter[0] += 3.0
-    state = json.loads(json.dumps(first.state()))
-    counter[0] = 700.0  # another board
-    second = Meter()
-    second.restore(state)
-    counter[0] += 0.5
-    assert second.costs()["energy_joules"] == pytest.approx(3.5)
-    second.restore(state | {"energy_joules": None})
-    assert "energy_joules" not in second.costs(), "a part of it is not known"
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="reads the host's memory")
 def test_peak_memory_on_a_cpu_sees_a_large_tensor_and_forgets_the_run_before() -> None:
     meter = Meter()

@@ -41,7 +41,8 @@ def shipper_of(driver: int) -> psutil.Process:
 
 
 @pytest.fixture
-def tracker(uri: str, tmp_path: Path) -> Iterator[Tracker]:
+def tracker(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tracker]:
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "1")
     made = Tracker(uri, "demo", tmp_path / "runs", own_process=True)
     made.sweep_started({"name": "demo"})
     yield made
@@ -81,6 +82,17 @@ def test_everything_is_shipped_once_and_the_process_has_ended(tracker: Tracker, 
     run = runs(uri)["trial", trial.key]
     assert history(uri, run, "search_score") == [(10, 60.0), (20, 70.0), (30, 80.0)]
     assert run.info.status == "FINISHED"
+
+
+@pytest.mark.slow
+def test_the_sweeps_run_has_mlflows_own_samples_of_the_machine(tracker: Tracker, uri: str) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = runs(uri) if tracker.flush(60) == 0 else {}
+        if ("sweep", "demo") in found and "system/cpu_utilization_percentage" in found["sweep", "demo"].data.metrics:
+            return
+        time.sleep(0.5)
+    pytest.fail("no samples")
 
 
 @pytest.mark.slow

@@ -204,22 +204,6 @@ def test_a_configuration_that_ends_again_is_told_anew(uri: str, tmp_path: Path) 
     assert (run.data.tags["craft.status"], run.data.tags["craft.complete"]) == ("stopped", "false")
 
 
-def test_samples_of_the_machine_stand_at_the_time_they_were_taken(uri: str, tmp_path: Path) -> None:
-    trial = spec()
-    tracker = start(uri, tmp_path / "runs", trial)
-    points = [{"step": step, "time": 1.7e9 + step, "system/process_cpu_percentage": 50.0 + step} for step in (1, 2)]
-    tracker.trial_progress(trial.key, progress(3) | {"points": points, "gpus": "host: GPU-8f2c"})
-    assert tracker.close(60) == 0
-    run = runs(uri)["trial", trial.key]
-    assert run.data.tags["craft.gpus"] == "host: GPU-8f2c"
-    samples = MlflowClient(uri).get_metric_history(run.info.run_id, "system/process_cpu_percentage")
-    assert [(one.step, one.timestamp, one.value) for one in samples] == [
-        (1, 1_700_000_001_000, 51.0),
-        (2, 1_700_000_002_000, 52.0),
-    ]
-    assert "time" not in run.data.metrics
-
-
 def test_hostile_and_long_names_are_text(uri: str, tmp_path: Path) -> None:
     label = "<script>alert('x')</script> ../../etc \x00 日本 " + "x" * 400
     trial = spec(label=label)

@@ -47,16 +47,6 @@ def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> Non
     assert end.adapter == tmp_path / "adapter"
 
 
-@pytest.mark.parametrize(("share", "joules"), [(0.25, 2.0), (1.0, 8.0), (0.0, 8.0)])
-def test_energy_is_the_boards_by_the_trials_share_of_it(tmp_path: Path, share: float, joules: float) -> None:
-    def train(run: RunSpec, directory: Path, **_: object) -> RunResult:
-        return RunResult({"score": 70.0}, Counts(10, 2, 100, 40, energy_joules=8.0), directory, 1, 1, 1.0)
-
-    trial = replace(spec(batch_size=4), resources=Resources(gpu=share))
-    result = run_trial(trial, tmp_path, lambda p: None, train=train).result
-    assert result.counts["energy_joules"] == joules
-
-
 @pytest.mark.parametrize("error", [RunFailed("the loss is NaN at step 3"), ValueError("the loss is NaN at step 3")])
 def test_an_error_that_will_come_again_fails_the_trial_with_its_message(tmp_path: Path, error: Exception) -> None:
     end = run_trial(spec(), tmp_path, lambda p: None, train=raising(error))

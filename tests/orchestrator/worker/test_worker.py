@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,11 +66,7 @@ def store(tmp_path: Path, attempt: int, number: int, text: str, name: str = "sta
 def test_it_reports_progress_then_its_result_with_a_sealed_adapter(tmp_path: Path) -> None:
     (first, none), (last, files) = run(settings(tmp_path, trains([])))
     assert first["search_score"] == 51.0
-    assert first["progress"]["points"][0] == {"step": 1, "train_loss": 2.0}
-    machine = first["progress"]["points"][1]
-    assert 10 < machine["system/process_memory_megabytes"] < 1e6
-    assert abs(machine["time"] - time.time()) < 3600
-    assert not any(name.startswith("system/") for name in {*first, *first["progress"]["metrics"]})
+    assert first["progress"]["points"] == [{"step": 1, "train_loss": 2.0}]
     assert none == {}
     assert last["result"]["metrics"] == {"score": 70.0}
     assert files["adapter/weights"] == "w"
