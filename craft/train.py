@@ -1,6 +1,7 @@
-"""`python -m craft.train`: one run from the command line, from its flags to a scored adapter and how to load it.
+"""`python -m craft.train`: one run from its flags to a scored adapter, and how to load it.
 
-`craft.train_flags` makes the run from the flags; this module trains it and shows its progress and its result.
+Flags are checked before torch is imported. Everything that a sweep file can say of one run can be said here: common settings
+have flags, all others go through `--set key=value`.
 """
 
 from __future__ import annotations
@@ -11,193 +12,239 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from craft.methods import find_method
+from pydantic import ValidationError
+
+from craft.methods import METHODS, find_method
+from craft.methods.from_peft.any_type import refuse_retired
 from craft.methods.method import refuse_elsewhere
+from craft.plain_yaml import YamlProblem, read_plain
+from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.train_flags import CallError, parser, run_spec
-from craft.words import be_printable
+from craft.words import be_printable, nearest
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from craft.results import Progress, RunResult
+
+EPILOG = """\
+examples:
+  python -m craft.train --task toy/sentiment --ranks all 32 32
+  python -m craft.train --task glue/rte --data-root DATA --method lora --rank 8 --set alpha=16 --set head_learning_rate=1e-3
+  python -m craft.train --task toy/sentiment --method peft --set peft_type=LILY --set config.r=4 --projections q k v o
+  python -m craft.train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'
+  python -m craft.train --task custom/tickets --set 'data.custom.tickets={train: tickets.csv, text: [body], label: queue}'
+
+--set takes a parameter of the method, a training setting, or a path under data or measure; the value is read as YAML.
+exit status: 0 finished, 1 the run failed, 2 the call is wrong, 130 interrupted (the same call with --resume continues)
+"""
+USE = """
+{steps} steps in {seconds:.1f} s. The adapter is in {folder}. To use it:
+
+  from craft import load_adapter
+  model, tokenizer = load_adapter({folder!r})
+  batch = tokenizer(["your text"], return_tensors="pt")
+  {use}"""
+USE_HEAD = "outputs = model(**batch).logits\n  print(outputs, model.config.id2label)"
+USE_WORDS = (
+    "outputs = model.generate(**batch, max_new_tokens=32)\n  print(tokenizer.batch_decode(outputs, skip_special_tokens=True))"
+)
+FLAGS = {
+    "ranks": {"nargs": 3, "metavar": ("R1", "R2", "R3"), "help": "CRAFT's ranks; all = every layer"},
+    "rank": {"type": int, "help": "the rank of methods that have one, such as lora"},
+    "projections": {"nargs": "+", "metavar": "WORD", "help": "which weights: q k v o up gate down"},
+    "dropout": {"type": float, "help": "the method's own dropout"},
+    "learning-rate": {"type": float, "help": "the adapter's; the head's is --set head_learning_rate=... (1e-3)"},
+    "epochs": {"type": float},
+    "batch-size": {"type": int},
+    "precision": {"metavar": "NAME", "help": "float32 (the default), bf16-mixed or bfloat16"},
+}
+"""Flags that are short for `--set`."""
+
+
+class CallError(ValueError):
+    """A mistake in the flags; the message is one sentence for the person who made it."""
+
+
+def parser() -> argparse.ArgumentParser:
+    description = "Train one adapter on one task, score it, and save it where PEFT can load it."
+    raw = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(
+        "craft.train", description=description, epilog=EPILOG, formatter_class=raw, allow_abbrev=False
+    )
+    add = made.add_argument
+    model = "sentence-transformers/all-MiniLM-L6-v2"
+    add("--model", default=model, help="hub id, local folder or FOLDER/FILE.gguf (default: %(default)s)")
+    add("--revision", help="the hub's revision of the model")
+    add("--task", required=True, help="such as toy/sentiment, glue/mrpc, commonsense, custom/NAME")
+    add("--method", default="craft", help=f"one of: {', '.join(METHODS)} (default: %(default)s)")
+    for name, options in FLAGS.items():
+        add(f"--{name}", **options)  # type: ignore[arg-type]
+    add("--seed", type=int, default=0)
+    add("--protocol", choices=("honest", "customary"), default="honest", help="what selection may see (default: honest)")
+    add("--data-root", metavar="DIR", help="folder with glue/ and commonsense/ in it; without it the hub is asked")
+    add("--warm-start", metavar="DIR", help="start from the adapter in this folder; the task head of another task is left out")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other parameter; may be repeated")
+    add("--to", metavar="DIR", help="where adapter and checkpoints go (default: runs/craft/TASK-KEY)")
+    add("--resume", action="store_true", help="continue from the newest whole checkpoint in that folder")
+    return made
+
+
+def run_spec(arguments: argparse.Namespace) -> RunSpec:
+    """The run that the flags describe.
+
+    Raises:
+        CallError: the first mistake in the flags.
+    """
+    try:
+        method = find_method(arguments.method)
+        if wrong := refuse_retired(arguments.method):
+            raise ValueError(wrong)
+    except ValueError as error:
+        raise CallError(f"--method: {error}") from None
+    content: dict[str, Any] = {
+        name: getattr(arguments, name) for name in ("model", "revision", "task", "method", "protocol", "seed")
+    } | {"method": method.name, "parameters": {}, "training": {}, "data": {}, "measure": {}}
+    known = {name: ["parameters", field] for name, field in spellings(method.parameters).items()}
+    known = {name: ["training", field] for name, field in spellings(TrainingSettings).items()} | known
+    given = [(f"--{name}", name.replace("-", "_"), getattr(arguments, name.replace("-", "_"))) for name in FLAGS]
+    for flag, key, value in [*given, *(assignment(text) for text in arguments.set)]:
+        first, *rest = key.split(".")
+        path = [first, *rest] if first in ("data", "measure") and rest else [*known.get(first, []), *rest]
+        if value is None and flag != f"--set {key}":
+            continue
+        if first not in known and path == rest:
+            names = [*known, *(f"data.{name}" for name in DataSettings.model_fields)]
+            names += [f"measure.{name}" for name in shown_names(MeasureSettings)]
+            raise CallError(f"{flag}: unknown key {key!r}.{nearest(key, names)} Keys: {', '.join(names)}")
+        here = content
+        for part in path[:-1]:
+            here = here.setdefault(part, {})
+            if not isinstance(here, dict):
+                raise CallError(f"{flag}: {part} is set to a plain value already")
+        here[path[-1]] = [int(rank) if rank.isdecimal() else rank for rank in value] if flag == "--ranks" else value
+    if arguments.data_root:
+        content["data"]["root"] = str(Path(arguments.data_root).expanduser().resolve())
+    if arguments.warm_start:
+        content["warm_start"] = _warm_start(Path(arguments.warm_start))
+    try:
+        return RunSpec.model_validate(content)
+    except ValidationError as error:
+        raise CallError("; ".join(_sentence(one) for one in error.errors())) from None
+
+
+def assignment(text: str) -> tuple[str, str, Any]:
+    """The words of one `--set`, its key and its value."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise CallError(f"--set {text}: expected KEY=VALUE, such as --set batch_size=32")
+    try:
+        return f"--set {key.strip()}", key.strip(), read_plain(value, "--set", lines=False)[0]
+    except YamlProblem as problem:
+        raise CallError(f"--set {text}: the value cannot be read as YAML ({problem.message})") from None
+
+
+def _warm_start(folder: Path) -> WarmStart:
+    place = next((one for one in (folder, folder / "adapter") if (one / "run.json").is_file()), None)
+    if place is None:
+        raise CallError(f"--warm-start {folder}: no adapter of this project lies there (no run.json)")
+    return WarmStart(run=_recorded(place).key, adapter=str(place.resolve()))
+
+
+def _recorded(adapter: Path) -> RunSpec:
+    try:
+        return RunSpec.recorded(json.loads((adapter / "run.json").read_text(encoding="utf-8"))["spec"])
+    except (ValueError, KeyError):
+        raise CallError(f"{adapter / 'run.json'} cannot be read") from None
+
+
+def _sentence(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(error.get("input"), dict) else f" (given: {error.get('input')!r})"
+    return f"{where}: {message}{shown}" if where else message
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
     be_printable()
     arguments = parser().parse_args(argv)
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
     try:
-        spec = _as_begun(arguments) if arguments.resume else run_spec(arguments)
-        directory = _directory(arguments, spec)
-        _check_directory(directory, spec)
-        return _run(spec, directory, arguments.resume, console)
+        spec = run_spec(arguments)
+        directory = Path(arguments.to or f"runs/craft/{spec.task.replace('/', '-')}-{spec.key}")
+        if (directory / "adapter" / "run.json").is_file() and _recorded(directory / "adapter") != spec:
+            raise CallError(f"--to {directory}: another run's adapter lies there; give a folder of its own")
+        existing = next(path for path in (directory, *directory.resolve().parents) if path.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise CallError(f"--to {directory}: {existing} cannot be written")
+        return _run(spec, directory, arguments.resume)
     except CallError as error:
-        console.print(f"craft.train: {error}", markup=False, soft_wrap=True)
+        print(f"craft.train: {error}", file=sys.stderr)
         return 2
 
 
-def _directory(arguments: argparse.Namespace, spec: RunSpec) -> Path:
-    return Path(arguments.to) if arguments.to else Path("runs") / "craft" / f"{spec.task.replace('/', '-')}-{spec.key}"
-
-
-def _as_begun(arguments: argparse.Namespace) -> RunSpec:
-    """The run of the flags; if the flags mean another run to an earlier version, and that has a checkpoint here, that run."""
-    older = run_spec(arguments, older=True)
-    states = sorted(_directory(arguments, older).glob("checkpoint-*/*.json"))
-    specs = [
-        json.loads(file.read_text(encoding="utf-8")).get("spec") for file in states if file.name in ("state.json", "run.json")
-    ]
-    began = any(spec and RunSpec.recorded(spec).key == older.key for spec in specs)
-    return older if began else run_spec(arguments)
-
-
-def _check_directory(directory: Path, spec: RunSpec) -> None:
-    """Refuses a folder that another run's adapter lies in, or that cannot be written."""
-    other = directory / "adapter" / "run.json"
-    if other.is_file():
-        theirs = json.loads(other.read_text(encoding="utf-8")).get("spec")
-        if theirs is None or RunSpec.recorded(theirs) != spec:
-            raise CallError(f"--to {directory}: another run's adapter lies there; give a folder of its own")
-    existing = next(path for path in (directory, *directory.resolve().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise CallError(f"--to {directory}: {existing} cannot be written")
-
-
-def _run(spec: RunSpec, directory: Path, resume: bool, console: Console) -> int:
+def _run(spec: RunSpec, directory: Path, resume: bool) -> int:
     try:
         task = find_task(spec.task, spec.data)
         refuse_elsewhere(find_method(spec.method))
+        from craft.models.gguf import gguf_notes
+        from craft.trainer.counting import planned_counts
+
+        counts, notes = planned_counts(spec), gguf_notes(spec.model)
     except ValueError as error:
         raise CallError(str(error)) from None
-
-    from craft.models.gguf import gguf_notes
     from craft.results import RunFailed
     from craft.trainer.checkpoint import newest_valid
-    from craft.trainer.counting import planned_counts
     from craft.trainer.memory import OutOfMemory
     from craft.trainer.training import train_run
 
-    try:
-        counts = planned_counts(spec)
-    except ValueError as error:
-        raise CallError(str(error)) from None
-    console.print(
-        f"{spec.method} on {spec.model}, {spec.task}, seed {spec.seed}: {counts.trainable_parameters:,} adapter parameters, "
-        f"{counts.head_parameters:,} in the head, {counts.total_parameters:,} in all",
-        soft_wrap=True,
-    )
-    for note in gguf_notes(spec.model):
-        console.print(note, soft_wrap=True)
+    sizes = f"{counts.trainable_parameters:,} adapter parameters, {counts.head_parameters:,} in the head"
+    _say(f"{spec.method} on {spec.model}, {spec.task}, seed {spec.seed}: {sizes}, {counts.total_parameters:,} in all", *notes)
     checkpoint = newest_valid(directory) if resume else None
     if checkpoint:
-        console.print(f"going on from {checkpoint}")
+        _say(f"continuing from {checkpoint}")
+    steps = 0
+
+    def on_step(step: int, total: int) -> None:
+        nonlocal steps
+        steps = step
+        if sys.stderr.isatty():
+            print(f"\rstep {step} of {total} ", end="", file=sys.stderr, flush=True)
+
     try:
-        with _Bar(console) as bar:
-            result = train_run(
-                spec, directory, report=bar.report, resume_from=checkpoint, on_step=bar.on_step, on_score=bar.on_score
-            )
+        result = train_run(spec, directory, report=_report, resume_from=checkpoint, on_step=on_step)
     except (RunFailed, OSError) as error:
-        if isinstance(error.__cause__, ValueError) and not bar.stepped:
+        if isinstance(error.__cause__, ValueError) and not steps:
             raise CallError(str(error)) from None
-        console.print(f"craft.train: the run failed: {error}", markup=False, soft_wrap=True)
+        _say(f"craft.train: the run failed: {error}")
         return 1
     except OutOfMemory as error:
-        console.print(f"craft.train: {error}. Try a smaller --batch-size with --set gradient_accumulation", soft_wrap=True)
+        _say(f"craft.train: {error}. Try a smaller --batch-size with --set gradient_accumulation")
         return 1
     except KeyboardInterrupt:
-        console.print("craft.train: interrupted; the same call with --resume goes on from the last evaluation", soft_wrap=True)
+        _say("craft.train: interrupted; the same call with --resume continues from the last evaluation")
         return 130
-    _show(result, directory, task.kind)
+    _show(result, USE_WORDS if task.kind == "generation" else USE_HEAD)
     return 0
 
 
-class _Bar:
-    """Steps, rate and time left on a terminal; one line an evaluation anywhere."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        self.console, self.stepped = console, False
-        columns = TextColumn("step"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
-        self.live = RichProgress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self.row = self.live.add_task("", total=None)
-
-    def __enter__(self) -> _Bar:
-        self.live.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.live.stop()
-
-    def on_step(self, step: int, total: int) -> None:
-        self.stepped = True
-        self.live.update(self.row, completed=step, total=total, description="")
-
-    def on_score(self, what: str, done: int, total: int) -> None:
-        self.live.update(self.row, description=f"scoring {what}: {done:,} of {total:,}")
-
-    def report(self, progress: Progress) -> None:
-        place = f"epoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}"
-        tests = [f"{name.removeprefix('accuracy_')} {value:.1f}" for name, value in progress.metrics.items() if _of_test(name)]
-        line = f"scored: {', '.join(tests)}" if tests else place
-        if not tests and "search_score" in progress.metrics:  # the largest of nested ranks may have had its steps
-            line += f"  search score {progress.metrics['search_score']:.1f}  loss {progress.metrics['search_loss']:.4f}"
-        if progress.slices:
-            line += "  slices " + ", ".join(f"{metrics['search_score']:.1f}" for metrics in progress.slices.values())
-        self.live.print(line) if self.console.is_terminal else self.console.print(line)
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)
 
 
-def _of_test(metric: str) -> bool:
-    return metric.startswith("accuracy_")
+def _report(progress: Progress) -> None:
+    figures = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in progress.metrics.items())
+    _say(f"\repoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}  {figures}")
 
 
-def _show(result: RunResult, directory: Path, kind: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("score", f"{result.metrics['score']:.2f}", "reported split, weights of step " + str(result.best_step))
-    for name, value in result.metrics.items():
-        if name != "score":
-            table.add_row(name, f"{value:.4f}" if name == "search_loss" else f"{value:.2f}", "")
-    for name, value in result.counts.known().items():
-        table.add_row(name, f"{value:,.4f}" if isinstance(value, float) and value < 100 else f"{value:,.0f}", "")
-    for one in result.slices.values():
-        size = f"slice of {one.counts.trainable_parameters:,} parameters"
-        table.add_row(size, f"{one.metrics['score']:.2f}", f"score, weights of step {one.best_step}; {one.adapter}")
+def _show(result: RunResult, use: str) -> None:
+    for name, value in (result.metrics | result.counts.known()).items():
+        print(f"{name:<24}{value:,.4f}" if value < 1 else f"{name:<24}{value:,.2f}".removesuffix(".00"))
     for note in result.notes:
-        table.add_row("note", note, "")
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(
-        f"\n{result.steps} steps in {result.seconds:.1f} s. The adapter is in {result.adapter}. To use it:\n", soft_wrap=True
-    )
-    use = _USE_WORDS if kind == "generation" else _USE_HEAD
-    console.print(use.format(folder=str(result.adapter)), markup=False, soft_wrap=True)
-    if (directory / "predictions").is_dir():
-        console.print(f"\nEvery prediction: {directory / 'predictions'}", soft_wrap=True)
-
-
-_USE_HEAD = """\
-  from craft import load_adapter
-  model, tokenizer = load_adapter({folder!r})
-  batch = tokenizer(["your text"], return_tensors="pt")
-  outputs = model(**batch).logits
-  print(outputs, model.config.id2label)"""
-_USE_WORDS = """\
-  from craft import load_adapter
-  model, tokenizer = load_adapter({folder!r})
-  batch = tokenizer(["your prompt"], return_tensors="pt")
-  outputs = model.generate(**batch, num_beams=4, max_new_tokens=32, do_sample=False)
-  print(tokenizer.batch_decode(outputs, skip_special_tokens=True))"""
+        print(f"note: {note}")
+    print(USE.format(folder=str(result.adapter), steps=result.steps, seconds=result.seconds, use=use))
 
 
 if __name__ == "__main__":

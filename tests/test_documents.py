@@ -236,7 +236,7 @@ def takes_arguments(main: object) -> bool:
 
 def known_flags(module: ModuleType) -> set[str]:
     """The flags that a command declares. `--help` ends a parse before later flags are looked at, so they are compared here."""
-    shared = ("craft/train_flags.py", "orchestrator/command.py", "tests/benchmarks/timing.py")
+    shared = ("orchestrator/command.py", "tests/benchmarks/timing.py")
     places = [Path(str(module.__file__)), *(ROOT / name for name in shared)]
     return set(re.findall(r"--[a-z][a-z-]*", " ".join(place.read_text() for place in places)))
 

@@ -35,7 +35,6 @@ FLOORS = {
         ("craft.spec",),
         ("craft.scoring",),
         ("craft.trainer",),
-        ("craft.train_flags",),
         ("craft.train", "craft.tucker", "craft.store", "craft"),
     ),
     "orchestrator": (

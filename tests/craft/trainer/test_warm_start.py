@@ -17,8 +17,7 @@ from craft.models.loading import load_model
 from craft.results import Progress, RunFailed
 from craft.settings import WarmStart
 from craft.spec import RunSpec
-from craft.train import main
-from craft.train_flags import parser, run_spec
+from craft.train import main, parser, run_spec
 from craft.trainer.adapter_folder import load_adapter, start_from
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.training import train_run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from craft.plain_yaml import YamlProblem
-from craft.train_flags import CallError, _assignment
+from craft.train import CallError, assignment
 from orchestrator.sweepfile.yaml_source import Source, read_yaml
 
 MEANT: dict[str, Any] = {
@@ -33,7 +33,7 @@ def test_three_ways_to_write_a_value_mean_the_same(tmp_path: Path, written: str)
     file.write_text(f"key: {written}\n")
     overridden = Source({}, {}, "none")
     overridden.override(f"key={written}")
-    given = (read_yaml(file).content["key"], overridden.content["key"], _assignment(f"key={written}")[1])
+    given = (read_yaml(file).content["key"], overridden.content["key"], assignment(f"key={written}")[2])
     assert given == (MEANT[written],) * 3
 
 
@@ -46,4 +46,4 @@ def test_three_ways_refuse_the_same(tmp_path: Path, written: str) -> None:
     with pytest.raises(YamlProblem):
         Source({}, {}, "none").override(f"key={written}")
     with pytest.raises(CallError, match="cannot be read as YAML"):
-        _assignment(f"key={written}")
+        assignment(f"key={written}")
