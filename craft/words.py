@@ -27,9 +27,37 @@ def be_printable() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
+ELSEWHERE = {
+    "target_modules": "projections",
+    "r": "rank",
+    "lora_r": "rank",
+    "rank": "ranks",
+    "lora_alpha": "alpha",
+    "lora_dropout": "dropout",
+    "lr": "learning_rate",
+    "num_train_epochs": "epochs",
+    "per_device_train_batch_size": "batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation",
+    "max_seq_length": "max_length",
+    "lr_scheduler_type": "schedule",
+    "base_model": "model",
+    "model_name_or_path": "model",
+}
+"""What PEFT, Trainer and others call a setting -> its name here."""
+
+
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the known name nearest to `name`, in capitals or not; empty if no name is near."""
+    """` Did you mean 'x'?` for the known name nearest to `name`, in capitals or not; empty if no name is near.
+
+    What other libraries call a setting counts as near, and so does NAME to `custom/NAME`.
+    """
     by_folded = {one.lower(): one for one in known}
+    same = ELSEWHERE.get(str(name))
+    same = same if same in by_folded else ELSEWHERE.get(str(same))  # r is rank, or CRAFT's ranks
+    if same in by_folded:
+        return f" Did you mean {same!r}?"
+    if (own := f"custom/{str(name).lower()}") in by_folded:
+        return f" Did you mean {by_folded[own]!r}?"
     found = difflib.get_close_matches(str(name).lower()[:80], by_folded, n=1)
     return f" Did you mean {by_folded[found[0]]!r}?" if found else ""
 

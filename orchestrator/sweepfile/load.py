@@ -24,7 +24,7 @@ from orchestrator.sweepfile.checks.measures import check_measures
 from orchestrator.sweepfile.checks.search import check_search
 from orchestrator.sweepfile.checks.tasks import check_names, check_prerequisites, check_tasks
 from orchestrator.sweepfile.fair import as_recorded, written_out
-from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, shown
+from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, section_of, shown
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.sweep import Sweep
@@ -58,7 +58,9 @@ def load_sweep(
     for section, meant in (older or {}).items():
         if isinstance(said := source.content.get(section) or {}, dict):
             source.content[section] = {**meant, **said}
+    absent = _find_files(source.content, Path(path).resolve().parent)
     sweep, mistakes = check(source.content)
+    mistakes = [*absent, *(one for one in mistakes if not (absent and one.message.startswith("no file ")))]
     if sweep is None or mistakes:
         ordered = sorted(mistakes, key=lambda one: source.line(one.path))
         raise SweepError([f"{source.where(one.path)}: {dotted(one.path)}: {one.message}" for one in ordered])
@@ -113,8 +115,33 @@ def _as_written(mistake: Mistake, added: Mapping[YamlPath, YamlPath]) -> Mistake
     return mistake
 
 
+def _find_files(content: dict[str, Any], folder: Path) -> list[Mistake]:
+    """Makes relative paths of files to read absolute: next to the sweep file, or else in the current folder.
+
+    Returns a mistake for each file of examples that is in neither.
+    """
+    mistakes = []
+    data, forgetting = section_of(content, "data"), section_of(section_of(content, "measure"), "forgetting")
+    custom = [(("data", "custom", name), one) for name, one in section_of(data, "custom").items() if isinstance(one, dict)]
+    places: list[tuple[YamlPath, dict[str, Any], str]] = [((), content, "model"), ((), data, "root"), ((), forgetting, "text")]
+    places += [(path, one, key) for path, one in custom for key in ("train", "validation")]
+    for path, section, key in places:
+        given = section.get(key)
+        if not isinstance(given, str) or Path(given).expanduser().is_absolute():
+            continue
+        found = next((one for one in (folder / given, Path.cwd() / given) if one.exists()), None)
+        if found is not None:
+            section[key] = str(found)
+        elif path:
+            there = ", ".join(sorted(one.name for one in folder.iterdir())[:12])
+            also = "" if folder == Path.cwd() else f", nor in the current folder ({Path.cwd()})"
+            message = f"no file {given} next to the sweep file ({folder}, which holds: {there}){also}"
+            mistakes.append(Mistake((*path, key), message))
+    return mistakes
+
+
 def _absolute(sweep: Sweep) -> Sweep:
-    """The sweep with absolute local paths, since trials run in folders of their own. The current folder is the base."""
+    """The sweep with absolute local paths, since trials run in folders of their own."""
     data = sweep.data
     custom = {
         name: task.model_copy(

@@ -258,6 +258,11 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "several GPUs for one process": (GOOD + "resources: {gpu: 1.5}\n", "a trial trains on one GPU"),
     "several workers": (GOOD + "resources: {workers: 2}\n", "resources.workers: this setting was removed: one process trains"),
     "no CPU": (GOOD + "resources: {cpu: 0}\n", "resources.cpu: got 0; must be greater than 0"),
+    "PEFT's word": (GOOD + "  - {method: lora, target_modules: [q, v]}\n", "Did you mean 'projections'?"),
+    "custom task without its suite": (
+        GOOD.replace("[toy/sentiment]", "[faq]") + "data: {custom: {faq: {train: a.csv, text: t, label: l}}}\n",
+        "Did you mean 'custom/faq'?",
+    ),
     "custom file missing": (GOOD + "data: {custom: {mine: {train: nowhere.csv, text: t, label: l}}}\n", "nowhere.csv"),
 }
 
@@ -304,6 +309,21 @@ def test_a_custom_task_with_a_missing_column_is_refused(tmp_path: Path) -> None:
     lines = refused(tmp_path, text)
     assert any("data.custom.mine" in line and "body" in line and "text, label" in line for line in lines), lines
     assert load(tmp_path, text.replace("text: body", "text: text")).task_names == ("custom/mine",)
+
+
+def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    custom = "data: {custom: {mine: {train: mine.csv, text: text, label: label}}}\n"
+    text = changed("[toy/sentiment]", "[custom/mine]") + custom
+    (line,) = refused(tmp_path / "sub", text)
+    assert f"data.custom.mine.train: no file mine.csv next to the sweep file ({tmp_path}/sub" in line
+    assert f"nor in the current folder ({tmp_path})" in line
+    for folder in (tmp_path, tmp_path / "sub"):
+        (folder / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
+        assert load(tmp_path / "sub", text).data.custom["mine"].train == str(folder / "mine.csv")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
