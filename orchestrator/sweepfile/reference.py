@@ -3,7 +3,8 @@
     python -m orchestrator.sweepfile.reference             write both files
     python -m orchestrator.sweepfile.reference --check     exit with 1 if they are not what the code says
 
-Both come from the models that check a sweep file: `schema` describes them, and `reference_page` puts that into tables.
+Both come from the models that check a sweep file (`orchestrator.sweepfile.schema`). The page has one line for each key; types
+and bounds are in the schema, and in the message about a mistake.
 """
 
 from __future__ import annotations
@@ -11,36 +12,169 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.sweepfile.reference_page import SCHEMA_FILE, page
-from orchestrator.sweepfile.schema import sweep_schema
+from craft.methods import METHODS
+from craft.tasks import SUITES
+from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
+from orchestrator.sweepfile.checks.tasks import metric_names
+from orchestrator.sweepfile.schema import REF, Schema, own_parameters, second_keys, sweep_schema
+from orchestrator.sweepfile.space.blocks import OWN_KEYS
+from orchestrator.sweepfile.space.reading import DISTRIBUTIONS
+from orchestrator.sweepfile.sweep import PLANNED_METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE_FILE = "sweep-file.md"
-WIDTH = 120
+PAGE_FILE, SCHEMA_FILE = "sweep-file.md", "sweep-file.schema.json"
+
+INTRODUCTION = f"""\
+# The sweep file
+
+Every key, with its default and meaning. `python -m orchestrator.sweepfile.reference` writes this page and
+[{SCHEMA_FILE}]({SCHEMA_FILE}) from the code; edit neither by hand.
+
+```yaml
+# yaml-language-server: $schema={SCHEMA_FILE}
+name: example
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+seeds: [0, 1]
+training: {{epochs: 3, head_learning_rate: 1e-3}}
+space:
+  - method: craft
+    ranks: {{values: [[all, 16, 16], [all, 64, 64]]}}
+    learning_rate: {{min: 3e-4, max: 2e-2, distribution: log_uniform}}
+  - method: lora
+    rank: {{min: 1, max: 16, distribution: int_log_uniform}}
+search: {{algorithm: tpe, trials: 24}}
+scheduler: {{name: asha, grace: 1}}
+constraints: {{trainable_parameters: {{max: 40000}}}}
+```
+
+With the first line, editors that speak the YAML language server (VS Code with the YAML extension, Neovim, Helix and others)
+complete keys and mark mistakes; give the path of the schema relative to your file. `python -m orchestrator.run` with `--plan`
+checks the rest: that sections fit together, that files exist, that the model takes the ranks. `--set training.epochs=1` or
+`--set space.0.rank=8` changes one value for one call. `1e-4` is a number, `yes` is text.
+
+Each item of `space` is a method block: `method`, parameters of that method, and keys of [training](#training). A key is fixed
+(`rank: 8`), has values (`rank: {{values: [2, 8]}}`), or a range with a `distribution` (`rank: {{min: 1, max: 16}}`, both
+included; not with `grid`).
+"""
 
 
-def text(value: Any, indent: str = "") -> str:
-    """`value` as JSON; whatever fits on one line stays on one."""
-    short = json.dumps(value, ensure_ascii=False)
-    if len(indent) + len(short) <= WIDTH or not isinstance(value, dict | list) or not value:
-        return short
-    inner = f"{indent}  "
+def page(schema: Schema) -> str:
+    """The Markdown page of the sweep file's `schema`."""
+    parts = [INTRODUCTION, "## Top level\n", _keys(schema), "## Method blocks\n"]
+    parts += [
+        _table(("further key of a block", "meaning"), OWN_KEYS.items()),
+        _table(("`distribution`", "meaning"), DISTRIBUTIONS.items()),
+    ]
+    for heading, section in _sections(schema, schema):
+        parts += [f"## `{heading}`\n", _keys(section)]
+        if heading == "search":
+            parts.append(_table(("`algorithm`", "meaning"), ((name, row.title) for name, row in SEARCHERS.items())))
+        if heading == "scheduler":
+            rules = ((name, f"{row.title}. Keys: {_words(row.settings) or 'none'}") for name, row in SCHEDULERS.items())
+            parts.append(_table(("`name`", "rule"), rules))
+    suites = {suite: _words(tasks) for suite, tasks in SUITES.items()} | {
+        "custom": "`custom/NAME` for every NAME in `data.custom`"
+    }
+    metrics = {"objectives": _words(metric_names()), "constraints": _words(PLANNED_METRICS)}
+    parts += [
+        "## Tasks and metrics\n",
+        _table(("suite", "tasks"), suites.items()),
+        _table(("section", "metrics"), metrics.items()),
+    ]
+    return "\n".join([*parts, "## Methods\n", *_methods()])
+
+
+def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    """The sections inside `part` by their paths; `NAME` stands for keys that users choose."""
+    for key, one in part["properties"].items():
+        named = one.get("additionalProperties")
+        forms = [(form, "") for form in (one, *one.get("anyOf", []))] + [(named, ".NAME")] * isinstance(named, dict)
+        for form, end in forms:
+            inner = schema["$defs"].get(form.get("$ref", "").removeprefix(REF), {})
+            if "properties" in inner and key != "task_training":
+                yield f"{path}{key}{end}", inner
+                yield from _sections(schema, inner, f"{path}{key}{end}.")
+
+
+def _keys(section: Schema) -> str:
+    """The table of a section's keys; a second name of a key stands next to it."""
+    required = section.get("required", [])
+    rows = []
+    for names, one in _named(section["properties"]):
+        default = "required" if names[0] in required else _default(one)
+        rows.append((_words(names), default, _meaning(one)))
+    return _rows(("key", "default", "meaning"), rows)
+
+
+def _named(properties: Mapping[str, Schema]) -> Iterator[tuple[list[str], Schema]]:
+    """Each key with its further names, and its schema."""
+    second = {key: one["$ref"].rpartition("/")[2] for key, one in properties.items() if "/properties/" in one.get("$ref", "")}
+    for key, one in properties.items():
+        if key not in second:
+            yield [key, *(other for other, name in second.items() if name == key)], one
+
+
+def _meaning(schema: Schema) -> str:
+    """The description, and the allowed words that it does not name."""
+    meaning = str(schema.get("description", ""))
+    words = [word for form in (schema, *schema.get("anyOf", [])) for word in form.get("enum", ())]
+    unnamed = [word for word in words if f"`{word}`" not in meaning and word not in {*SEARCHERS, *SCHEDULERS}]
+    return f"{meaning} One of {_words(words)}." if unnamed else meaning
+
+
+def _default(schema: Schema) -> str:
+    value = schema.get("default")
+    return "" if value is None else f"`{_yaml(value)}`"
+
+
+def _yaml(value: Any) -> str:
+    """`value` as YAML on one line."""
     if isinstance(value, list):
-        lines = [text(one, inner) for one in value]
-    else:
-        lines = [f"{json.dumps(key)}: {text(one, inner)}" for key, one in value.items()]
-    opening, closing = "[]" if isinstance(value, list) else "{}"
-    return f"{opening}\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}{closing}"
+        return f"[{', '.join(map(_yaml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_yaml(one)}' for key, one in value.items())}}}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _methods() -> Iterator[str]:
+    """A line for each method with its keys, and one for each meaning of a key."""
+    takers: dict[tuple[str, str], list[str]] = {}
+    rows = []
+    for name, method in METHODS.items():
+        keys = []
+        for names, one in _named(own_parameters(method.parameters) | second_keys(method.parameters, "")):
+            keys.append(f"`{names[0]}`" + (f" ({_default(one)})" if _default(one) else ""))
+            takers.setdefault((_words(names), _meaning(one)), []).append(name)
+        needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
+        title = f"{method.title} ({method.reference})" + (f"; needs {' and '.join(needs)}" if needs else "")
+        rows.append((f"`{name}`", title, ", ".join(keys)))
+    yield _rows(("method", "title", "keys (default)"), rows)
+    yield _rows(("key", "of", "meaning"), ((key, ", ".join(methods), meaning) for (key, meaning), methods in takers.items()))
+
+
+def _words(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _table(head: Sequence[str], rows: Iterable[tuple[str, str]]) -> str:
+    return _rows(head, ((f"`{name}`", meaning) for name, meaning in rows))
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def files() -> dict[Path, str]:
     """What the two files hold, by their paths."""
     schema = sweep_schema()
-    return {DOCS / PAGE_FILE: page(schema), DOCS / SCHEMA_FILE: text(schema) + "\n"}
+    content = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    return {DOCS / PAGE_FILE: page(schema), DOCS / SCHEMA_FILE: content + "\n"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
