@@ -161,7 +161,10 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons)
-    (taken.folder / CARD_FILE).write_text(model_card(origin, run, pair=_pair(run), merged=merged), encoding="utf-8")
+    by_peft = adapter / "adapter_config.json"
+    peft_type = json.loads(by_peft.read_text(encoding="utf-8"))["peft_type"] if by_peft.is_file() else None
+    card = model_card(origin, run, pair=_pair(run), merged=merged, peft_type=peft_type)
+    (taken.folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 
 def _register(given: argparse.Namespace, record: PastSweep, taken: Sequence[Taken], console: Console) -> None:

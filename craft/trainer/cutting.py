@@ -39,7 +39,7 @@ from craft.scoring.forgetting import BEFORE
 from craft.settings import CutFrom
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import RUN_FILE, refuse_other_file, save_adapter
-from craft.trainer.checkpoint import write_folder
+from craft.trainer.checkpoint import MANIFEST_FILE, write_folder
 from craft.trainer.counting import count
 from craft.trainer.resizing import resized
 from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
@@ -255,10 +255,9 @@ def _write(
     """The folder of the cut adapter: PEFT's configuration is that of the whole one, unless there is another."""
 
     def fill(aside: Path) -> None:
+        shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE, _ADAPTER_FILE))
         save_file(tensors, aside / _ADAPTER_FILE, metadata={"format": "pt"})
-        if config is None:
-            shutil.copy(folder / _CONFIG_FILE, aside)
-        else:
+        if config is not None:
             (aside / _CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
         content = record | {"spec": smaller.model_dump(mode="json"), "counts": counts}
         (aside / RUN_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -6,9 +6,12 @@ shows them as plain text, never as markup.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -49,28 +52,30 @@ class Origin:
     reasons: Sequence[str]
 
 
-def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged: str | None = None) -> str:
+def model_card(
+    origin: Origin, record: Mapping[str, Any], *, pair: bool, merged: str | None = None, peft_type: str | None = None
+) -> str:
     """The card's text.
 
     Args:
         record: the content of the adapter's run.json.
         pair: whether the model reads two texts.
         merged: a sentence that compares the merged model with the adapter; None if the adapter is not merged.
+        peft_type: PEFT's word for the method; None if PEFT does not load the folder.
     """
     spec, summary, entry = record["spec"], origin.summary, origin.entry
     kind = "A fine-tuned" if merged else f"An adapter ({summary.method}) of"
     head = [
         _front_matter(spec, record["kind"], merged is not None),
         f"# {plain(full_label(summary))} on {plain(entry.task)}",
-        f"{kind} {_code(spec['model'])} for the task {_code(entry.task)}: {_code(full_label(summary))}, seed {entry.seed}, "
-        f"from the sweep {_code(origin.sweep)}.",
+        f"{kind} {_code(base_name(spec['model']))} for the task {_code(entry.task)}: {_code(full_label(summary))}, seed "
+        f"{entry.seed}, from the sweep {_code(origin.sweep)}.",
     ]
     return "\n\n".join(
         [
             *head,
             "## Load it",
-            f"```python\n{loading(record, pair=pair, merged=merged is not None)}\n```",
-            merged or _base(record),
+            *_loading(record, pair, merged, peft_type),
             "## Scores",
             _scores(origin),
             "\n".join(f"- {plain(reason)}" for reason in origin.reasons),
@@ -87,8 +92,7 @@ def model_card(origin: Origin, record: Mapping[str, Any], *, pair: bool, merged:
 
 
 def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:
-    """Lines of Python that load the model in `folder` and give it an input."""
-    inputs = '"the first text", "the second"' if pair else '"a text"'
+    """Lines of Python that load the model in `folder`, as it was scored, and give it an input."""
     auto = _auto(record["kind"])
     load = [
         f"from transformers import {auto}, AutoTokenizer",
@@ -96,16 +100,53 @@ def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str 
     ]
     if not merged:
         load = ["from craft import load_adapter", f"model, tokenizer = load_adapter({folder!r})"]
+    return "\n".join([*load, *_asking(record, pair)])
+
+
+def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, peft_type: str | None) -> list[str]:
+    """The card's part on loading: with plain transformers and PEFT where they can, and with `craft`."""
+    ours = f"```python\n{loading(record, pair=pair, merged=merged is not None)}\n```"
+    name = str(record["spec"]["model"])
+    if merged or peft_type is None or is_gguf(name):
+        return [ours, merged or _base(record)]
+    from craft.tuners.registration import TUNERS
+
+    auto, words = _auto(record["kind"]), record["kind"] == "generation"
+    labels = "" if words else ', config=AutoConfig.from_pretrained(".")'
+    lines = [
+        *(["import craft  # makes this method known to PEFT; from the project craft-sweeps"] if peft_type in TUNERS else []),
+        "from peft import PeftModel",
+        f"from transformers import {'' if words else 'AutoConfig, '}{auto}, AutoTokenizer",
+        f"base = {auto}.from_pretrained({json.dumps(base_name(name), ensure_ascii=False)}{labels})",
+        'model, tokenizer = PeftModel.from_pretrained(base, ".").eval(), AutoTokenizer.from_pretrained(".")',
+    ]
+    plain_lines = "\n".join([*lines, *_asking(record, pair)])
+    also = "`craft.load_adapter` builds the very model that was scored, number format included:"
+    return [f"```python\n{plain_lines}\n```", also, ours, _base(record)]
+
+
+def _asking(record: Mapping[str, Any], pair: bool) -> list[str]:
+    inputs = '"the first text", "the second"' if pair else '"a text"'
     length = record["spec"]["training"]["max_length"]
     ask = f'inputs = tokenizer({inputs}, truncation=True, max_length={length}, return_tensors="pt")'
     if record["kind"] == "generation":
         tokens = record["spec"]["data"]["generation"]["max_new_tokens"]
-        answer = [f"output = model.generate(**inputs, max_new_tokens={tokens})", "print(tokenizer.decode(output[0]))"]
-    elif record["kind"] == "regression":
-        answer = ["value = model(**inputs).logits.item()", "print(value)"]
-    else:
-        answer = ["logits = model(**inputs).logits", "print(model.config.id2label[logits.argmax().item()])"]
-    return "\n".join([*load, ask, *answer])
+        return [ask, f"output = model.generate(**inputs, max_new_tokens={tokens})", "print(tokenizer.decode(output[0]))"]
+    if record["kind"] == "regression":
+        return [ask, "value = model(**inputs).logits.item()", "print(value)"]
+    return [ask, "logits = model(**inputs).logits", "print(model.config.id2label[logits.argmax().item()])"]
+
+
+def base_name(model: str) -> str:
+    """The base's name on the hub if `model` is or comes from one; of another local folder or file its last part."""
+    cached = re.search(r"models--([^/]+?)--([^/]+)/snapshots/", model)
+    if cached:
+        return "/".join(cached.groups())
+    return Path(model).name if _is_local(model) else model
+
+
+def _is_local(model: str) -> bool:
+    return model.startswith((".", "/", "~")) or model.count("/") > 1 or is_gguf(model)
 
 
 def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
@@ -114,9 +155,9 @@ def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
         "pipeline_tag": PIPELINES.get(kind, "text-classification"),
         "tags": ["craft-sweeps", str(spec["method"])],
     }
-    model = str(spec["model"])
-    if not model.startswith((".", "/", "~")) and model.count("/") <= 1 and not is_gguf(model):
-        content["base_model"] = model  # a hub links it by name; the path of a local folder is no name
+    model = base_name(str(spec["model"]))
+    if model == spec["model"] or "/" in model:
+        content["base_model"] = model  # a hub links it by name; that of a local folder is no such name
     return f"---\n{yaml.safe_dump(content, sort_keys=True, allow_unicode=True).strip()}\n---"
 
 
@@ -124,7 +165,10 @@ def _base(record: Mapping[str, Any]) -> str:
     """How the base model is found."""
     spec = record["spec"]
     name = str(spec["model"])
-    found = f"The base model {_code(name)} is looked up by that name; `load_adapter(folder, base=...)` takes it from elsewhere."
+    shown = _code(base_name(name))
+    found = f"The base model {shown} is looked up by that name; `load_adapter(folder, base=...)` takes it from elsewhere."
+    if base_name(name) != name:
+        found = f"The base model {shown} was a local one: write its place here, also as `load_adapter(folder, base=...)`."
     if not is_gguf(name):
         return found
     return (

@@ -177,6 +177,7 @@ def test_the_card_of_a_gguf_base_names_its_file(front: PastSweep) -> None:
     content |= {"facts": {"model_sha256": "ab" * 32}, "counts": {}}
     card = model_card(Origin("s", chosen, entry, []), content, pair=False)
     assert "base_model" not in card.split("---")[1]  # a path is no hub id
+    assert "models/tiny" not in card
     assert f"It is a GGUF file, SHA-256 `{'ab' * 32}`, and its weights are dequantized" in card
 
 
@@ -212,7 +213,9 @@ def test_the_adapter_gives_the_outputs_that_were_scored(small_sweep: SmallSweep,
 
 
 @pytest.mark.slow
-def test_the_card_says_what_the_ledger_says_and_its_five_lines_run(small_sweep: SmallSweep, taken: Path) -> None:
+def test_the_card_says_what_the_ledger_says_and_its_lines_run(
+    small_sweep: SmallSweep, taken: Path, hub_cache: dict[str, str]
+) -> None:
     record = read_folder(small_sweep.folder)
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
     for name, task in (("toy-sentiment", "toy/sentiment"), ("toy-paraphrase", "toy/paraphrase")):
@@ -225,11 +228,19 @@ def test_the_card_says_what_the_ledger_says_and_its_five_lines_run(small_sweep: 
         assert f"| {chosen.metrics['score']:.2f} |" in card
         assert f"{best.tasks[task].low:.2f} to {best.tasks[task].high:.2f}" in card
         assert chosen.facts["data_fingerprint"] in card
-        code = re.search(r"```python\n(.*?)```", card, re.S)
-        assert code is not None
-        assert len(code[1].splitlines()) == 5
-        done = subprocess.run([sys.executable, "-c", code[1]], cwd=taken / name, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() in json.loads((taken / name / "run.json").read_text())["labels"]
+        blocks = re.findall(r"```python\n(.*?)```", card, re.S)
+        plain, ours = (asked(f"{code}print(logits.tolist())", taken / name, hub_cache) for code in blocks)
+        assert "load_adapter" not in blocks[0]
+        assert plain[0] == ours[0]
+        assert plain[0] in json.loads((taken / name / "run.json").read_text())["labels"]
+        np.testing.assert_allclose(json.loads(plain[1]), json.loads(ours[1]), atol=1e-5)
+
+
+def asked(code: str, folder: Path, environment: dict[str, str]) -> list[str]:
+    """The lines that a new process prints which runs `code` in `folder`."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @pytest.mark.slow

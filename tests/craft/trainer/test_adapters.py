@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from craft.models.loading import MINILM
 from craft.scoring.encoding import Collator, encode_split
@@ -57,18 +57,24 @@ def test_a_saved_adapter_gives_the_very_logits_that_were_scored(
         load_adapter(tmp_path / "moved")
 
 
-def test_peft_loads_the_adapter_onto_a_base_model_of_the_users_own(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "parameters"), [("craft", {"ranks": ["all", 8, 8]}), ("lora", {"rank": 2})])
+def test_the_folder_loads_with_plain_transformers_and_peft(
+    tiny_spec: MakeSpec, tmp_path: Path, method: str, parameters: dict[str, object]
+) -> None:
     from peft import PeftModel
 
-    spec = tiny_spec(training={"select": "last"})
-    result = train_run(spec, tmp_path)
-    ours, tokenizer = load_adapter(result.adapter)
-    base = AutoModelForSequenceClassification.from_pretrained(spec.model, num_labels=2)
-    theirs = PeftModel.from_pretrained(base, str(result.adapter)).eval()
+    spec = tiny_spec(method=method, parameters=parameters, training={"select": "last"})
+    folder = train_run(spec, tmp_path).adapter
+    ours, _ = load_adapter(folder)
+    config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    base = AutoModelForSequenceClassification.from_pretrained(spec.model, config=config)
+    theirs = PeftModel.from_pretrained(base, str(folder)).eval()
     batch = tokenizer(["a plain line", "and quite another one"], padding=True, return_tensors="pt")
     with torch.no_grad():
         assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
-    assert json.loads((result.adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == spec.model
+    assert tuple(theirs.config.id2label.values()) == TASKS[spec.task].labels
+    assert theirs.config.problem_type == "single_label_classification"
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == spec.model
 
 
 RELOAD = """
