@@ -5,10 +5,8 @@
 A quantized tensor is dequantized, so the weights are those that llama.cpp computes with. Whatever loads the model gets the
 folder (`craft.models.loading.resolve_model`); a record keeps the name and the digest of the file.
 
-A wrong tokenizer raises no error and ruins every score. So a `tokenizer.json` beside the file must hold the file's own tokens,
-and the file's vocabulary is used only if it is known how text is split before merging (`tokenizer.ggml.pre`). transformers
-knows some of these names and takes GPT-2's way for every other one, which is wrong for most.
-
+A wrong tokenizer raises no error and ruins every score. So a vocabulary is used only if it is known how text is split before
+merging (`tokenizer.ggml.pre`): transformers takes GPT-2's way for every name that it does not know, which is wrong for most.
 Source of the names: `llama_vocab` of llama.cpp (src/llama-vocab.cpp).
 """
 
@@ -21,7 +19,7 @@ from collections import Counter
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock
 
@@ -29,20 +27,16 @@ from craft.disk import replacing
 from craft.models.errors import ModelUnavailable, ModelUnsuited
 from craft.words import nearest
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 SUFFIX = ".gguf"
 MODEL_DIGEST = "model_sha256"
 """Name of the file's SHA-256 among the facts of a run."""
-NOTES_FILE, BESIDE = "gguf.json", "tokenizer.json"
-FLOATS = ("F32", "F16", "BF16", "F64")
+NOTES_FILE = "gguf.json"
 LOCK_SECONDS = 6 * 3600.0
 
 GPT2_SPLITS = ("gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4")
 """Names for GPT-2's regular expression."""
 DIGIT_SPLITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
-"""Names for each digit apart, and then GPT-2's regular expression."""
+"""Names for each digit by itself, and then GPT-2's regular expression."""
 WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
 """Names for a text that begins with the beginning-of-sequence token unless the file says otherwise, and for a word that is one
 token wherever the vocabulary holds it whole."""
@@ -55,7 +49,11 @@ def is_gguf(name: str) -> bool:
 
 def gguf_digest(name: str) -> str | None:
     """SHA-256 of the file of the model called `name`, 64 hexadecimal digits; None for a model that is no GGUF file."""
-    return digest_of(_path(name)) if is_gguf(name) else None
+    if not is_gguf(name):
+        return None
+    path = _path(name)
+    found = path.stat()
+    return _digest(str(path), found.st_size, found.st_mtime_ns)
 
 
 def gguf_notes(name: str) -> list[str]:
@@ -74,9 +72,7 @@ def gguf_folder(name: str) -> Path:
     from craft.factors.ticking import acquire
     from craft.models.quiet import quiet_libraries
 
-    path = _path(name)
-    beside = path.parent / BESIDE
-    folder = default_root() / "gguf" / (digest_of(path) + (f"-{digest_of(beside)[:8]}" if beside.is_file() else ""))
+    path, folder = _path(name), default_root() / "gguf" / str(gguf_digest(name))
     if folder.is_dir():
         return folder
     if find_spec("gguf") is None:
@@ -105,12 +101,6 @@ def files_in(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.iterdir() if is_gguf(one.name)) if folder.is_dir() else []
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, which is read again only if it has changed."""
-    found = path.stat()
-    return _digest(str(path), found.st_size, found.st_mtime_ns)
-
-
 @lru_cache(maxsize=64)
 def _digest(path: str, _size: int, _changed: int) -> str:
     with Path(path).open("rb") as stream:
@@ -119,18 +109,11 @@ def _digest(path: str, _size: int, _changed: int) -> str:
 
 def _path(name: str) -> Path:
     path = Path(name).expanduser()
-    if path.is_file():
-        return path.absolute()
-    others = files_in(path.parent)
-    if path.is_dir():
-        why = f"model {name} is a folder; give the GGUF file in it, as {name}/FILE.gguf"
-    elif not path.parent.is_dir():
-        why = f"model {name}: the folder {path.parent} does not exist; give FOLDER/FILE.gguf, a file on this machine"
-    elif not others:
-        why = f"model {name} does not exist, and {path.parent} holds no GGUF file; give FOLDER/FILE.gguf"
-    else:
-        why = f"model {name} does not exist.{nearest(path.name, others)} GGUF files in {path.parent}: {', '.join(others)}"
-    raise ModelUnavailable(why)
+    if not path.is_file():
+        others = files_in(path.parent)
+        there = f"{nearest(path.name, others)} GGUF files in {path.parent}: {', '.join(others) or 'none'}"
+        raise ModelUnavailable(f"model {name} does not exist.{there}; give FOLDER/FILE.gguf, a file on this machine")
+    return path.absolute()
 
 
 def _write(path: Path, folder: Path) -> None:
@@ -147,14 +130,12 @@ def _write(path: Path, folder: Path) -> None:
                 f"model {path} is one of {parts.contents()} parts of a model, and transformers reads a model from one file "
                 "only. Join them with llama.cpp's llama-gguf-split --merge FIRST_PART WHOLE.gguf, and give the whole"
             )
-        tokenizer, came_from = _tokenizer(path, header)
+        _tokenizer(path, header).save_pretrained(folder)
         # The whole path: of a bare name transformers would take a file of that name in the current folder. Dequantized, since
         # some kinds stay packed otherwise, which no method can adapt.
         kind: Any = AutoModelForCausalLM
-        read = {"gguf_file": str(path), "quantization_config": GgufConfig(dequantize=True)}
-        model, report = kind.from_pretrained(
-            str(path.parent), dtype=torch.float32, trust_remote_code=False, output_loading_info=True, **read
-        )
+        read = {"gguf_file": str(path), "quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
+        model, report = kind.from_pretrained(str(path.parent), trust_remote_code=False, output_loading_info=True, **read)
     except ModelUnsuited:
         raise
     except Exception as error:  # of many kinds, for a file that is damaged, of another kind, or of another architecture
@@ -169,36 +150,28 @@ def _write(path: Path, folder: Path) -> None:
             "is not whole, or of a kind that transformers does not read rightly"
         )
     formats = Counter(tensor.tensor_type.name for tensor in header.tensors).most_common()
-    done = "read" if {name for name, _ in formats} <= {*FLOATS} else "dequantized"
-    notes = [f"weights {done} from GGUF (tensors: {', '.join(f'{name} {count}' for name, count in formats)}); {came_from}"]
+    done = "read" if {name for name, _ in formats} <= {"F32", "F16", "BF16", "F64"} else "dequantized"
+    notes = [f"weights {done} from GGUF (tensors: {', '.join(f'{name} {count}' for name, count in formats)})"]
     more = sum(int(tensor.n_elements) for tensor in header.tensors) - sum(weight.numel() for weight in model.parameters())
     if more > 0:
         notes.append(f"transformers leaves out {more:,} numbers of the GGUF file")
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     (folder / NOTES_FILE).write_text(json.dumps(notes), encoding="utf-8")
 
 
-def _tokenizer(path: Path, header: Any) -> tuple[PreTrainedTokenizerBase, str]:
-    """The tokenizer of the model, and where it comes from."""
+def _tokenizer(path: Path, header: Any) -> Any:
     from tokenizers import pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     from transformers.integrations.gguf import gguf_tokenizer_mapping as theirs
 
-    beside = path.parent / BESIDE
-    if "tokenizer.ggml.tokens" not in header.fields and not beside.is_file():
-        raise ModelUnsuited(f"model {path} holds no tokenizer: put the model's {BESIDE} beside it, in {path.parent}")
-    if beside.is_file():
-        own: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(str(path.parent), trust_remote_code=False)
-        if "tokenizer.ggml.tokens" in header.fields:
-            _refuse_other_tokens(path, own, header.fields["tokenizer.ggml.tokens"].contents())
-        return own, f"tokenizer from {BESIDE} beside it"
+    if "tokenizer.ggml.tokens" not in header.fields:
+        raise ModelUnsuited(f"model {path} holds no tokenizer; give a folder with the model's safetensors and tokenizer")
     architecture, vocabulary, settings = theirs.get_gguf_tokenizer(str(path))
     split, by_bytes = str(vocabulary.get("pre_tokenizer_type", "not named")), vocabulary.get("tokenizer_type") == "gpt2"
     if by_bytes and split not in {*GPT2_SPLITS, *DIGIT_SPLITS, *theirs.GGUF_PRE_TOKENIZER_SPLITS}:
         raise ModelUnsuited(
             f"model {path}: its vocabulary splits text in a way ({split}) that is not known here, and any other way would "
-            f"ruin the scores silently. Put the model's {BESIDE} beside the file, in {path.parent}"
+            "ruin the scores silently. Give a folder with the model's safetensors and tokenizer"
         )
     backend, more = theirs.convert_gguf_tokenizer(architecture, vocabulary)
     if by_bytes and split in DIGIT_SPLITS:
@@ -208,18 +181,4 @@ def _tokenizer(path: Path, header: Any) -> tuple[PreTrainedTokenizerBase, str]:
     if by_bytes and split in WHOLE_WORDS:
         backend.model.ignore_merges = True
         settings.setdefault("add_bos_token", True)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings, **more), "tokenizer rebuilt from its vocabulary"
-
-
-def _refuse_other_tokens(path: Path, tokenizer: PreTrainedTokenizerBase, tokens: list[str]) -> None:
-    """Checks that `tokenizer` has the file's tokens under the same numbers. Some files spell SentencePiece's `▁` as a space."""
-    odd = [
-        f"number {number} is {token!r} there and {tokens[number] if number < len(tokens) else 'nothing'!r} in the GGUF file"
-        for token, number in sorted(tokenizer.get_vocab().items(), key=lambda one: one[1])
-        if number >= len(tokens) or tokens[number].replace("▁", " ") != token.replace("▁", " ")
-    ]
-    if odd:
-        raise ModelUnsuited(
-            f"model {path}: {path.parent / BESIDE} is another model's tokenizer: {len(odd)} tokens differ, such as {odd[0]}. "
-            f"Put the right {BESIDE} there, or keep the GGUF file in a folder without one: its own vocabulary is used then"
-        )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **settings, **more)

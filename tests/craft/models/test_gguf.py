@@ -13,7 +13,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Format
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from craft.models.gguf import gguf_digest, gguf_folder, gguf_notes
 from craft.models.loading import ModelUnavailable, ModelUnsuited, load_config, load_model, load_tokenizer, meta_model
@@ -108,25 +108,8 @@ def test_texts_are_split_as_the_name_in_the_file_says(pre: str, digits: bool, so
 
 def test_an_unknown_way_to_split_is_refused(source: Any, tmp_path: Path) -> None:
     path = written.write(tmp_path / "tiny.gguf", source, pre="poro-chat")
-    with pytest.raises(ModelUnsuited, match=r"\(poro-chat\).*tokenizer.json beside the file"):
+    with pytest.raises(ModelUnsuited, match=r"\(poro-chat\).*Give a folder"):
         load_tokenizer(str(path))
-    save(tmp_path, reference(digits=False))
-    assert load_tokenizer(str(path))("the").input_ids == reference(digits=False).encode("the").ids
-
-
-def test_another_models_tokenizer_beside_the_file_is_refused(path: Path, tmp_path: Path) -> None:
-    beside = Path(shutil.copy(path, tmp_path))
-    save(tmp_path, reference(digits=True))
-    assert load_tokenizer(str(beside))(TEXTS[0]).input_ids == reference(digits=True).encode(TEXTS[0]).ids
-    swapped = {token: at for at, token in enumerate(written.vocabulary())}
-    swapped["the"], swapped["th"] = swapped["th"], swapped["the"]
-    save(tmp_path, Tokenizer(models.BPE(swapped, [])))
-    with pytest.raises(ModelUnsuited, match="2 tokens differ, such as number 259 is 'the' there and 'th' in the GGUF file"):
-        load_tokenizer(str(beside))
-
-
-def save(folder: Path, tokenizer: Tokenizer) -> None:
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>").save_pretrained(folder)
 
 
 def test_bad_files_are_told_apart(path: Path, source: Any, tmp_path: Path, cache: Path) -> None:
@@ -155,7 +138,7 @@ def test_a_missing_file_is_told_with_those_that_are_there(path: Path, tmp_path: 
         load_config(str(tmp_path / "tiny-Q4_1.gguf"), "generation", ())
     with pytest.raises(ModelUnavailable, match=r"has no config.json; name one of its GGUF files: other.gguf, tiny-Q4_0.gguf"):
         load_config(str(tmp_path), "generation", ())
-    with pytest.raises(ModelUnavailable, match=r"the folder .* does not exist"):
+    with pytest.raises(ModelUnavailable, match=r"GGUF files in .*: none"):
         load_config(str(tmp_path / "no" / "tiny.gguf"), "generation", ())
 
 
