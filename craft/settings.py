@@ -18,9 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    PlainSerializer,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -29,8 +27,7 @@ from pydantic_core.core_schema import CoreSchema, with_info_after_validator_func
 
 Protocol = Literal["honest", "customary"]
 
-# Records may hold float16 too, which the plain serializer writes without a warning.
-Precision = Annotated[Literal["float32", "bf16-mixed", "bfloat16"], PlainSerializer(str)]
+Precision = Literal["float32", "bf16-mixed", "bfloat16"]
 
 HeadStart = Literal["random", "labels", "probe"]
 
@@ -45,11 +42,6 @@ Such a value is left out of keys and records, so that earlier runs keep theirs. 
 
 RECORDED = {"recorded": True}
 """Context in which what an earlier version wrote is validated: it may hold settings that new runs are refused."""
-
-NO_FLOAT16 = (
-    "float16 is refused: the loss is not scaled here, so small gradients become 0 and large values infinite. Give bf16-mixed "
-    "(weights in float32, products in bfloat16) or bfloat16"
-)
 
 CommonsenseTest = Literal["boolq", "piqa", "siqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"]
 
@@ -74,6 +66,17 @@ class Retired:
         if given != self.default and info.context != RECORDED:
             raise ValueError(f"this setting was removed: {self.advice}")
         return given
+
+
+PAPERS = "the paper's value is used"
+IN_PEFT = f"{PAPERS}; method: peft takes another in its config"
+
+
+def why_retired(model: type[BaseModel], name: str) -> str | None:
+    """What to say of a field that only records hold; None for other names."""
+    field = model.model_fields.get(name)
+    marks = [mark for mark in (field.metadata if field else ()) if isinstance(mark, Retired)]
+    return f"this setting was removed: {marks[0].advice}" if marks else None
 
 
 def spellings(model: type[BaseModel]) -> dict[str, str]:
@@ -171,22 +174,6 @@ class TrainingSettings(Settings):
     @property
     def precision(self) -> Precision:
         return self.dtype
-
-    @model_validator(mode="before")
-    @classmethod
-    def _precision_once(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and {"precision", "dtype"} <= given.keys():
-            raise ValueError("precision and dtype are two names of one setting; keep precision")
-        return given
-
-    @field_validator("dtype", mode="wrap")
-    @classmethod
-    def _float16_in_records_only(cls, given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        if given != "float16":
-            return check(given)
-        if info.context == RECORDED:
-            return given
-        raise ValueError(NO_FLOAT16)
 
     def without_head(self) -> TrainingSettings:
         """The settings of a task that is answered in words: it has no head that could start anywhere."""

@@ -20,7 +20,7 @@ from craft.methods import METHODS, find_method
 from craft.methods.from_peft.any_type import refuse_retired
 from craft.methods.method import refuse_elsewhere
 from craft.plain_yaml import YamlProblem, read_plain
-from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings
+from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings, why_retired
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.words import be_printable, nearest
@@ -51,14 +51,14 @@ USE_WORDS = (
     "outputs = model.generate(**batch, max_new_tokens=32)\n  print(tokenizer.batch_decode(outputs, skip_special_tokens=True))"
 )
 FLAGS = {
-    "ranks": {"nargs": 3, "metavar": ("R1", "R2", "R3"), "help": "CRAFT's ranks; all = every layer"},
-    "rank": {"type": int, "help": "the rank of methods that have one, such as lora"},
-    "projections": {"nargs": "+", "metavar": "WORD", "help": "which weights: q k v o up gate down"},
-    "dropout": {"type": float, "help": "the method's own dropout"},
-    "learning-rate": {"type": float, "help": "the adapter's; the head's is --set head_learning_rate=... (1e-3)"},
-    "epochs": {"type": float},
-    "batch-size": {"type": int},
-    "precision": {"metavar": "NAME", "help": "float32 (the default), bf16-mixed or bfloat16"},
+    "--ranks": {"nargs": 3, "metavar": ("R1", "R2", "R3"), "help": "CRAFT's ranks; all = every layer"},
+    "--rank": {"type": int, "help": "the rank of methods that have one, such as lora"},
+    "--projections": {"nargs": "+", "metavar": "WORD", "help": "which weights: q k v o up gate down"},
+    "--dropout": {"type": float, "help": "the method's own dropout"},
+    "--learning-rate": {"type": float, "help": "the adapter's; the head's is --set head_learning_rate=... (1e-3)"},
+    "--epochs": {"type": float},
+    "--batch-size": {"type": int},
+    "--precision": {"metavar": "NAME", "help": "float32 (the default), bf16-mixed or bfloat16"},
 }
 """Flags that are short for `--set`."""
 
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add("--task", required=True, help="such as toy/sentiment, glue/mrpc, commonsense, custom/NAME")
     add("--method", default="craft", help=f"one of: {', '.join(METHODS)} (default: %(default)s)")
     for name, options in FLAGS.items():
-        add(f"--{name}", **options)  # type: ignore[arg-type]
+        add(name, **options)  # type: ignore[arg-type]
     add("--seed", type=int, default=0)
     add("--protocol", choices=("honest", "customary"), default="honest", help="what selection may see (default: honest)")
     add("--data-root", metavar="DIR", help="folder with glue/ and commonsense/ in it; without it the hub is asked")
@@ -108,13 +108,16 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
     } | {"method": method.name, "parameters": {}, "training": {}, "data": {}, "measure": {}}
     known = {name: ["parameters", field] for name, field in spellings(method.parameters).items()}
     known = {name: ["training", field] for name, field in spellings(TrainingSettings).items()} | known
-    given = [(f"--{name}", name.replace("-", "_"), getattr(arguments, name.replace("-", "_"))) for name in FLAGS]
+    keys = {flag: flag[2:].replace("-", "_") for flag in FLAGS}
+    given = [(flag, key, getattr(arguments, key)) for flag, key in keys.items()]
     for flag, key, value in [*given, *(assignment(text) for text in arguments.set)]:
         first, *rest = key.split(".")
         path = [first, *rest] if first in ("data", "measure") and rest else [*known.get(first, []), *rest]
         if value is None and flag != f"--set {key}":
             continue
         if first not in known and path == rest:
+            if removed := why_retired(method.parameters, first):
+                raise CallError(f"{flag}: {removed}")
             names = [*known, *(f"data.{name}" for name in DataSettings.model_fields)]
             names += [f"measure.{name}" for name in shown_names(MeasureSettings)]
             raise CallError(f"{flag}: unknown key {key!r}.{nearest(key, names)} Keys: {', '.join(names)}")

@@ -11,12 +11,14 @@ loretta      houlsby's places with tensor trains for matrices; layer norms froze
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AliasChoices, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach
+from craft.settings import PAPERS, Retired
 from craft.words import nearest
 
 if TYPE_CHECKING:
@@ -29,14 +31,14 @@ class PfeifferParameters(Projected):
     )
     bottleneck: int = Field(16, gt=0, description="Width of the small network.")
     activation: str = Field("gelu", description="Activation of the small network, by its name in transformers.")
-    train_layer_norms: bool = Field(False, description="Whether the model's layer norms train too.")
+    train_layer_norms: Annotated[SkipJsonSchema[bool], Retired(PAPERS, False)] = False
 
 
 class HoulsbyParameters(PfeifferParameters):
     projections: tuple[str, ...] = Field(
         ("o", "down"), min_length=1, description="Projections behind whose outputs an adapter is put."
     )
-    train_layer_norms: bool = Field(True, description="Whether the model's layer norms train too.")
+    train_layer_norms: Annotated[SkipJsonSchema[bool], Retired(PAPERS, True)] = True
 
 
 class AdapterdropParameters(PfeifferParameters):
@@ -87,11 +89,7 @@ def layer_norms(model: nn.Module) -> list[str]:
 
 
 def first_layers(model: nn.Module, projections: tuple[str, ...], layers: int) -> list[str]:
-    """Paths of the projections in the first `layers` layers.
-
-    Raises:
-        ValueError: the model has no more layers than that.
-    """
+    """Paths of the projections in the first `layers` layers."""
     from craft.models.projections import find_projections
 
     stacks = find_projections(model, projections)

@@ -42,9 +42,6 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
         kind: PEFT's name of the method (`VERA`); a row of `craft.tuners.registration.TUNERS` for a tuner of our own.
         projections: words of `craft.models.families`.
         settings: fields of the method's configuration class.
-
-    Raises:
-        ValueError: the model has no such projection, or PEFT refuses the settings.
     """
     import peft
 

@@ -25,11 +25,7 @@ def build_full(model: nn.Module, parameters: Any, context: BuildContext) -> nn.M
 
 
 def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-    """Every bias vector of the model, those of the layer norms included; the task head whole.
-
-    Raises:
-        ValueError: the model has no biases (LLaMA and its kin).
-    """
+    """Every bias vector of the model, those of the layer norms included; the task head whole."""
     from craft.models.heads import head_names, is_head
 
     heads = head_names(model)
@@ -46,11 +42,7 @@ def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn
 
 
 def build_head(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-    """The control of every comparison: nothing is adapted, so its adapter has 0 parameters.
-
-    Raises:
-        ValueError: the model answers in words.
-    """
+    """The control of every comparison: nothing is adapted, so its adapter has 0 parameters."""
     from craft.models.heads import head_names, is_head
 
     heads = head_names(model)

@@ -26,7 +26,6 @@ WEIGHTS = {
     "float32": torch.float32,
     "bf16-mixed": torch.float32,
     "bfloat16": torch.bfloat16,
-    "float16": torch.float16,  # in records of older versions alone
 }
 """Format of the frozen base weights under each precision."""
 

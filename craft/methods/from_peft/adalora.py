@@ -14,13 +14,15 @@ holds exactly the weights that were scored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AliasChoices, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.from_peft.lora import LoraDropout
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach
+from craft.settings import IN_PEFT, Retired
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,15 +47,10 @@ class AdaloraParameters(Projected):
     dropout: LoraDropout = 0.0
     warmup_share: float = Field(0.1, ge=0, lt=1, description="Share of the steps before ranks begin to fall.")
     final_share: float = Field(0.3, ge=0, lt=1, description="Share of the steps, at the end, with the final ranks.")
-    interval: int = Field(
-        1,
-        gt=0,
-        validation_alias=AliasChoices("interval", "deltaT"),
-        description="Optimizer steps between two allocations of ranks.",
-    )
-    beta1: float = Field(0.85, gt=0, lt=1, description="Smoothing of a weight's importance.")
-    beta2: float = Field(0.85, gt=0, lt=1, description="Smoothing of the importance's uncertainty.")
-    orth_reg_weight: float = Field(0.5, ge=0, description="Weight γ of the penalty that keeps P and Q orthogonal.")
+    interval: Annotated[SkipJsonSchema[int], Retired(IN_PEFT, 1)] = 1
+    beta1: Annotated[SkipJsonSchema[float], Retired(IN_PEFT, 0.85)] = 0.85
+    beta2: Annotated[SkipJsonSchema[float], Retired(IN_PEFT, 0.85)] = 0.85
+    orth_reg_weight: Annotated[SkipJsonSchema[float], Retired(IN_PEFT, 0.5)] = 0.5
 
     @model_validator(mode="after")
     def _goes_down(self) -> AdaloraParameters:

@@ -111,12 +111,7 @@ def refuse_retired(name: str) -> str | None:
 
 
 def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -> nn.Module:
-    """Puts the tuner on `model`.
-
-    Raises:
-        ValueError: the model has no such projection, PEFT refuses the settings on this model, or the tuner leaves a task head
-            untrained.
-    """
+    """Puts the tuner on `model`."""
     from craft.methods.from_peft.building import put_on
     from craft.models.heads import head_names, is_head
     from craft.models.projections import target_modules

@@ -27,9 +27,6 @@ def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type
         model: on any device, the meta device included.
         settings: of PEFT's configuration class, by its own names.
         task_type: PEFT's word for what the model does.
-
-    Raises:
-        ValueError: PEFT refuses the settings, alone or on this model.
     """
 
     quiet = {"progressbar": False} if "progressbar" in config_model(peft_type).model_fields else {}

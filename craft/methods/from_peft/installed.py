@@ -60,11 +60,7 @@ _SET_ELSEWHERE = {
 
 
 def find_type(name: str) -> str:
-    """PEFT's spelling of the type `name`, in capitals or not.
-
-    Raises:
-        ValueError: the installed PEFT has no such type, or no run can use it; with the nearest names or the reason.
-    """
+    """PEFT's spelling of the type `name`, in capitals or not."""
     known = _config_classes()
     found = name.upper()
     if found in CANNOT:
@@ -111,11 +107,7 @@ def config_model(peft_type: str) -> type[Settings]:
 
 
 def whole_config(peft_type: str, config: Mapping[str, Any], **more: Any) -> Any:
-    """PEFT's configuration of a type.
-
-    Raises:
-        ValueError: PEFT refuses the values; with PEFT's message.
-    """
+    """PEFT's configuration of a type."""
     theirs = config_class(peft_type)
     try:
         with warnings.catch_warnings():

@@ -11,25 +11,24 @@ The paper adapts every linear layer; name them in `projections`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.from_peft.lora import LoraParameters, label, lora_settings
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import attach
+from craft.settings import PAPERS, Retired
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 class QloraParameters(LoraParameters):
-    """What QLoRA takes: LoRA's parameters, and bitsandbytes' choice of levels."""
+    """What QLoRA takes: LoRA's parameters."""
 
-    quant_type: Literal["nf4", "fp4"] = Field(
-        "nf4", description="The sixteen levels: quantiles of a normal distribution, or 4-bit floats."
-    )
-    double_quant: bool = Field(True, description="Whether the blocks' constants are quantized too.")
+    quant_type: Annotated[SkipJsonSchema[Literal["nf4", "fp4"]], Retired(PAPERS, "nf4")] = "nf4"
+    double_quant: Annotated[SkipJsonSchema[bool], Retired(PAPERS, True)] = True
 
 
 def quantization(parameters: QloraParameters) -> dict[str, Any]:

@@ -8,12 +8,14 @@ not saved.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AliasChoices, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach
+from craft.settings import IN_PEFT, Retired
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,8 +30,8 @@ class VeraParameters(Projected):
         validation_alias=AliasChoices("dropout", "vera_dropout"),
         description="Dropout of the adapter's input, in training only.",
     )
-    d_initial: float = Field(0.1, gt=0, description="Value that d starts at.")
-    projection_prng_key: int = Field(0, ge=0, description="Seed of the random matrices.")
+    d_initial: Annotated[SkipJsonSchema[float], Retired(IN_PEFT, 0.1)] = 0.1
+    projection_prng_key: Annotated[SkipJsonSchema[int], Retired(IN_PEFT, 0)] = 0
 
 
 def build(model: nn.Module, parameters: VeraParameters, context: BuildContext) -> nn.Module:

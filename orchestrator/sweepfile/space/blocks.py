@@ -19,7 +19,7 @@ from craft.methods import METHODS
 from craft.methods.from_peft.any_type import refuse_retired
 from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
-from craft.settings import TrainingSettings, by_field, shown_names, spellings
+from craft.settings import TrainingSettings, by_field, shown_names, spellings, why_retired
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
 from orchestrator.sweepfile.resources import Resources
@@ -62,10 +62,12 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
         if key == KEY and KEY in method.parameters.model_fields:
             message = f"is no key of a block; nested ranks are a value of ranks, as in {EXAMPLE}"
             mistakes.append(Mistake((*path, key), message))
+        elif canonical is None and (removed := why_retired(method.parameters, str(key))):
+            mistakes.append(Mistake((*path, key), removed))
         elif canonical is None:
             message = (
                 f"unknown key {shown(key)} for method {name}.{nearest(key, names)} "
-                f"Its parameters: {', '.join(name for name in method.parameters.model_fields if name != KEY)}. "
+                f"Its parameters: {', '.join(name for name in shown_names(method.parameters) if name != KEY)}. "
                 f"Training settings: {', '.join(shown_names(TrainingSettings))}. Also: {', '.join(OWN_KEYS)}"
             )
             mistakes.append(Mistake((*path, key), message))

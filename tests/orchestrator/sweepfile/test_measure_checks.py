@@ -81,7 +81,7 @@ def test_it_is_an_objective_of_the_front(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_said_at_its_line(tmp_path: Path) -> None:
     minilm = WORDS.replace("commonsense", "glue/rte").replace("some/llama", "sentence-transformers/all-MiniLM-L6-v2")
-    with pytest.raises(SweepError, match=r"sweep.yaml:6: .*LoRA r1 .*measure.forgetting asks for a loss on text"):
+    with pytest.raises(SweepError, match=r"sweep.yaml:6: .*LoRA r1.*measure.forgetting asks for a loss on text"):
         make_plan(load(tmp_path, "measure: {forgetting: true}\n", minilm))
     (line,) = refused(tmp_path, "measure: {forgetting: {text: nowhere.txt}}\n")
     assert "sweep.yaml:7: measure.forgetting.text: nowhere.txt is no file here" in line

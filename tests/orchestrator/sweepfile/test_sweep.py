@@ -232,6 +232,10 @@ HOSTILE: dict[str, tuple[str, str]] = {
         changed("r: {values: [1, 4]}", "ranks: {values: [1, 4]}"),
         "unknown key 'ranks' for method lora. Did you mean 'rank'?",
     ),
+    "removed parameter": (
+        changed("method: lora", "method: vera\n    d_initial: 0.2"),
+        "d_initial: this setting was removed: the paper's value is used; method: peft takes another in its config",
+    ),
     "parameter twice": (changed("r: {values: [1, 4]}", "r: 1\n    rank: 2"), "the same parameter as rank"),
     "block without method": (changed("method: lora", "methode: lora"), "a method block names its method"),
     "block is a word": (changed("- method: lora", "- lora\n  - method: lora"), "a method block is a mapping"),
