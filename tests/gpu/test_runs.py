@@ -30,7 +30,7 @@ BITS = {"4 bits": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "8 bits"
 @pytest.mark.parametrize("method", HERE)
 def test_it_learns(method: str, precision: str, tiny_bert: str, device: torch.device, tmp_path: Path, figure: Figure) -> None:
     assert compute_device().type == device.type
-    result, losses, _ = trained(spec_of(tiny_bert, method, precision), tmp_path)
+    result, losses = trained(spec_of(tiny_bert, method, precision), tmp_path)
     figure(f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
     assert all(map(math.isfinite, losses))
     assert losses[-1] < losses[0]

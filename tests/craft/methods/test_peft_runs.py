@@ -12,10 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from craft.results import Progress
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import newest_valid
 from craft.trainer.training import train_run
 
 pytestmark = pytest.mark.slow
@@ -74,21 +72,3 @@ def test_a_new_process_gives_the_outputs_that_were_scored(tiny_bert: str, tmp_pa
     found = load_file(tmp_path / "found.safetensors")
     for folder, logits in expected.items():
         assert torch.equal(found[folder], logits), folder
-
-
-@pytest.mark.parametrize("kind", ["LILY", "SHIRA"])
-def test_a_resumed_run_ends_where_an_undisturbed_one_does(kind: str, tiny_bert: str, tmp_path: Path) -> None:
-    """SHiRA's places are drawn from the run's seed, before training."""
-    spec = spec_of(tiny_bert, kind)
-    whole = train_run(spec, tmp_path / "whole")
-
-    def stop(progress: Progress) -> None:
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train_run(spec, tmp_path / "cut", report=stop)
-    again = train_run(spec, tmp_path / "again", resume_from=newest_valid(tmp_path / "cut"))
-    assert again.metrics == whole.metrics
-    own, other = (load_file(one.adapter / "adapter_model.safetensors") for one in (whole, again))
-    assert own.keys() == other.keys()
-    assert all(torch.equal(own[name], other[name]) for name in own)

@@ -1,4 +1,4 @@
-"""Methods that bring their own optimizer, and one of our own tuners, through whole runs: resumed and undisturbed ones agree."""
+"""Methods that bring their own optimizer, through whole runs: resumed and undisturbed ones agree."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from craft.trainer.training import train_run
     [
         ("adalora", {"init_rank": 4, "target_rank": 2}),
         ("galore", {"rank": 4, "interval": 5}),
-        ("superlora", {"rank": 3, "groups": 2}),
-        ("bitfit", {}),
     ],
 )
 def test_a_resumed_run_ends_where_an_undisturbed_one_does(

@@ -155,32 +155,6 @@ def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callab
     assert not same(whole, other)
 
 
-@pytest.mark.parametrize(("loss", "accumulation"), [("response", 1), ("text", 2)])
-def test_resumed_in_mid_epoch_with_lengths_grouped(
-    words_spec: Callable[..., RunSpec], tmp_path: Path, loss: str, accumulation: int
-) -> None:
-    spec = words_spec(
-        generation={"loss": loss, "tests": ["piqa"]},
-        training={"group_by_length": True, "gradient_accumulation": accumulation, "evaluate_every": 0.5, "batch_size": 2},
-        method="craft",
-        parameters={"ranks": ["all", 8, 8], "dropout": 0.2},
-    )
-    kept: list[Path] = []
-
-    def stop(progress: Progress) -> None:
-        kept.append(progress.checkpoint or tmp_path)
-        if len(kept) == 1:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train_run(spec, tmp_path / "cut", report=stop)
-    again = train_run(spec, tmp_path / "again", resume_from=kept[0])
-    whole = train_run(spec, tmp_path / "whole")
-    one, two = (load_file(run.adapter / "adapter_model.safetensors") for run in (whole, again))
-    assert whole.metrics == again.metrics
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-
 def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
     words_spec: Callable[..., RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

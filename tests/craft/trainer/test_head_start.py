@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 from craft.factors.store import Store, StoreWarning
 from craft.models.loading import load_model
-from craft.results import Progress
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.evaluation import predict
-from craft.settings import HeadStart
 from craft.spec import RunSpec
 from craft.store import main as store
 from craft.tasks.task import Kind
@@ -28,7 +25,6 @@ from craft.trainer import head_start
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.head_start import PENALTY, STRENGTH, fit_linear, start_head
 from craft.trainer.training import train_run
-from tests.craft.trainer.same import same_run, same_weights
 
 MakeSpec = Callable[..., RunSpec]
 N = 60
@@ -205,22 +201,6 @@ def test_a_large_split_is_sampled(tiny_bert: str, monkeypatch: pytest.MonkeyPatc
     ]
     assert rows == sorted(rows)
     assert np.array_equal(sample.labels, data.labels[rows])
-
-
-@pytest.mark.parametrize("start", ["probe", "labels", "random"])
-def test_a_run_resumes_from_its_start(tiny_spec: MakeSpec, tmp_path: Path, start: HeadStart) -> None:
-    spec = tiny_spec(task="toy/similarity", training={"head_start": start, "evaluate_every": 0.5})
-    kept: list[Path] = []
-
-    def keep(progress: Progress) -> None:
-        assert progress.checkpoint is not None
-        kept.append(shutil.copytree(progress.checkpoint, tmp_path / "kept" / progress.checkpoint.name))
-
-    whole = train_run(spec, tmp_path / "whole", report=keep)
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    assert same_run(whole, train_run(spec, tmp_path / "resumed", resume_from=kept[0]))
-    again = train_run(spec, tmp_path / "again")
-    assert same_weights(*(run.adapter / "adapter_model.safetensors" for run in (whole, again)))
 
 
 def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path: Path, own_cache: Path) -> None:
