@@ -1,4 +1,4 @@
-"""The front of a recorded sweep as the Markdown that its run in MLflow has, each trial's score, and a picture.
+"""The front of a recorded sweep as the Markdown that its run in MLflow has, and a picture.
 
     python -m tests.benchmarks.recorded_front docs/measurements/records/glue-recipe.csv [--picture docs/front.png --title TITLE]
 
@@ -15,7 +15,6 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_picture import write_png
 from orchestrator.review.front_tables import markdown
-from orchestrator.review.front_words import full_label, ranked, tasks_of
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.benchmarks.recorded import finished_trials
 
@@ -29,16 +28,6 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
     return [one for one in marked if one.complete]
 
 
-def by_seed(summaries: Sequence[Summary]) -> str:
-    """Every trial's reported score: a row for each configuration, a column for each task, seeds in ascending order."""
-    tasks = tasks_of(summaries)
-    lines = [f"| configuration | {' | '.join(tasks)} |", "| --- " * (len(tasks) + 1) + "|"]
-    for one in ranked(summaries, DEFAULT_OBJECTIVES):
-        cells = [", ".join(f"{one.scores[key]:.1f}" for key in sorted(one.scores) if key[0] == task) for task in tasks]
-        lines.append(f"| {full_label(one)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path, help="a sweep's folder, or a CSV file of its trials")
@@ -47,7 +36,6 @@ def main() -> None:
     arguments = parser.parse_args()
     summaries = summaries_of(arguments.records)
     print(markdown(summaries, DEFAULT_OBJECTIVES))
-    print(by_seed(summaries))
     if arguments.picture:
         write_png(summaries, DEFAULT_OBJECTIVES, arguments.picture, arguments.title)
 
