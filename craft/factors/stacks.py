@@ -32,9 +32,6 @@ def stack_factors(
         device: where to decompose if nothing is stored; the weights' own device if absent.
         weights_hash: `hash_weights(weights)`, from a caller that has just computed it.
         store: the process's own if absent.
-
-    Raises:
-        ValueError: as `craft.factors.hosvd.hosvd` does.
     """
     shape = stack_shape(weights)
     wanted = resolve_ranks(ranks, shape, name=f"projection {name!r}")

@@ -175,11 +175,7 @@ class Store:
 
 
 def default_store() -> Store:
-    """The process's store of the folder and bound that the environment names now.
-
-    Raises:
-        ValueError: `CRAFT_CACHE_MAX_BYTES` is no amount.
-    """
+    """The process's store of the folder and bound that the environment names now."""
     return _store_of(default_root(), _max_bytes())
 
 

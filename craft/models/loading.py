@@ -171,11 +171,7 @@ def _refuse_without_words(name: str, folder: Path, tokenizer: Any) -> None:
 
 
 def refuse_other_words(name: str, tokenizer: Any, model: Any) -> None:
-    """Checks that `tokenizer` is the model's own, as far as their sizes tell.
-
-    Raises:
-        ModelUnsuited: it has words that the model has no embedding of, or fewer than half of the model's.
-    """
+    """Checks that `tokenizer` is the model's own, as far as their sizes tell."""
     words, rows = max(tokenizer.get_vocab().values()) + 1, model.get_input_embeddings().num_embeddings
     if not rows / 2 <= words <= rows:
         raise ModelUnsuited(
@@ -287,11 +283,7 @@ def meta_model(
     precision: str = "float32",
     master_weights: bool = False,
 ) -> PreTrainedModel:
-    """The same model on the meta device, from `config.json` alone: shapes without weights, in well under a second.
-
-    Raises:
-        ModelUnavailable: no configuration under that name, or no such head for this kind of model.
-    """
+    """The same model on the meta device, from `config.json` alone: shapes without weights, in well under a second."""
     config = load_config(name, kind, labels, revision=revision)
     with quiet_libraries(), _explained(name, "classification head"), torch.device("meta"):
         model = _model_class(kind).from_config(config, dtype=base_dtype(precision, master_weights), trust_remote_code=False)

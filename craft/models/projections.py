@@ -86,12 +86,7 @@ def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[st
 
 
 def find_targets(model: nn.Module, matches: Callable[[str], object]) -> Stacks:
-    """The stacks of the linear modules whose path `matches`, grouped by path without digits and by shape.
-
-    Raises:
-        ValueError: nothing matches (PEFT's class for it), or a module that is not linear does; says what linear modules the
-            model holds.
-    """
+    """The stacks of the linear modules whose path `matches`, grouped by path without digits and by shape."""
     linear = linear_modules(model)
     groups: dict[str, list[Located]] = {}
     for key, module in model.named_modules():

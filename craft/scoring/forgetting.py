@@ -54,10 +54,6 @@ class Forgetting:
             config: the model's configuration.
             tick: called after every window.
             before: the loss before training, if a record of a run on the same base tells it.
-
-        Raises:
-            Unavailable: the text's file is not here.
-            ValueError: it holds no text.
         """
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, config)))
@@ -70,11 +66,7 @@ class Forgetting:
         self._before = self._loss(base)
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        """`forgetting`, and the two losses that it is the difference of, in nats a token.
-
-        Raises:
-            ValueError: the loss is not finite.
-        """
+        """`forgetting`, and the two losses that it is the difference of, in nats a token."""
         assert self._before is not None, "the loss before training is measured first"
         after = self._loss(model)
         return {"forgetting": after - self._before, BEFORE: self._before, AFTER: after}
@@ -132,11 +124,7 @@ def read_text(settings: ForgettingSettings) -> str:
 
 
 def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> EncodedTexts:
-    """The tokens of `text` in windows of at most `length`, in its order.
-
-    Raises:
-        ValueError: the text has no token that could be predicted.
-    """
+    """The tokens of `text` in windows of at most `length`, in its order."""
     tokens = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
     first = _first_token(tokenizer)
     step = length - len(first)

@@ -41,9 +41,6 @@ def choices(instruction: str, given: str, family: str) -> Choices:
         instruction: as in the mixture: task, question, `Answer1: ...` for each option, `Answer format: ...`.
         given: further context, which comes first.
         family: a key of `craft.tasks.extraction.PATTERNS`.
-
-    Raises:
-        ValueError: the instruction has another form.
     """
     text = _FORMAT.sub("", instruction)
     begin = _TASK.match(text)
@@ -70,11 +67,7 @@ def choices(instruction: str, given: str, family: str) -> Choices:
 
 
 def taught(rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Contexts and right continuations of a mixture's rows (the columns of `craft.tasks.commonsense.COLUMNS`).
-
-    Raises:
-        ValueError: an instruction has another form, or its label is none of its options.
-    """
+    """Contexts and right continuations of a mixture's rows (the columns of `craft.tasks.commonsense.COLUMNS`)."""
     contexts, continuations = [], []
     for text, given, family, label in zip(rows["text"], rows["input"], rows["family"], rows["label"], strict=True):
         found = choices(text, given, family)

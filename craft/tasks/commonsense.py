@@ -53,11 +53,7 @@ TESTS: dict[str, TestSet] = {
 
 
 def load(task: Task, data: DataSettings) -> RawData:
-    """The mixture and the tests that `data.generation.tests` names (all eight unless it says otherwise).
-
-    Raises:
-        DataError: a file is missing or malformed, or a record lacks a field or has an answer of another kind.
-    """
+    """The mixture and the tests that `data.generation.tests` names (all eight unless it says otherwise)."""
     tests = data.generation.tests
     if data.root is None:
         raise DataError(

@@ -60,9 +60,6 @@ def score(groups: Sequence[str], answers: Sequence[str], labels: Sequence[str]) 
 
     Returns:
         `score` and `accuracy` (the mean over groups), `accuracy_<group>`, and `answered` (the share of outputs that gave one).
-
-    Raises:
-        ValueError: no examples, or sequences of different lengths.
     """
     if not labels or not len(groups) == len(answers) == len(labels):
         raise ValueError(f"{len(answers)} answers and {len(groups)} groups for {len(labels)} labels")

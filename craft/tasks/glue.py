@@ -24,12 +24,7 @@ WARM_START = {"glue/mrpc": "glue/mnli", "glue/rte": "glue/mnli", "glue/stsb": "g
 
 
 def load(task: Task, data: DataSettings) -> RawData:
-    """Train and validation splits of one GLUE task.
-
-    Raises:
-        DataError: a column or label is missing or wrong.
-        DataUnavailable: a file is missing, or neither `data.root` nor the hub has the task.
-    """
+    """Train and validation splits of one GLUE task."""
     name = task.name.removeprefix("glue/")
     suffixes = ("_matched", "_mismatched") if name == "mnli" else ("",)
     splits = ["train", *(f"validation{suffix}" for suffix in suffixes)]

@@ -104,9 +104,6 @@ def decide(predictions: Any, kind: str) -> np.ndarray:
     """Turns a model's outputs into answers: logits (n, classes) into class numbers (n,), values (n, 1) into values (n,).
 
     Class numbers and values of shape (n,) stay as they are.
-
-    Raises:
-        ValueError: an output is not finite.
     """
     outputs = np.asarray(predictions)
     bad = int(np.sum(~np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1))) if len(outputs) else 0
@@ -124,9 +121,6 @@ def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, floa
         task: the row of TASKS; its metrics are computed.
         predictions: logits (n, classes), class numbers (n,), or for regression values (n,) or (n, 1).
         labels: (n,).
-
-    Raises:
-        ValueError: no predictions, another number of labels than of predictions, or an output that is not finite.
     """
     decided, answers = decide(predictions, task.kind), np.asarray(labels)
     if not len(decided) or len(decided) != len(answers):

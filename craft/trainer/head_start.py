@@ -65,9 +65,6 @@ def start_head(
         train: the training split.
         batch_size: examples in one batch of the forward pass.
         shared: whether other runs have the same features, so that the fit is kept for them; not where the model has learnt.
-
-    Raises:
-        ValueError: the head does not end in a linear layer, or `labels` finds no bias there.
     """
     if how == "random":
         return

@@ -155,11 +155,7 @@ class JointTuner(BaseTuner):
         low_cpu_mem_usage: bool = False,
         state_dict: dict[str, Tensor] | None = None,
     ) -> None:
-        """Makes what the adapter trains, and puts a layer around each module that it targets.
-
-        Raises:
-            ValueError: the configuration does not fit the model; the tuner keeps nothing of the adapter then.
-        """
+        """Makes what the adapter trains, and puts a layer around each module that it targets."""
         # PEFT sets every adapter's requires_grad by the new one's inference mode.
         flags = [(parameter, parameter.requires_grad) for parameter in self.parts.parameters()]
         try:

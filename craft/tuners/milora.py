@@ -43,11 +43,7 @@ class MiloraModel(LoraModel):
 
 @torch.no_grad()
 def start_minor(layer: Any, adapter_name: str) -> None:
-    """Moves the minor singular components of the layer's weight into its adapter.
-
-    Raises:
-        ValueError: the weight is quantized, so that nothing can be taken out of it.
-    """
+    """Moves the minor singular components of the layer's weight into its adapter."""
     base = layer.get_base_layer()
     if base.weight.is_meta:
         return

@@ -42,11 +42,7 @@ def svd_from_store() -> Iterator[None]:
 
 
 def adapted_weights(model: nn.Module, projection: str) -> dict[str, Tensor]:
-    """The matrices (d_out, d_in) that the layers of a projection would ask for, by module.
-
-    Raises:
-        ValueError: the model has no such projection.
-    """
+    """The matrices (d_out, d_in) that the layers of a projection would ask for, by module."""
     modules = {layer.module_name for stack in find_projections(model, [projection]).values() for layer in stack}
     found: dict[str, Tensor] = {}
     for name in sorted(modules):

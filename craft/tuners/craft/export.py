@@ -35,9 +35,6 @@ def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None) 
         model: the `PeftModel` that carries the adapter.
         directory: where `adapter_config.json` and `adapter_model.safetensors` are written.
         adapter_name: the active one if absent.
-
-    Returns:
-        The folder; `PeftModel.from_pretrained(base, folder)` loads it, without this package.
     """
     tuner = _tuner(model)
     name = adapter_name or tuner.active_adapters[0]
