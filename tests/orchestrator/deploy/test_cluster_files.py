@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator import doctor
 from orchestrator.run import parser
 
 ROOT = Path(__file__).parents[3]
@@ -121,6 +122,26 @@ def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
     assert set(yaml.safe_load(spec["runtimeEnvYAML"])) <= {"env_vars", "working_dir", "pip", "py_modules"}
 
 
+def test_the_tracking_server_on_kubernetes_keeps_to_its_schema() -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    for one in documents("mlflow.kubernetes.yaml"):
+        kubernetes.validate(one, kubernetes.latest_version(), strict=True)
+
+
+def test_every_pod_is_one_that_restricted_namespaces_admit() -> None:
+    """PodSecurity's "restricted", by https://kubernetes.io/docs/concepts/security/pod-security-standards."""
+    _, job = documents("kuberay.yaml")
+    servers = [one["spec"]["template"]["spec"] for one in documents("mlflow.kubernetes.yaml") if "template" in one["spec"]]
+    submitter = job["spec"]["submitterPodTemplate"]["spec"]
+    sidecar = job["spec"]["rayClusterSpec"]["autoscalerOptions"]
+    assert len(servers) == 2
+    for pod in (*pods(job).values(), submitter, *servers):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in (*pod["containers"], sidecar):
+            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
 def test_the_rayjob_has_gpu_workers_on_spot_machines_and_no_trial_on_its_head() -> None:
     _, job = documents("kuberay.yaml")
     cluster = job["spec"]["rayClusterSpec"]
@@ -186,7 +207,7 @@ def test_every_machine_of_the_ray_cluster_asks_for_the_token_and_keeps_its_cache
     mounted = cluster["file_mounts"]
     assert mounted["/home/ubuntu/.ray/auth_token"] == "~/.ray/auth_token"
     for there, here in mounted.items():
-        assert here.startswith("~") or (ROOT / here).is_file(), here
+        assert here.startswith("~") or here == "dist" or (ROOT / here).is_file(), here
         used = json.dumps(cluster).replace("~/", "/home/ubuntu/").count(there)
         assert used >= 2 or there.endswith("auth_token"), f"{there} is not used"
     (install,) = [one for one in cluster["setup_commands"] if "craft-sweeps" in one]
@@ -235,8 +256,13 @@ def test_commands_in_the_heads_of_files_are_commands_that_exist() -> None:
     text = (FOLDER / "ray-cluster.yaml").read_text()
     (command,) = re.findall(r"python -m orchestrator\.run [^']+", text)
     run_arguments(command)
-    (command,) = re.findall(r"orchestrator\.run .*?(?= &\n)", SLURM.read_text())
-    run_arguments(command)
+    shown = SLURM.read_text()
+    (shared,) = re.findall(r'"\$\{command\[@\]\}" (.*?) &\n', shown)
+    (run,) = re.findall(r"command=\((orchestrator\.run .*?)\)\n", shown)
+    run_arguments(f"{run} {shared}")
+    (look,) = re.findall(r"orchestrator\.doctor (.*?)`", (FOLDER / "kuberay.yaml").read_text().replace("\n# ", " "))
+    flags = set(re.findall(r"--[a-z-]+", f"{shared} {look}"))
+    assert flags <= set(re.findall(r'"(--[a-z-]+)"', Path(doctor.__file__).read_text()))
 
 
 def test_the_tracking_server_has_a_password_a_database_and_a_door_to_this_machine_only() -> None:
@@ -249,7 +275,9 @@ def test_the_tracking_server_has_a_password_a_database_and_a_door_to_this_machin
     assert "--app-name basic-auth" in server["command"]
     (folder,) = re.findall(r"--artifacts-destination (\S+)", server["command"])
     assert folder in {volume.partition(":")[2] for volume in server["volumes"]}, "adapters outlive the container"
-    assert f"-o mlflow {folder}" in server["build"]["dockerfile_inline"], "the server's user may write there"
+    image = (FOLDER / "Dockerfile").read_text().partition("\nFROM rayproject")[0]
+    assert f"AS {server['build']['target']}\n" in image
+    assert f"-o mlflow {folder}" in image, "the server's user may write there"
     assert server["environment"]["MLFLOW_BACKEND_STORE_URI"].startswith("postgresql://")
     for service in services.values():
         for name, value in service.get("environment", {}).items():
@@ -264,7 +292,10 @@ def test_mlflows_server_takes_the_flags_of_the_compose_file() -> None:
     from mlflow.cli import cli
 
     (compose,) = documents("mlflow.compose.yaml")
+    *_, server = documents("mlflow.kubernetes.yaml")
+    (_, shell) = server["spec"]["template"]["spec"]["containers"][0]["args"][0].split("exec ")
     words = shlex.split(compose["services"]["mlflow"]["command"])
+    assert shlex.split(shell.replace("\\\n", " ")) == words
     known = CliRunner().invoke(cli, ["server", "--help"]).output
     command = cli.commands["server"]  # type: ignore[attr-defined]
     options = {name for one in command.params for name in one.opts}
