@@ -38,7 +38,7 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
     total = sum(max(one or 0, sum(found.values())) for one, found in zip(planned, counts, strict=True))
     known = all(one is not None for one in planned)
     over = states["finished"] + states["stopped"] + states["failed"]
-    parts = [f"{over}{f' of {total}' if known and total else ''} trials done"]
+    parts = [f"{over}{f' of {total}' if known and total else ''} trainings done"]
     parts += [f"{states[state]} {state}" for state in ("running", "failed") if states[state]]
     if not all(feed.complete for feed in feeds):
         parts = [f"reading the tracking store, {len(view.configurations) + len(view.trials)} runs so far"]

@@ -23,7 +23,7 @@ from rich.table import Table
 from orchestrator.command import answer, flags_for
 from orchestrator.results.intervals import Comparison, Scores, compare, interval
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.review.front_words import full_label, number
+from orchestrator.review.front_words import full_label, shown
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import NothingMeets, pick
 
@@ -217,9 +217,8 @@ def _tell(one: Side, other: Side, comparison: Comparison, unit: str, console: Co
         console.print(f"  {task}: {gap.mean:+.2f} ({ends})")
     for side in (one, other):
         sizes = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
-        score = side.summary.score
-        half = f" ± {score.half:.2f}" if score.n > 1 and math.isfinite(score.half) else ""
-        console.print(f"{side.name}: {side.reason}; {sizes}; score {number(score.mean)}{half}")
+        score = shown(side.summary, "score")
+        console.print(f"{side.name}: {side.reason}; {sizes}; score {score}")
     for warning in _warnings(one, other, comparison):
         console.print(warning)
 

@@ -37,7 +37,7 @@ class HeadScorer:
         }
         self.passes = {"search": len(data.search)} | {_name(suffix): len(split) for suffix, split in data.reported.items()}
         self.notes: list[str] = _cut_note(data)
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = _chance(task, data)
 
     def search(self, model: nn.Module) -> dict[str, float]:
         outputs = self._predict(model, self._data.search, "search")
@@ -55,6 +55,16 @@ class HeadScorer:
 
     def _predict(self, model: nn.Module, split: EncodedSplit, what: str) -> np.ndarray:
         return predict(model, split, self._collator, self._batch_size, self._tick, what)
+
+
+def _chance(task: Task, data: EncodedSplits) -> dict[str, float]:
+    """`chance`: the reported score of always answering the training split's most frequent class."""
+    if task.kind != "classification":
+        return {}
+    classes, counts = np.unique(data.train.labels, return_counts=True)
+    answer = np.eye(len(task.labels), dtype=np.float32)[int(classes[counts.argmax()])]
+    outputs = {suffix: np.tile(answer, (len(split), 1)) for suffix, split in data.reported.items()}
+    return {"chance": reported_metrics(task, outputs, data.reported)["score"]}
 
 
 def _cut_note(data: EncodedSplits) -> list[str]:

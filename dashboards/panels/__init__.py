@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, importance, parallel, progress, slices, spending, table
+from dashboards.panels import curves, front, importance, parallel, progress, slices, table, versus
 from dashboards.panels.base import Panel, Plain, View, make_view
 
 PANELS: dict[str, Panel] = {
     row.name: row
     for row in (
         front.PANEL,
+        versus.PANEL,
         table.PANEL,
         importance.PANEL,
         slices.PANEL,
         parallel.PANEL,
-        spending.TIME,
-        spending.VOLUME,
         curves.PANEL,
         progress.PROGRESS,
         progress.FAILURES,

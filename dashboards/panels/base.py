@@ -5,7 +5,9 @@ A panel is two pure functions. `data` turns a `View` (tables of the chosen sweep
 
     {"choices": [...], "values": {...}, "figure": {"data": [...], "layout": {...}}, "note": "..."}     a plotly figure
     {"table": {"columns": [...], "rows": [...]}}                                                       a table
-    {"empty": "why there is nothing to show"}
+    {"empty": "why there is nothing to show"}                          one line; with "hidden": True nothing at all
+
+`note` is one line under the figure, and `help` what the panel's "?" opens.
 
 A choice is a selection box. Wherever the figure has `{"$": "x/{x}/0"}`, the script puts `values["x/<what choice x says>/0"]`
 (`"pick": key` takes only the entries whose indices lie under that key), so changing an axis needs no server. `also` is such a
@@ -24,50 +26,12 @@ import numpy as np
 import pandas as pd
 
 from dashboards.frames import Frames
-from orchestrator.results.pareto import Direction
+from orchestrator.results.presentation import METRICS, Metric, metric_of, titled, unit_of
 
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
 
-# Okabe and Ito's colours without yellow and black, which vanish on a light and on a dark ground; the blue is a little lighter
-# than theirs so that it holds on the dark one
-BLUE = "#1B80C4"
-OKABE_ITO = ("#D55E00", BLUE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
-MORE_COLOURS = ("#8E5FB5", "#8C6D00", "#17A3A3", "#B0414E", "#6F9A1F", "#5C6BC0", "#9C6B4E")  # where methods are many
-KNOWN_METHODS = ("craft", "lora", "dora", "pissa", "vera", "lora_xs", "full")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "hexagon")
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number of a configuration: its name and label, its better direction, and whether its axis is logarithmic."""
-
-    name: str
-    label: str
-    better: Direction
-    log: bool = False
-
-
-METRICS = (
-    Metric("score", "score", "maximize"),
-    Metric("normalized", "score from the head alone (0) to full (100)", "maximize"),
-    Metric("p_front", "P(front)", "maximize"),
-    Metric("p_within_1", "P(within 1)", "maximize"),
-    Metric("examples", "examples", "maximize"),
-    Metric("trainable_parameters", "trainable parameters", "minimize", log=True),
-    Metric("adapter_bytes", "adapter size (bytes)", "minimize", log=True),
-    Metric("peak_memory_bytes", "peak memory (bytes)", "minimize", log=True),
-    Metric("step_seconds", "step time (s)", "minimize"),
-    Metric("seconds", "training time (s)", "minimize"),
-    Metric("head_parameters", "head parameters", "minimize", log=True),
-    Metric("total_parameters", "total parameters", "minimize", log=True),
-    Metric("optimizer_bytes", "optimizer state (bytes)", "minimize", log=True),
-    Metric("tokens_per_second", "tokens per second", "maximize"),
-    Metric("tuning_trials", "trials of its tuning", "minimize"),
-    Metric("tuning_seconds", "time of its tuning (s)", "minimize"),
-    Metric("energy_kept", "energy kept by the decomposition", "maximize"),
-    Metric("forgetting", "forgetting (nats a token)", "minimize"),
-)
 
 
 @dataclass(frozen=True)
@@ -135,12 +99,10 @@ def metrics_of(view: View) -> list[Metric]:
 
     The direction of an objective is that of the first sweep that has it.
     """
-    tasks = [Metric(f"score/{task}", f"score on {task}", "maximize") for task in view.tasks]
+    tasks = [metric_of(f"score/{task}") for task in view.tasks]
     ways = {name: way for sweep in reversed(view.sweeps) for name, way in sweep.objectives.items()}
-    older = [
-        Metric(name, name.replace("_", " "), way) for name, way in ways.items() if name not in {one.name for one in METRICS}
-    ]
-    every = (METRICS[0], *tasks, *METRICS[1:], *older)
+    older = [metric_of(name) for name in ways if name not in METRICS]
+    every = [METRICS["score"], *tasks, *(one for name, one in METRICS.items() if name not in ("score", "chance")), *older]
     known = [one for one in every if column(view.configurations, f"m.{one.name}").notna().any()]
     return [replace(one, better=ways.get(one.name, one.better)) for one in known]
 
@@ -167,15 +129,6 @@ def trained(frame: pd.DataFrame) -> pd.DataFrame:
 def not_cut(frame: pd.DataFrame) -> pd.DataFrame:
     """Configurations or trials without those that were cut from others after training."""
     return frame[frame["p.cut_to"].isna()] if "p.cut_to" in frame else frame
-
-
-def colours(methods: Iterable[str]) -> dict[str, str]:
-    """A colour for each method: known methods have fixed ones, the others get the remaining colours in alphabetical order."""
-    names = sorted(set(methods))
-    taken = {name: OKABE_ITO[KNOWN_METHODS.index(name)] for name in names if name in KNOWN_METHODS}
-    free = [colour for colour in (*OKABE_ITO, *MORE_COLOURS) if colour not in taken.values()]
-    others = [name for name in names if name not in taken]
-    return taken | {name: free[number % len(free)] for number, name in enumerate(others)}
 
 
 def text(value: object, limit: int = 80) -> str:
@@ -222,8 +175,30 @@ def parameters_that_differ(frame: pd.DataFrame) -> list[str]:
     return [name for name in names if len({scalar(value) for value in frame[f"p.{name}"]} - {None}) > 1]
 
 
-def axis(metric: Metric) -> Plain:
-    return {"title": {"text": text(metric.label)}, "type": "log" if metric.log else "linear"}
+def moving_together(frame: pd.DataFrame) -> dict[str, str]:
+    """The parameters that differ, by name, those that always change together under the first one's name.
+
+    The values are what to call them: `r2, r3` where the two ranks are always equal. No data can tell their effects apart.
+    """
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name in parameters_that_differ(frame):
+        if name != "method":
+            codes = pd.factorize(pd.Series([str(scalar(value)) for value in frame[f"p.{name}"]]))[0]
+            groups.setdefault(tuple(codes.tolist()), []).append(name)
+    return {names[0]: ", ".join(names) for names in groups.values()}
+
+
+def score_axis(label: str = "score") -> Plain:
+    """An axis of scores, which end at 100."""
+    return {"title": {"text": text(label)}, "type": "linear", "maxallowed": 100}
+
+
+def axis_of(metric: Metric, values: Iterable[float | None]) -> tuple[float, Plain]:
+    """What the metric's values are divided by on an axis that holds `values`, and the axis."""
+    if metric.kind == "score":
+        return 1, score_axis(metric.label)
+    factor, unit = unit_of(metric.name, values)
+    return factor, {"title": {"text": text(titled(metric.name, unit))}, "type": "log" if metric.log else "linear"}
 
 
 def choice(name: str, label: str, options: Iterable[str] | Mapping[str, str], value: str | None = None) -> Plain:

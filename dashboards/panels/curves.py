@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, choice, colours, column, number, numbers, text
+from dashboards.panels.base import Panel, Plain, View, choice, column, number, numbers, score_axis, text
+from orchestrator.results.presentation import colours
 
 LINES = 150
 METRICS_BY_STEP = {"search_score": "search score", "train_loss": "training loss"}
@@ -63,7 +64,8 @@ def draw(plain: Plain) -> Plain:
     by_method = colours(line["method"] for line in every)
     values: Plain = {}
     for metric, lines in plain["lines"].items():
-        values[f"axis/{metric}"] = {"title": {"text": METRICS_BY_STEP[metric]}}
+        label = METRICS_BY_STEP[metric]
+        values[f"axis/{metric}"] = score_axis(label) if metric == "search_score" else {"title": {"text": label}}
         for task in tasks:
             of_task = [line for line in lines if line["task"] == task]
             for index, method in enumerate(by_method):
@@ -92,11 +94,14 @@ def draw(plain: Plain) -> Plain:
     counts = {
         state: sum(line["state"] == state for line in next(iter(plain["lines"].values()))) for state in ("stopped", "failed")
     }
-    note = f"{counts['stopped']} of the trials shown were stopped early (|), {counts['failed']} failed (×)."
-    if plain["bare"]:
-        note += f" {plain['bare']} without an evaluation."
-    if plain["left_out"]:
-        note += f" {plain['left_out']} trials are left out: running ones and the best configurations' come first."
+    said = {
+        f"{counts['stopped']} stopped early (|)": counts["stopped"],
+        f"{counts['failed']} failed (×)": counts["failed"],
+        f"{plain['bare']} without an evaluation": plain["bare"],
+        f"{plain['left_out']} left out, running ones and those of the best configurations first": plain["left_out"],
+    }
+    shown = [words for words, count in said.items() if count]
+    note = f"Of the trials {', '.join(shown)}." if shown else ""
     return {
         "choices": [
             choice("task", "Task", tasks),

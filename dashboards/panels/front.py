@@ -1,8 +1,8 @@
 """The front: what each configuration scores against what it costs, any two metrics against each other.
 
-Points are finished configurations. The step line joins those on the front; bars are intervals over seeds (on the front alone
-where there are many points); hollow points have a value so far and are on no front; stars are the literature's rows. The first
-axes are the sweep's objectives, and there the line is the sweep's front.
+Points are finished configurations. The step line joins those on the front; bars are their intervals over seeds; hollow points
+have a value so far and are on no front; stars are the literature's rows. The first axes are the sweep's objectives, and there
+the line is the sweep's front.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.panels.base import Metric, Panel, Plain, View, column, done, metrics_of, numbers
+from dashboards.panels.base import Panel, Plain, View, column, done, metrics_of, number, numbers
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
 from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict, verdict_over
 from orchestrator.results.front import axes
+from orchestrator.results.presentation import Metric
 
 STATES = ("done", "partial", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
 
@@ -49,7 +50,8 @@ def data(view: View) -> Plain:
         },
         "counts": counts,
         "knee": _knee(view),
-        "objectives": in_words(metrics, view.sweeps),
+        "chance": number(chances[0]) if len(chances := column(ready, "m.chance").unique()) == 1 else None,
+        "objectives": in_words(view.sweeps),
         "published": published(view, metrics),
     }
 
@@ -106,7 +108,7 @@ PANEL = Panel(
     "front",
     "Front",
     "front",
-    "The line joins the configurations that no other one beats in both axes; drag to select, click a point for its run.",
+    "The best score at each size. Drag to select, click a point for its run.",
     data,
     draw,
     wide=True,

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from dashboards.panels.base import SYMBOLS, Metric, Plain, axis, choice, colours, text
+from dashboards.panels.base import SYMBOLS, Plain, axis_of, choice, text
 from dashboards.panels.literature import NO_ROWS, published_choice, published_details, published_trace
+from orchestrator.results.presentation import Metric, colours, titled
 
-INTERVALS_UP_TO = 150  # points; with more of them only the intervals of the front can be read
+GREY = "#8A8A8A"
 
 
 def draw(plain: Plain) -> Plain:
     """The figure with its three choices: horizontal metric, vertical metric, whose published rows."""
     metrics = [Metric(**one) for one in plain["metrics"]]
     by_method = colours([*plain["method"], *plain["partial"]["method"]])
-    few = len(plain["id"]) <= INTERVALS_UP_TO
     values = _values(plain, metrics, by_method)
-    traces = _method_traces(plain, values, by_method, few)
+    traces = _method_traces(plain, values, by_method)
     if plain["partial"]["id"]:
         traces.append(_partial_trace(plain["partial"], values, by_method))
     if any(any(others.values()) for others in plain["possible"].values()):
         traces.append(_possible_trace())
-    traces += _front_traces(plain["sweeps"], few)
+    traces += _front_traces(plain["sweeps"])
     traces.append(published_trace(plain["published"]["rows"], values))
-    words = {metric.name: metric.label for metric in metrics}
+    words = {metric.name: titled(metric.name) for metric in metrics}
     x, y = (name if name in words else None for name in plain["axes"])
     return {
         "choices": [
@@ -34,9 +32,16 @@ def draw(plain: Plain) -> Plain:
         "values": values,
         "figure": {
             "data": traces,
-            "layout": {"xaxis": {"$": "axis/{x}"}, "yaxis": {"$": "axis/{y}"}, "dragmode": "select", "hovermode": "closest"},
+            "layout": {
+                "xaxis": {"$": "axis/{x}"},
+                "yaxis": {"$": "axis/{y}"},
+                "shapes": {"$": "lines/{y}"},
+                "dragmode": "select",
+                "hovermode": "closest",
+            },
         },
-        "note": _note(plain),
+        "note": _note(plain["counts"]),
+        "help": _help(plain),
         "also": {"$": "published/{published}/says"},
         "first": plain["knee"],
         "details": {row["id"]: published_details(row) for row in plain["published"]["rows"]},
@@ -49,14 +54,20 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
     values["symbol"] = [SYMBOLS[one % len(SYMBOLS)] for one in plain["sweep"]]
     for metric in metrics:
         done, partial = plain["values"][metric.name], plain["partial"]["values"][metric.name]
+        factor, values[f"axis/{metric.name}"] = axis_of(metric, [*done, *partial])
+        if factor != 1:
+            done, partial = ([None if one is None else one / factor for one in every] for every in (done, partial))
         if metric.log and 0 in (*done, *partial):
             done, partial = _zeros_at_the_edge(done, partial)
         values[f"v/{metric.name}"], values[f"so far/{metric.name}"] = done, partial
-        values[f"axis/{metric.name}"] = axis(metric)
         # a front's steps go right and then up where less of x is better, up and then right where more is
         values[f"step/{metric.name}"] = "hv" if metric.better == "minimize" else "vh"
         if plain["intervals"][metric.name]:
             values[f"above/{metric.name}"], values[f"below/{metric.name}"] = plain["intervals"][metric.name]
+    if plain["chance"] is not None:
+        label = {"text": "chance", "textposition": "end", "yanchor": "bottom", "font": {"size": 11, "color": GREY}}
+        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": plain["chance"], "y1": plain["chance"]}
+        values["lines/score"] = [line | {"line": {"color": GREY, "width": 1, "dash": "dot"}, "label": label, "layer": "below"}]
     for x, others in plain["fronts"].items():
         for y, per_sweep in others.items():
             values[f"front/{x}/{y}"] = [index for group in per_sweep for index in group]
@@ -71,7 +82,7 @@ def _zeros_at_the_edge(*columns: list[float | int | None]) -> list[list[float | 
     return [[edge if value == 0 else value for value in column] for column in columns]
 
 
-def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str], few: bool) -> list[Plain]:
+def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> list[Plain]:
     pairs = list(zip(plain["method"], plain["sweep"], strict=True))
     traces: list[Plain] = []
     for number, (method, sweep) in enumerate(sorted(set(pairs))):
@@ -88,7 +99,7 @@ def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str], few: 
             "customdata": {"$": "id", "pick": pick},
             "marker": {"color": by_method[method], "symbol": symbol, "size": 8, "opacity": 0.6},
         }
-        traces.append(trace | {"error_y": _error(pick, by_method[method])} if few else trace)
+        traces.append(trace)
     return traces
 
 
@@ -106,11 +117,6 @@ def _partial_trace(partial: Plain, values: Plain, by_method: dict[str, str]) -> 
     }
 
 
-def _error(pick: str, colour: Any) -> Plain:
-    bar = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": colour}
-    return bar | {"array": {"$": "above/{y}", "pick": pick}, "arrayminus": {"$": "below/{y}", "pick": pick}}
-
-
 def _possible_trace() -> Plain:
     pick = "possible/{x}/{y}"
     return {
@@ -124,7 +130,7 @@ def _possible_trace() -> Plain:
     }
 
 
-def _front_traces(sweeps: list[str], few: bool) -> list[Plain]:
+def _front_traces(sweeps: list[str]) -> list[Plain]:
     dashes = ("solid", "dash", "dot", "dashdot")
     lines: list[Plain] = [
         {
@@ -153,12 +159,20 @@ def _front_traces(sweeps: list[str], few: bool) -> list[Plain]:
             "size": 11,
             "line": {"width": 1.5, "color": "ink"},
         },
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "thickness": 1.2,
+            "width": 3,
+            "color": "soft",
+            "array": {"$": "above/{y}", "pick": pick},
+            "arrayminus": {"$": "below/{y}", "pick": pick},
+        },
     }
-    # where all points show their interval already, a second bar over it would only blur
-    return [*lines, points if few else points | {"error_y": _error(pick, "ink")}]
+    return [*lines, points]
 
 
-def _note(plain: Plain) -> str:
+def _note(counts: Plain) -> str:
     words = {
         "partial": "still running (hollow)",
         "incomplete": "incomplete or with fewer seeds (hollow)",
@@ -168,17 +182,21 @@ def _note(plain: Plain) -> str:
         "interrupted": "interrupted",
         "infeasible": "dropped as infeasible",
     }
-    counts = plain["counts"]
     parts = [f"{counts['done']} done"] + [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
-    sentence = f"Configurations: {', '.join(parts)}."
-    if len(plain["id"]) > INTERVALS_UP_TO:
-        sentence += " Intervals (95 %, over seeds) are drawn on the front only."
-    elif plain["intervals"].get("score"):
-        sentence += " Bars are 95 % intervals over seeds and examples."
-    sentence += f" The knee, the first axes and the table's stars follow the sweep's objectives: {plain['objectives']}."
-    sentence += " Over other axes the line is the front of those two metrics."
+    return f"Configurations: {', '.join(parts)}."
+
+
+def _help(plain: Plain) -> str:
+    parts = [
+        "A configuration is on the line if no other one is at least as good on both axes and better on one. Drag to select. A "
+        "point that is clicked stays in focus, and a line shows its value, to compare others with it.",
+        f"The knee, the first axes and the table's stars follow the sweep's objectives: {plain['objectives']}. Over other axes "
+        "the line is the front of those two metrics.",
+    ]
+    if plain["intervals"].get("score"):
+        parts.append("Bars are 95 % intervals over seeds and examples, of the front alone.")
     if 0 in plain["values"].get("trainable_parameters", ()):
-        sentence += " The head alone has 0 parameters and stands at the left edge."
+        parts.append("The head alone has 0 parameters and stands at the left edge.")
     if plain["published"]["shown"] == NO_ROWS and plain["published"]["of"]:
-        sentence += f" The paper has no rows for {plain['published']['of'][0]}; choose some to compare at your own risk."
-    return sentence
+        parts.append(f"The paper has no rows for {plain['published']['of'][0]}; those of other models are hidden.")
+    return " ".join(parts)

@@ -1,8 +1,8 @@
 """How much the score depends on each hyper-parameter.
 
-Importance comes from optuna's evaluators on an in-memory study made of the finished configurations: PED-ANOVA (which parameters
-tell the best configurations from the rest) and fANOVA (which explain the score's variance) with a seeded forest. Both look at
-one method at a time, because a parameter of one method means nothing for the configurations of another.
+Importance is fANOVA's share of the score's variance, by optuna's evaluator with a seeded forest on an in-memory study of the
+finished configurations. It looks at one method at a time, because a parameter of one method means nothing for those of another.
+Parameters that always change together are one.
 """
 
 from __future__ import annotations
@@ -12,37 +12,31 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.panels.base import BLUE, Panel, Plain, View, choice, column, parameters_that_differ, scalar, text, trained
+from dashboards.panels.base import Panel, Plain, View, choice, column, moving_together, scalar, text, trained
+from orchestrator.results.presentation import BLUE
 
-LEAST = 4  # configurations; with fewer, every parameter seems to explain everything
+LEAST, EACH = 12, 5
+"""Configurations of a method, and for each of its parameters: with fewer, chance decides what seems to explain the score."""
 FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number, so it gets a sample of more
-EVALUATORS = {"ped_anova": "PED-ANOVA: best or not", "fanova": "fANOVA: variance"}
 
 
 def data(view: View) -> Plain:
-    """Shares that add up to one: {method: {evaluator: {parameter: share}}}."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    why: list[str] = []
+    """Shares that add up to one: {method: {parameter: share}}."""
+    found: dict[str, dict[str, float]] = {}
     for method, frame in trained(view.configurations).groupby("method"):
-        names = parameters_that_differ(frame)
-        if len(frame) < LEAST or not names:
-            reason = f"only {len(frame)} finished configurations" if len(frame) < LEAST else "no parameter differs"
-            why.append(f"{method}: {reason}")
-            continue
-        distributions = {name: _distribution(frame[f"p.{name}"]) for name in names}
-        sample = frame if len(frame) <= FANOVA_UP_TO else frame.sample(FANOVA_UP_TO, random_state=0)
-        asked = {"ped_anova": _shares("ped_anova", frame, distributions), "fanova": _shares("fanova", sample, distributions)}
-        found[str(method)] = {name: shares for name, shares in asked.items() if shares is not None}
-    if not found:
-        listed = "; ".join(why) if why else "no configuration is finished"
-        return {"empty": f"Importance needs at least {LEAST} finished configurations of one method that differ ({listed})."}
-    return {"shares": found, "why": why}
+        names = moving_together(frame)
+        if names and len(frame) >= max(LEAST, EACH * len(names)):
+            sample = frame if len(frame) <= FANOVA_UP_TO else frame.sample(FANOVA_UP_TO, random_state=0)
+            if shares := _shares(sample, {name: _distribution(frame[f"p.{name}"]) for name in names}):
+                found[str(method)] = {names[name]: share for name, share in shares.items()}
+    least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that differs"
+    return {"shares": found} if found else {"empty": f"needs {least}; with fewer it would be chance."}
 
 
-def _shares(evaluator: str, frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, float] | None:
-    """A parameter's share by one evaluator; None where it cannot judge these scores (all equal)."""
+def _shares(frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, float] | None:
+    """Each parameter's share; None where the scores cannot be judged (all equal)."""
     import optuna
-    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
+    from optuna.importance import FanovaImportanceEvaluator
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
@@ -53,11 +47,10 @@ def _shares(evaluator: str, frame: pd.DataFrame, distributions: dict[str, Any]) 
             is_choice = isinstance(distribution, optuna.distributions.CategoricalDistribution)
             params[name] = str(value) if is_choice else value
         study.add_trial(optuna.trial.create_trial(params=params, distributions=dict(distributions), value=float(score)))
-    made = PedAnovaImportanceEvaluator() if evaluator == "ped_anova" else FanovaImportanceEvaluator(n_trees=32, seed=0)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # experimental notices, nothing about the data
-            shares = optuna.importance.get_param_importances(study, evaluator=made)
+            shares = optuna.importance.get_param_importances(study, evaluator=FanovaImportanceEvaluator(n_trees=32, seed=0))
     except (ValueError, RuntimeError):
         return None
     return {name: round(float(share), 4) for name, share in shares.items()}
@@ -78,38 +71,32 @@ def _distribution(series: pd.Series[Any]) -> Any:
 
 def draw(plain: Plain) -> Plain:
     values: Plain = {}
-    for method, by_evaluator in plain["shares"].items():
-        for evaluator in EVALUATORS:
-            shares = by_evaluator.get(evaluator, {})
-            ordered = sorted(shares.items(), key=lambda item: item[1])
-            values[f"share/{method}/{evaluator}"] = [share for _, share in ordered]
-            values[f"name/{method}/{evaluator}"] = [text(name, 24) for name, _ in ordered]
-    methods = list(plain["shares"])
+    for method, shares in plain["shares"].items():
+        ordered = sorted(shares.items(), key=lambda item: item[1])
+        values[f"share/{method}"] = [share for _, share in ordered]
+        values[f"name/{method}"] = [text(name, 24) for name, _ in ordered]
     bar = {
         "type": "bar",
         "orientation": "h",
-        "x": {"$": "share/{method}/{evaluator}"},
-        "y": {"$": "name/{method}/{evaluator}"},
+        "x": {"$": "share/{method}"},
+        "y": {"$": "name/{method}"},
         "marker": {"color": BLUE},
-        "texttemplate": "%{x:.2f}",
-        "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
+        "texttemplate": "%{x:.0%}",
+        "textposition": "outside",
+        "textangle": 0,
+        "cliponaxis": False,
+        "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
     }
-    note = (
-        "PED-ANOVA asks what sets the best apart, fANOVA what explains the score's variance; shares add up to one. They say "
-        "what varied with the score here, not what would under other ranges."
-    )
+    layout = {
+        "xaxis": {"title": {"text": "share of the score's variance"}, "range": [0, 1.08], "tickformat": ".0%"},
+        "yaxis": {"type": "category"},
+    }
     return {
-        "choices": [
-            choice("method", "Method", methods),
-            choice("evaluator", "Measure", EVALUATORS),
-        ],
+        "choices": [choice("method", "Method", list(plain["shares"]))],
         "values": values,
-        "figure": {
-            "data": [bar],
-            "layout": {"xaxis": {"title": {"text": "importance"}, "range": [0, 1.08]}, "yaxis": {"type": "category"}},
-        },
-        "note": " ".join([note, *[f"Not shown: {one}." for one in plain["why"]]]),
+        "figure": {"data": [bar], "layout": layout},
+        "help": "fANOVA: what explains the score's variance over the values tried here. Other ranges may say otherwise.",
     }
 
 
-PANEL = Panel("importance", "Importance", "mattered", "How much the score depends on each hyper-parameter.", data, draw)
+PANEL = Panel("importance", "Importance", "mattered", "How much of the score's variance each parameter explains.", data, draw)

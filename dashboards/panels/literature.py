@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dashboards.frames import Frames
-from dashboards.panels.base import Metric, Plain, View, choice, number, text
+from dashboards.panels.base import Plain, View, choice, number, text
 from dashboards.published import published_model
+from orchestrator.results.presentation import Metric
 
 NO_ROWS = "none"
 

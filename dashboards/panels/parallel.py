@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import BLUE, Panel, Plain, View, column, numbers, parameters_that_differ, scalar, text, trained
+from dashboards.panels.base import Panel, Plain, View, column, moving_together, numbers, scalar, text, trained
+from orchestrator.results.presentation import BLUE
 
 LINES_UP_TO = 400
 # from the lowest fifth to the best: grey over blue to the one warm colour, told apart by lightness as well
@@ -29,8 +30,7 @@ def data(view: View) -> Plain:
     frame = frame.assign(_score=column(frame, "m.score")).sort_values("_score")
     dropped = max(0, len(frame) - LINES_UP_TO)
     frame = frame.iloc[dropped:]
-    names = parameters_that_differ(frame)
-    axes = [_positions(name, frame[f"p.{name}"]) for name in names if name != "method"]
+    axes = [_positions(words, frame[f"p.{name}"]) for name, words in moving_together(frame).items()]
     if frame["method"].nunique() > 1:
         axes.insert(0, _positions("method", frame["method"]))
     axes.append(_positions("score", frame["_score"]))
@@ -97,14 +97,18 @@ def draw(plain: Plain) -> Plain:
             "showlegend": False,
         }
         traces.append(trace | style)
+    # The page draws the lines of selected configurations here, over the others.
+    chosen: Plain = {"type": "scatter", "mode": "lines", "x": [], "y": [], "name": "selected", "showlegend": False}
+    traces.append(chosen | {"connectgaps": False, "hoverinfo": "skip", "line": {"color": "ink", "width": 2.4}})
+    last = len(axes) - 1
     marks = [
         {
             "x": position,
             "y": at,
             "text": text(label, 18),
             "showarrow": False,
-            "xanchor": "left",
-            "xshift": 6,
+            "xanchor": "right" if position == last else "left",
+            "xshift": -6 if position == last else 6,
             "font": {"size": 10},
             "bgcolor": "panel",
         }
@@ -114,10 +118,11 @@ def draw(plain: Plain) -> Plain:
     columns = {"tickvals": list(range(len(axes))), "ticktext": [text(one["name"], 18) for one in axes], "side": "top"}
     note = f"{COLOURS_MEAN}; the {plain['dropped']} lowest are left out." if plain["dropped"] else COLOURS_MEAN + "."
     layout = {
-        "xaxis": columns | {"range": [-0.1, len(axes) - 0.5], "showgrid": True, "zeroline": False},
+        "xaxis": columns | {"range": [-0.15, last + 0.15], "showgrid": True, "zeroline": False},
         "yaxis": {"visible": False, "range": [-0.05, 1.05]},
         "annotations": marks,
         "hovermode": "closest",
+        "dragmode": "select",
     }
     return {"values": {}, "choices": [], "figure": {"data": traces, "layout": layout}, "note": note}
 
@@ -126,7 +131,7 @@ PANEL = Panel(
     "parallel",
     "Parallel coordinates",
     "mattered",
-    "Each line is a configuration: which values go with a high score?",
+    "Each line is a configuration. Drag over points of an axis to see those in the table.",
     data,
     draw,
     wide=True,

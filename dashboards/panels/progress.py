@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from craft.words import format_duration
 from dashboards.panels.base import Panel, Plain, View, not_cut, text
 
 STATES = ("finished", "running", "stopped", "failed")
@@ -27,12 +28,13 @@ def planned_trials(frame: Any) -> int | None:
 
 
 def trial_counts(frame: Any) -> dict[str, int]:
-    """Trials by state.
+    """Trainings by state: a slice of nested ranks is trained with its largest.
 
     A trial that was spared, because another one of its configuration was stopped, has no run of its own. Its configuration
     counts it among the stopped.
     """
-    states = not_cut(frame.trials)["state"].value_counts() if len(frame.trials) else pd.Series(dtype=int)
+    trained = not_cut(frame.trials)
+    states = trained[~trained["slice"].astype(bool)]["state"].value_counts() if len(trained) else pd.Series(dtype=int)
     counts = {state: int(states.get(state, 0)) for state in STATES}
     counts["stopped"] = max(counts["stopped"], int(frame.configurations["stopped"].sum()))
     return counts
@@ -51,6 +53,8 @@ def progress_data(view: View) -> Plain:
         groups.append({"sweep": frame.name, "status": status, "counts": tally, "left_s": left, "doing": doing})
     if not any(sum(group["counts"].values()) for group in groups):
         return {"empty": "No trial has started yet."}
+    if all(group["status"] == "finished" and not group["counts"]["failed"] for group in groups):
+        return {"empty": f"{sum(sum(group['counts'].values()) for group in groups)} trainings are over and none failed."}
     return {"groups": groups}
 
 
@@ -95,7 +99,7 @@ def progress_draw(plain: Plain) -> Plain:
     ]
     layout = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": "trials"}},
+        "xaxis": {"title": {"text": "trainings"}},
         "yaxis": {"type": "category", "autorange": "reversed"},
         "height": 150 + 46 * len(names),
     }
@@ -109,14 +113,9 @@ def progress_draw(plain: Plain) -> Plain:
 
 def _sentence(group: Plain) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in group["counts"].items() if count)
-    left = f"; about {_duration(group['left_s'])} left" if group["left_s"] is not None else ""
+    left = f"; about {format_duration(group['left_s'])} left" if group["left_s"] is not None else ""
     doing = f"; {group['doing']}" if group["doing"] else ""
     return f"{group['sweep']} ({group['status']}): {counts or 'nothing yet'}{doing}{left}."
-
-
-def _duration(seconds: float) -> str:
-    minutes = max(1, round(seconds / 60))
-    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def failures_data(view: View) -> Plain:
@@ -160,6 +159,6 @@ def failures_draw(plain: Plain) -> Plain:
 
 
 PROGRESS = Panel(
-    "progress", "Progress", "progress", "Trials done, running, stopped, failed and to come.", progress_data, progress_draw
+    "progress", "Progress", "progress", "Trainings done, running, stopped, failed and to come.", progress_data, progress_draw
 )
 FAILURES = Panel("failures", "Failures", "progress", "What failed, with the reason each gave.", failures_data, failures_draw)

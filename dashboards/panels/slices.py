@@ -7,24 +7,26 @@ from dashboards.panels.base import (
     Plain,
     View,
     choice,
-    colours,
     column,
+    moving_together,
     numbers,
-    parameters_that_differ,
     scalar,
+    score_axis,
     text,
     trained,
 )
+from orchestrator.results.presentation import colours
 
 
 def data(view: View) -> Plain:
     """Score against each parameter that differs, over the finished configurations."""
     frame = trained(view.configurations)
-    names = [name for name in parameters_that_differ(frame) if name != "method"] if len(frame) > 1 else []
+    names = moving_together(frame) if len(frame) > 1 else {}
     if not names:
         return {"empty": "A slice needs finished configurations that differ in a parameter; there are none yet."}
     columns = {name: [scalar(value) for value in frame[f"p.{name}"]] for name in names}
     return {
+        "names": names,
         "columns": columns,
         "score": numbers(column(frame, "m.score")),
         "id": frame["id"].tolist(),
@@ -41,7 +43,7 @@ def draw(plain: Plain) -> Plain:
         log = is_number and min(present) > 0 and max(present) / min(present) >= 20
         values[f"x/{name}"] = column_ if is_number else [None if value is None else text(value, 28) for value in column_]
         values[f"axis/{name}"] = {
-            "title": {"text": text(name)},
+            "title": {"text": text(plain["names"][name])},
             "type": "log" if log else "linear" if is_number else "category",
         }
     traces = []
@@ -64,12 +66,12 @@ def draw(plain: Plain) -> Plain:
         )
     layout = {
         "xaxis": {"$": "axis/{parameter}"},
-        "yaxis": {"title": {"text": "score"}},
+        "yaxis": score_axis(),
         "hovermode": "closest",
         "dragmode": "select",
     }
     return {
-        "choices": [choice("parameter", "Parameter", list(plain["columns"]))],
+        "choices": [choice("parameter", "Parameter", plain["names"])],
         "values": values,
         "figure": {"data": traces, "layout": layout},
     }

@@ -12,17 +12,18 @@ import pandas as pd
 
 from craft.words import format_duration
 from dashboards.panels.base import (
-    Metric,
     Panel,
     Plain,
     View,
     column,
     metrics_of,
+    number,
     numbers,
     parameters_that_differ,
     scalar,
 )
 from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict
+from orchestrator.results.presentation import Metric
 
 TASK_LABELS = {
     "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",
@@ -31,6 +32,11 @@ TASK_LABELS = {
     "arc_challenge": "ARC-c", "openbookqa": "OBQA",
 }  # fmt: skip
 LABELS = {"trainable_parameters": "# Params", "score": "Score"}
+ALWAYS = {"score", "trainable_parameters", "p_front", "p_within_1"}
+SHOWN = ALWAYS | {"examples", "peak_memory_bytes", "seconds"}
+"""Metrics with a column from the beginning; the others come when they are asked for."""
+IN_LABEL = ("ranks", "rank", "projections")
+"""Parameters that a label says."""
 TUNING = ("tuning_trials", "tuning_seconds")
 TUNING_TRIALS, TUNING_SECONDS = (f"m.{name}" for name in TUNING)
 
@@ -43,26 +49,21 @@ def data(view: View) -> Plain:
     if frame.empty:
         return {"empty": "This sweep has no configurations yet: the first appear when its first trial starts."}
     frame = frame.assign(_score=column(frame, "m.score")).sort_values("_score", ascending=False, na_position="last")
-    differ = parameters_that_differ(frame)
-    columns: list[Plain] = [_text("label", "Configuration", frame["label"])]
+    differ = [name for name in parameters_that_differ(frame) if name not in ("r1", "r2", "r3")]
+    differ += ["ranks"] if "p.ranks" in frame and frame["p.ranks"].nunique() > 1 else []
+    metrics = metrics_of(view)
+    objectives = {name for sweep in view.sweeps for name in sweep.objectives}
+    told = [metric for metric in _ordered(metrics) if metric.name not in TUNING]
+    told = [metric for metric in told if metric.name in ALWAYS | objectives or _worth_showing(metric, frame)]
+    shown = [metric for metric in told if metric.kind in ("score", "chance") or metric.name in SHOWN | objectives]
+    columns: list[Plain] = [_text("label", "Configuration", frame["label"]), *(_metric(metric, frame) for metric in shown)]
     if len(view.names) > 1:
-        columns.append(_text("sweep", "Sweep", frame["sweep"]))
-    if frame["method"].nunique() > 1:
-        columns.append(_text("method", "Method", frame["method"]))
+        columns.insert(1, _text("sweep", "Sweep", frame["sweep"]))
     if frame["protocol"].nunique() > 1:
         columns.append(_text("protocol", "Protocol", frame["protocol"]))
-    columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name != "method"]
-    metrics = metrics_of(view)
-    always = {
-        "score",
-        "trainable_parameters",
-        "p_front",
-        "p_within_1",
-        "examples",
-        *(name for sweep in view.sweeps for name in sweep.objectives),
-    }
-    told = [metric for metric in _ordered(metrics) if metric.name not in TUNING]
-    columns += [_metric(metric, frame) for metric in told if metric.name in always or _worth_showing(metric, frame)]
+    columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name not in ("method", *IN_LABEL)]
+    more = [_parameter(name, frame[f"p.{name}"]) for name in IN_LABEL if name in differ]
+    columns += [one | {"more": True} for one in (*more, *(_metric(metric, frame) for metric in told if metric not in shown))]
     if column(frame, TUNING_TRIALS).gt(0).any():
         columns.append({"key": "tuning", "label": "Tuning", "kind": "text", "values": _tuning(frame)})
     if frame["state"].nunique() > 1:
@@ -77,7 +78,7 @@ def data(view: View) -> Plain:
         "label": frame["label"].astype(str).tolist(),
         "front": sorted(identity for found, _ in verdicts for identity in found.on_front),
         "possible": sorted(identity for found, _ in verdicts for identity in shown_as_possible(found)),
-        "objectives": in_words(metrics, view.sweeps),
+        "objectives": in_words(view.sweeps),
         "complete": (frame["state"] == "done").tolist(),
         "low": numbers(column(frame, "m.score_low")),
         "high": numbers(column(frame, "m.score_high")),
@@ -110,15 +111,15 @@ def _parameter(name: str, series: pd.Series[Any]) -> Plain:
 def _metric(metric: Metric, frame: pd.DataFrame) -> Plain:
     task = metric.name.removeprefix("score/") if metric.name.startswith("score/") else None
     label = TASK_LABELS.get(task, task) if task else LABELS.get(metric.name, metric.label)
-    kind = "score" if metric.name == "score" or task else "count" if metric.log else "number"
     values = numbers(column(frame, f"m.{metric.name}"))
-    return {"key": f"m.{metric.name}", "label": label, "kind": kind, "better": metric.better, "values": values}
+    better = None if metric.kind == "chance" or metric.name == "examples" else metric.better
+    return {"key": f"m.{metric.name}", "label": label, "kind": metric.kind, "better": better, "values": values}
 
 
 def _ordered(metrics: list[Metric]) -> list[Metric]:
-    """Parameters, tasks, their average, then the rest: the order of the paper's tables."""
-    rank = {"trainable_parameters": 0, "score": 2}
-    return sorted(metrics, key=lambda metric: 1 if metric.name.startswith("score/") else rank.get(metric.name, 3))
+    """The score and its size, the tasks, what is known of the score, then the rest."""
+    rank = {"score": 0, "trainable_parameters": 1, "normalized": 3, "p_front": 3, "p_within_1": 3, "examples": 3}
+    return sorted(metrics, key=lambda metric: 2 if metric.name.startswith("score/") else rank.get(metric.name, 4))
 
 
 def _worth_showing(metric: Metric, frame: pd.DataFrame) -> bool:
@@ -134,6 +135,9 @@ def _shared(frame: pd.DataFrame, differ: list[str]) -> list[list[Any]]:
     for key, label in (("method", "method"), ("protocol", "protocol")):
         if frame[key].nunique() == 1 and frame[key].iloc[0]:
             lines.append([label, str(frame[key].iloc[0])])
+    for name in ("examples", "chance"):
+        if column(frame, f"m.{name}").nunique() == 1:
+            lines.append([name, number(column(frame, f"m.{name}").max())])
     for name in map(str, frame.columns):
         if name.startswith("p.") and name.removeprefix("p.") not in (*differ, "method", "protocol"):
             values = {scalar(value) for value in frame[name]} - {None}
@@ -151,7 +155,7 @@ PANEL = Panel(
     "table",
     "Configurations",
     "front",
-    "Every configuration with what sets it apart. Sort by a heading, filter by words, select points; copy what is shown.",
+    "Sort by a heading, filter by words, copy what is shown.",
     data,
     draw,
     wide=True,

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 from dashboards.frames import Frames
-from dashboards.panels.base import Metric, View, column, done
+from dashboards.panels.base import View, column, done
 from orchestrator.results.chances import P_FRONT
 from orchestrator.results.front import Verdict, axes, judge
+from orchestrator.results.presentation import Metric, titled
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}
 
@@ -43,10 +44,9 @@ def shown_as_possible(found: Verdict) -> list[str]:
     return sorted(found.may_be_on_front - found.on_front)
 
 
-def in_words(metrics: Iterable[Metric], sweeps: Iterable[Frames]) -> str:
+def in_words(sweeps: Iterable[Frames]) -> str:
     """The objectives of the sweeps as text, once where several sweeps share them."""
-    labels = {metric.name: metric.label for metric in metrics}
-    each = [", ".join(f"{labels.get(name, name)} ({WAYS[way]})" for name, way in one.objectives.items()) for one in sweeps]
+    each = [", ".join(f"{titled(name)} ({WAYS[way]})" for name, way in one.objectives.items()) for one in sweeps]
     return "; ".join(dict.fromkeys(each))
 
 

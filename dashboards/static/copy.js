@@ -3,19 +3,25 @@
 
 Craft.thousands = new Intl.NumberFormat("en-US");  // made once: toLocaleString makes one at every call
 
-Craft.millions = function (count) {
-  if (count === null || count === undefined) return "";
-  if (count < 1000) return String(count);
-  if (count < 1e6) return (count / 1e6).toFixed(3) + "M";
-  return String(Number((count / 1e6).toPrecision(3))) + "M";
-};
-
+/* An amount by its kind, as `orchestrator.results.presentation.amount` writes it. */
 Craft.shown = function (column, value) {
   if (value === null || value === undefined) return "";
-  if (column.kind === "score") return value.toFixed(1);
+  if (typeof value !== "number") return String(value);
+  const fixed = digits => value.toFixed(digits).replace(/^-(0\.0+)$/, "$1"), short = number => String(Number(number.toPrecision(3)));
+  if (column.kind === "score" || column.kind === "chance") return fixed(2);
+  if (column.kind === "bytes") {
+    const power = Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
+    return power ? `${(value / 1024 ** power).toFixed(1)} ${["", "KiB", "MiB", "GiB", "TiB"][power]}` : `${Math.round(value)} B`;
+  }
+  if (column.kind === "seconds") {
+    if (value < 10) return value >= 1 ? `${short(value)} s` : `${short(1000 * value)} ms`;
+    const whole = Math.floor(value + 0.5), minutes = Math.floor(whole / 60), hours = Math.floor(minutes / 60), two = number => String(number).padStart(2, "0");
+    if (hours >= 24) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+    return hours ? `${hours} h ${two(minutes % 60)} min` : minutes ? `${minutes} min ${two(whole % 60)} s` : `${whole} s`;
+  }
+  if (column.kind === "share") return (value < 0.1 ? short(100 * value) : Math.round(100 * value)) + " %";
   if (column.kind === "count") return Craft.thousands.format(value);
-  if (column.kind === "number" && typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
-  return String(value);
+  return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
 };
 
 /* A test for cells: whether a cell has the best value of its column among some rows, where the column has a better direction.
@@ -56,17 +62,16 @@ Craft.copies = {
     return [table.columns.map(column => escape(column.label)), rule, ...lines].map(cells => `| ${cells.join(" | ")} |`).join("\n") + "\n";
   },
 
-  /* As the paper sets its tables: booktabs, parameters in millions, scores with one digit, the best of each column bold. */
+  /* As papers set their tables: booktabs, the best of each column bold. */
   LaTeX(table, rows) {
-    const special = {"\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "$": "\\$", "&": "\\&", "#": "\\#", "%": "\\%", "_": "\\_", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}", ">": "\\textgreater{}", "·": "$\\cdot$"};
-    const escape = text => text.replace(/[\\{}$&#%_~^<>·]/g, sign => special[sign]).replace(/\s+/g, " ");
+    const special = {"\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "$": "\\$", "&": "\\&", "#": "\\#", "%": "\\%", "_": "\\_", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}", ">": "\\textgreater{}", "·": "$\\cdot$", "±": "$\\pm$"};
+    const escape = text => text.replace(/[\\{}$&#%_~^<>·±]/g, sign => special[sign]).replace(/\s+/g, " ");
     const best = Craft.best(table, rows);
     const lines = rows.map(row => table.columns.map((column, index) => {
       const value = column.values[row];
       if (value === null || value === undefined) return "--";
-      const text = column.key === "m.trainable_parameters" ? Craft.millions(value) : escape(Craft.shown(column, value));
-      const half = Craft.half(table, column, row);
-      return (best(index, row) ? `\\textbf{${text}}` : text) + (half ? `$_{\\pm${half}}$` : "");
+      const text = escape(Craft.shown(column, value));
+      return (best(index, row) ? `\\textbf{${text}}` : text) + escape(Craft.spread(table, column, row));
     }).join(" & ") + " \\\\");
     const align = table.columns.map(column => column.kind === "text" ? "l" : column.kind === "score" ? "c" : "r").join(" ");
     const heads = table.columns.map(column => `\\textbf{${escape(column.label)}}`).join(" & ");
@@ -74,17 +79,17 @@ Craft.copies = {
   },
 };
 
-/* Half of a score's interval as text, empty where there is none. */
-Craft.half = function (table, column, row) {
-  const value = column.values[row];
-  if (column.key !== "m.score" || !table.low || table.low[row] === null || value === null) return "";
-  return Math.max(table.high[row] - value, value - table.low[row]).toFixed(1);
+/* A score's interval as text: its half, or both ends where it ends at a bound of the metric. */
+Craft.spread = function (table, column, row) {
+  const value = column.values[row], low = table.low && table.low[row], high = table.high && table.high[row];
+  if (column.key !== "m.score" || value === null || typeof low !== "number") return "";
+  if (Math.abs(high + low - 2 * value) > 0.01) return ` (${[low, high].map(end => end.toFixed(1).replace(/\.0$/, "")).join(" to ")})`;
+  return ` ± ${((high - low) / 2).toFixed(2)}`;
 };
 
 /* A cell's text; a score with an interval says how wide it is. */
 Craft.cell = function (table, column, row) {
-  const half = Craft.half(table, column, row);
-  return Craft.shown(column, column.values[row]) + (half ? ` ± ${half}` : "");
+  return Craft.shown(column, column.values[row]) + Craft.spread(table, column, row);
 };
 
 /* Whether the text is on the clipboard now. */

@@ -52,32 +52,35 @@ Craft.layout = function (given, palette, width, wide) {
   const narrow = width < 520;
   const axis = one => {
     const made = {...base, ...one};
-    // all nine labels of a decade would lie over each other
-    if (made.type === "log") Object.assign(made, {tickformat: "~s", dtick: narrow ? 1 : "D2"});
+    // few ticks: all nine labels of a decade would lie over each other
+    if (made.type === "log") Object.assign(made, {tickformat: "~s", nticks: narrow ? 3 : 5});
+    delete made.maxallowed;
     return made;
   };
   return {
     autosize: true, height: narrow ? 330 : wide ? 480 : 380, uirevision: "keep", selectionrevision: "keep",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif", size: narrow ? 11 : 12.5, color: palette.ink},
-    margin: {l: narrow ? 42 : 58, r: 14, t: 34, b: 46},
+    margin: {l: narrow ? 42 : 58, r: narrow ? 14 : 40, t: (given.xaxis || {}).side === "top" ? 40 : 34, b: 46},
     legend: {orientation: "h", x: 0, xanchor: "left", y: 1.01, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)"},
     hoverlabel: {bgcolor: palette.panel, bordercolor: palette.line, font: {color: palette.ink}},
-    modebar: {bgcolor: "rgba(0,0,0,0)", color: palette.soft, activecolor: palette.accent},
+    modebar: {orientation: "v", bgcolor: "rgba(0,0,0,0)", color: palette.soft, activecolor: palette.accent},
     newselection: {line: {color: palette.ink, width: 1, dash: "dot"}}, activeselection: {fillcolor: palette.accent, opacity: 0.06},
     ...given, xaxis: axis(given.xaxis || {}), yaxis: axis(given.yaxis || {}),
   };
 };
 
-/* Two seeds give intervals far beyond any score. The axis then follows the points, and the bars are cut at its edge. */
-Craft.rangeOf = function (data) {
+/* The vertical range. Two seeds give intervals far beyond any score: the axis follows the points, and the bars are cut at its edge.
+   It ends at `most` if that is given, with room for half a mark. */
+Craft.rangeOf = function (data, lines, most) {
   const bars = data.filter(trace => trace.error_y);
-  const values = data.flatMap(trace => (trace.y || []).filter(value => typeof value === "number"));
-  if (!bars.length || !values.length) return undefined;
+  const values = [...data.flatMap(trace => trace.y || []), ...lines.map(line => line.y0)].filter(value => typeof value === "number");
+  if (!(bars.length || most) || !values.length) return undefined;
   const end = (trace, name, way) => trace.y.map((value, index) => value === null ? value : value + way * ((trace.error_y[name] || [])[index] || 0)).filter(value => value !== null);
   const low = Math.min(...values), high = Math.max(...values), spread = high - low || 1, edge = 0.06 * spread;
   const lowest = Math.min(low, ...bars.flatMap(trace => end(trace, "arrayminus", -1))), highest = Math.max(high, ...bars.flatMap(trace => end(trace, "array", 1)));
-  return [Math.max(lowest, low - spread) - edge, Math.min(highest, high + spread) + edge];
+  const top = Math.min(highest, high + spread) + edge;
+  return [Math.max(lowest, low - spread) - edge, most ? Math.min(top, most + edge / 3) : top];
 };
 
 /* One drawn figure: keeps its spec and its choices over updates. `on` has hover(id, event), leave(), click(id), keep(id), select(ids or null). */
@@ -105,13 +108,15 @@ Craft.Figure = class {
     const palette = Craft.palette();
     const figure = Craft.resolve(spec.figure, spec.values, this.chosen, palette);
     const width = this.holder.clientWidth;
-    const data = figure.data;
+    const data = this.data = figure.data;
     for (const trace of data) this.dress(trace);
-    this.data = data;
     const layout = Craft.layout(figure.layout || {}, palette, width, this.wide);
     // other axes mean another picture: a zoom of the old one would be nonsense there
     layout.uirevision = layout.selectionrevision = JSON.stringify(this.chosen);
-    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data), layout.uirevision);
+    if (layout.yaxis.type !== "log" && !layout.yaxis.range) layout.yaxis.range = this.range(Craft.rangeOf(data, layout.shapes || [], (figure.layout.yaxis || {}).maxallowed), layout.uirevision);
+    this.shapes = layout.shapes || [];
+    this.holder.style.minHeight = layout.height + "px";  // plotly fits the plot to its place when the window changes
+    layout.shapes = [...this.shapes, ...this.baseline()];
     layout.showlegend = data.filter(trace => trace.showlegend !== false).length > 1;
     const config = {
       displaylogo: false, responsive: true, scrollZoom: false, plotlyServerURL: "", doubleClickDelay: 350,
@@ -141,6 +146,7 @@ Craft.Figure = class {
     if (trace.x && trace.x.length === 0) trace.showlegend = false;
     if (trace.error_y && !(trace.error_y.array || []).some(value => value !== null)) delete trace.error_y;
     if (trace.customdata) trace.hoverinfo = "none";
+    if (trace.name === "selected") [trace.x, trace.y] = this.linesOf(trace);
     if (trace.mode && trace.mode.includes("text") && this.holder.clientWidth < 520) trace.mode = "markers";
     if (trace.customdata && trace.mode === "markers") {
       // plotly's own dimming while one drags would stay behind: `dim` does it
@@ -173,10 +179,42 @@ Craft.Figure = class {
     this.selected = ids;
     if (!this.drawn) return;
     this.dim(ids);
+    const chosen = this.data.findIndex(trace => trace.name === "selected");
+    if (chosen >= 0) { const [x, y] = this.linesOf(this.data[chosen]); Plotly.restyle(this.holder, {x: [x], y: [y]}, [chosen]); }
     if (!ids && (this.holder.layout.selections || []).length) Plotly.relayout(this.holder, {selections: []});
   }
 
+  /* The lines of the selected configurations, out of the other traces. */
+  linesOf(own) {
+    const lines = [[], []];
+    for (const trace of this.data) {
+      if (trace === own || !trace.customdata || !this.selected) continue;
+      trace.customdata.forEach((id, index) => {
+        const ends = id === null && lines[0].length && lines[0].at(-1) !== null;
+        if (id !== null ? this.selected.has(id) : ends) { lines[0].push(trace.x[index]); lines[1].push(trace.y[index]); }
+      });
+    }
+    return lines;
+  }
+
+  /* A line at the value of the configuration that is kept, to compare others with. */
+  keep(id) {
+    this.kept = id;
+    if (this.drawn) Plotly.relayout(this.holder, {shapes: [...this.shapes, ...this.baseline()]});
+  }
+
+  baseline() {
+    for (const trace of this.data || []) {
+      const index = this.kept && trace.mode === "markers" && trace.customdata ? trace.customdata.indexOf(this.kept) : -1;
+      if (index < 0 || trace.y[index] === null) continue;
+      return [{type: "line", xref: "paper", x0: 0, x1: 1, y0: trace.y[index], y1: trace.y[index], layer: "below", line: {color: Craft.palette().accent, width: 1.2, dash: "dash"}}];
+    }
+    return [];
+  }
+
   drew() {
+    // papers write 7B, and plotly 7G
+    for (const tick of this.holder.querySelectorAll(".xtick text, .ytick text")) if (/\dG$/.test(tick.textContent)) tick.textContent = tick.textContent.replace("G", "B");
     this.findPoints();
     this.dim(this.selected);
     this.placeRing();

@@ -185,9 +185,10 @@ Craft.Page = class {
     const choices = make("div", {class: "choices"});
     const content = make("div", {});
     const note = make("p", {class: "note"});
-    const heading = make("div", {class: "heading"}, make("h3", {}, meta.title), make("p", {class: "about"}, meta.about));
+    const help = make("details", {class: "help", hidden: true}, make("summary", {"aria-label": "What this shows"}, "?"), make("p", {}));
+    const heading = make("div", {class: "heading"}, make("h3", {}, meta.title, help), make("p", {class: "about"}, meta.about));
     const box = make("article", {class: "panel" + (meta.wide ? " wide" : ""), "data-panel": meta.name, "aria-label": meta.title}, make("header", {}, heading, choices), content, note);
-    const panel = {meta, box, choices, content, note, visible: false};
+    const panel = {meta, box, choices, content, note, help, visible: false};
     this.panels.set(meta.name, panel);
     content.append(make("p", {class: "empty"}, "Loading …"));
     return box;
@@ -196,7 +197,7 @@ Craft.Page = class {
   async refresh() {
     // the table holds the text of tooltips, and the front is what people look at first: these two come first
     for (const panel of this.panels.values()) panel.late = panel.visible && !panel.onScreen;
-    await Promise.all([...this.panels.values()].filter(panel => panel.onScreen && panel.visible || panel.meta.name === "table").map(panel => this.fetch(panel)));
+    await Promise.all([...this.panels.values()].filter(panel => panel.onScreen && panel.visible || panel.meta.section === "front").map(panel => this.fetch(panel)));
     this.watch();
   }
 
@@ -214,7 +215,11 @@ Craft.Page = class {
     }
   }
 
-  empty(panel, why) {
+  /* A panel with nothing to show is one line, or nothing. */
+  empty(panel, why, hidden) {
+    panel.box.classList.add("bare");
+    panel.box.hidden = Boolean(hidden);
+    panel.help.hidden = true;
     panel.figure = panel.table = null;
     panel.choices.replaceChildren();
     panel.note.textContent = "";
@@ -222,8 +227,12 @@ Craft.Page = class {
   }
 
   async show(panel, spec) {
-    if (spec.empty) { this.empty(panel, spec.empty); return; }
+    if (spec.empty) { this.empty(panel, spec.empty, spec.hidden); return; }
+    panel.box.classList.remove("bare");
+    panel.box.hidden = false;
     panel.note.textContent = spec.note || "";
+    panel.help.hidden = !spec.help;
+    panel.help.lastChild.textContent = spec.help || "";
     for (const [id, about] of Object.entries(spec.details || {})) this.details.set(id, about);
     if (spec.table) this.showTable(panel, spec.table);
     else await this.showFigure(panel, spec);
@@ -255,6 +264,7 @@ Craft.Page = class {
       panel.figure = new Craft.Figure(plot, on, panel.meta.wide);
     }
     panel.figure.selected = this.selected;
+    if (panel.meta.name === "front") panel.figure.kept = this.pinned;
     panel.figure.choose(spec);
     this.choices(panel, spec);
     this.annotate(panel, spec);
@@ -298,12 +308,13 @@ Craft.Page = class {
   /* What is known of a configuration: [title, [[name, value], ...], row]. */
   about(id) {
     const own = this.details.get(id);
-    if (own) return [own.title, own.lines, null];
+    if (own) return [own.title, own.lines, null, []];
     const table = this.table && this.table.data;
     const row = table ? this.table.index.get(id) : undefined;
     if (row === undefined) return null;
-    const lines = table.columns.filter(column => column.key !== "label" && column.values[row] !== null && column.values[row] !== undefined).map(column => [column.label, Craft.cell(table, column, row)]);
-    return [table.label[row], lines, row];
+    const known = table.columns.filter(column => column.key !== "label" && column.values[row] !== null && column.values[row] !== undefined);
+    const lines = more => known.filter(column => Boolean(column.more) === more).map(column => [column.label, Craft.cell(table, column, row)]);
+    return [table.label[row], lines(false), row, [...lines(true), ...table.shared]];
   }
 
   lines(lines) {
@@ -340,6 +351,8 @@ Craft.Page = class {
     this.pinned = id;
     this.card(id);
     this.ring(id);
+    const front = this.panels.get("front");
+    if (front && front.figure) front.figure.keep(id);
     if (this.table) this.table.pin(id);
     const table = this.table && this.table.data;
     const row = table ? this.table.index.get(id) : undefined;
@@ -351,7 +364,7 @@ Craft.Page = class {
     const about = this.about(id);
     if (!about || !this.cardBox) return false;
     const make = Craft.element;
-    const [title, lines, row] = about;
+    const [title, lines, row, rest] = about;
     const parts = [why ? make("p", {class: "hint"}, why + ".") : null, make("h4", {}, title)].filter(Boolean);
     if (row !== null) {
       const table = this.table.data;
@@ -359,7 +372,7 @@ Craft.Page = class {
       else parts.push(make("p", {class: "hint"}, "MLflow run ", make("code", {}, table.run[row])));
     }
     parts.push(this.lines(lines));
-    if (row !== null && this.table.data.shared.length) parts.push(make("details", {}, make("summary", {}, "The same in all"), this.lines(this.table.data.shared)));
+    if (rest.length) parts.push(make("details", {}, make("summary", {}, "More"), this.lines(rest)));
     if (why) parts.push(make("p", {class: "hint"}, "Click a point, or a name in the table, to see another."));
     this.cardBox.replaceChildren(...parts);
     return true;

@@ -13,6 +13,7 @@ Craft.Table = class {
     this.sort = null;
     this.selected = null;
     this.only = false;
+    this.all = false;  // whether the columns are shown that come when they are asked for
     this.shown = [];
     this.top = 0;
     this.height = 29;
@@ -26,7 +27,8 @@ Craft.Table = class {
     this.chip = make("button", {type: "button", class: "chip", hidden: true, onclick: () => this.on.choose(null)});
     this.said = make("span", {class: "said", role: "status"});
     const copies = Object.keys(Craft.copies).map(kind => make("button", {type: "button", class: "quiet", onclick: () => this.copy(kind)}, "Copy " + kind));
-    this.tools = make("div", {class: "tools"}, this.search, this.chip, ...copies, this.said);
+    this.more = make("button", {type: "button", class: "quiet", onclick: () => { this.all = !this.all; this.render(); }});
+    this.tools = make("div", {class: "tools"}, this.search, this.chip, this.more, ...copies, this.said);
     this.byHand = make("textarea", {class: "by-hand", hidden: true, readonly: true, rows: 6, "aria-label": "The copied table"});
     this.head = make("tr", {"aria-rowindex": "1"});
     this.body = make("tbody", {
@@ -70,6 +72,8 @@ Craft.Table = class {
     for (const line of this.body.rows) line.classList.toggle("pinned", line.craftId === id);
   }
 
+  columns() { return this.data.columns.filter(column => this.all || !column.more); }
+
   /* Rows that are shown, in order. A word must occur somewhere; name>number compares a column. */
   rows() {
     const table = this.data;
@@ -103,7 +107,9 @@ Craft.Table = class {
     this.shown = this.rows();
     this.best = Craft.best(table, this.shown);
     this.table.setAttribute("aria-rowcount", this.shown.length + 1);
-    this.keepFocus(() => this.head.replaceChildren(...table.columns.map((column, index) => this.heading(column, index))));
+    this.keepFocus(() => this.head.replaceChildren(...this.columns().map(column => this.heading(column, table.columns.indexOf(column)))));
+    this.more.hidden = !table.columns.some(column => column.more);
+    this.more.textContent = this.all ? "Fewer columns" : "All columns";
     this.draw();
     const all = table.id.length, shown = this.shown.length;
     this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ☆ may be" : ""}; ± half of the 95 % interval over seeds and examples.`;
@@ -189,6 +195,7 @@ Craft.Table = class {
     if (this.selected && !this.only && this.selected.has(id)) line.classList.add("chosen");
     if (this.pinned === id) line.classList.add("pinned");
     table.columns.forEach((column, index) => {
+      if (column.more && !this.all) return;
       const text = this.texts[index][row], cell = make("td");
       if (column.kind !== "text") cell.classList.add("num");
       else if (table.plain) cell.classList.add("wrap");
@@ -209,7 +216,7 @@ Craft.Table = class {
 
   async copy(kind) {
     const rows = this.rows();
-    const text = Craft.copies[kind](this.data, rows);
+    const text = Craft.copies[kind](kind === "CSV" ? this.data : {...this.data, columns: this.columns()}, rows);
     const copied = await Craft.copyText(text);
     this.said.textContent = copied ? `${rows.length} rows copied as ${kind}` : "The browser does not allow copying here: take the text below.";
     this.byHand.hidden = copied;

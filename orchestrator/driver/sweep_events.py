@@ -40,7 +40,7 @@ def begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
             "protocol": sweep.protocol,
             **({"compare": sweep.compare, "tuned": ",".join(rule.tuned)} if sweep.compare and rule else {}),
             "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
-            "trials": plan.most_trials,
+            "trials": plan.most_trainings,
             "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=reported, data=fingerprints),
             "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(encoding="utf-8"),
         }

@@ -20,7 +20,7 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_variance, suite_interval
 from orchestrator.results.tuning import Tuning, ends, varied
 
-EXAMPLES = "reported_examples"
+EXAMPLES, CHANCE = "reported_examples", "chance"
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds")
 """Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
 
@@ -68,7 +68,7 @@ class Summary:
     scores alone. `nested_in` is the configuration whose training made this one, if it is a slice of nested ranks; its seconds
     are that training's. `tuning` is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter
     has its tuning. `sampling` is the variance that the score has by the number of examples; a `signed` score may be below 0.
-    The count `examples` is the fewest that a task was scored on.
+    The count `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class.
     """
 
     configuration: str
@@ -227,7 +227,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         # A metric that only some tasks have (F1, Matthews) has no value for the suite: it is left out, not averaged over fewer.
         metrics={name: value for name, value in metrics.items() if value.n or name == "score"},
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
-        counts=_counts(finished, planned_counts) | _examples([result for _, result in reported]),
+        counts=_counts(finished, planned_counts) | _examples(reported, len(tasks)),
         sampling=sum(errors.values()) / len(tasks) ** 2,
         signed=any(result.metrics.get(name) == result.metrics["score"] for _, result in reported for name in SIGNED),
         scores=scores,
@@ -247,9 +247,12 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
     )
 
 
-def _examples(results: list[TrialResult]) -> dict[str, float]:
-    known = [float(result.facts[EXAMPLES]) for result in results if EXAMPLES in result.facts]
-    return {"examples": min(known)} if known else {}
+def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, float]:
+    known = [float(result.facts[EXAMPLES]) for _, result in reported if EXAMPLES in result.facts]
+    chance = {task: float(result.facts[CHANCE]) for task, result in reported if CHANCE in result.facts}
+    return ({"examples": min(known)} if known else {}) | (
+        {CHANCE: sum(chance.values()) / tasks} if len(chance) == tasks else {}
+    )
 
 
 def _shared(entries: list[Entry]) -> dict[str, Any]:

@@ -12,28 +12,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from craft.methods import METHODS
 from orchestrator.record.folder import FRONT_CSV
-from orchestrator.results.chances import P_FRONT, P_WITHIN
 from orchestrator.results.intervals import Interval
+from orchestrator.results.presentation import amount, metric_of, spread
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import (
-    TITLES,
     caption,
     columns_of,
-    format_amount,
     full_label,
     has_tuning,
     number,
     ranked,
     short_task,
     shown,
-    size,
     tasks_of,
     trials,
     tuning,
-    why_screened,
 )
-from orchestrator.sweepfile.objectives import Direction, Objectives
+from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.tools.escaping import plain
 
 if TYPE_CHECKING:
@@ -51,7 +48,7 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
     table.add_column("configuration", overflow="fold", min_width=16)
     names = columns_of(summaries, objectives)
     for name in names:
-        table.add_column(TITLES.get(name, name), justify="right", no_wrap=True)
+        table.add_column(metric_of(name).label, justify="right", no_wrap=True)
     for task in tasks:
         table.add_column(escape(short_task(task)), justify="right")
     table.add_column("trials", justify="right", no_wrap=True)
@@ -70,7 +67,7 @@ def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 
     """The front as a Markdown table, for the description of the sweep's run: front rows first, at most `limit` rows."""
     tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
     names = columns_of(summaries, objectives)
-    heads = ["", "configuration", *(TITLES.get(name, name) for name in names), *map(short_task, tasks), "trials"]
+    heads = ["", "configuration", *(metric_of(name).label for name in names), *map(short_task, tasks), "trials"]
     tuned = has_tuning(summaries)
     heads += ["tuning"] if tuned else []
     lines = ["| " + " | ".join(map(plain, heads)) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
@@ -96,51 +93,48 @@ def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) 
 
 
 def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
-    """A booktabs table in the style of the paper's: method, number of parameters, a column a task, their average.
+    """A booktabs table for a paper: method, size, modules, parameters, a column a task where there are several, the score.
 
-    Front rows are shaded, the best of every column among complete configurations is bold. Needs booktabs and
+    It has the complete configurations. Front rows are shaded, the best score of every column is bold. Needs booktabs and
     `\\usepackage[table]{xcolor}`.
     """
-    rows = [summary for summary in ranked(summaries, objectives) if summary.finished]
-    tasks = tasks_of(rows)
-    columns: list[tuple[str, str, Direction]] = [(f"score/{task}", _title(task), "maximize") for task in tasks]
-    columns.append(("score", "Avg." if len(tasks) > 1 else "Score", "maximize"))
-    columns += [
-        (name, TITLES.get(name, name), objectives.get(name, "maximize"))
-        for name in columns_of(rows, objectives)
-        if name not in _IN_LATEX
-    ]
-    plain_columns = ("examples", P_FRONT, P_WITHIN)
-    best = {
-        name: _best([row.value(name) for row in rows if row.complete and name not in plain_columns], way)
-        for name, _, way in columns
-    }
-    tuned = has_tuning(rows)
-    heads = ["Method", "\\# Params", *(_escape(title) for _, title, _ in columns), *(["Tuning"] if tuned else [])]
+    rows = [summary for summary in ranked(summaries, objectives) if summary.complete]
+    tasks = tasks_of(rows) if len(tasks_of(rows)) > 1 else []
+    others = [name for name in objectives if name not in ("score", "trainable_parameters")]
+    scores = [*(f"score/{task}" for task in tasks), "score"]
+    best = {name: max((row.value(name) for row in rows), default=math.nan) for name in scores}
+    heads = ["Method", "Size", "Modules", "Parameters", *map(_title, tasks), "Average" if tasks else "Score"]
+    heads += [metric_of(name).label.capitalize() for name in others]
     lines = [
         "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}",
-        f"\\begin{{tabular}}{{@{{}}l r {' '.join('c' for _ in columns)}{' r' if tuned else ''}@{{}}}}",
+        f"\\begin{{tabular}}{{@{{}}l l l r {'c ' * len(scores)}{'r ' * len(others)}@{{}}}}",
         "\\toprule",
-        " & ".join(f"\\textbf{{{head}}}" for head in heads) + " \\\\",
+        " & ".join(f"\\textbf{{{_escape(head)}}}" for head in heads) + " \\\\",
         "\\midrule",
     ]
     for row in rows:
-        shade = "\\cellcolor{blue!8} " if row.on_front else ""
-        why = why_screened(row) if row.screened else f"{row.finished}/{row.planned} trials"
-        note = "" if row.complete else f" ({why})"
-        cells = [_escape(full_label(row) + note), size(row.value("trainable_parameters"))]
-        for name, _, _ in columns:
+        cells = [*map(_escape, _parts(row)), amount("trainable_parameters", row.value("trainable_parameters"))]
+        for name in scores:
             value = row.bounds(name)
-            plain = number(value.mean) if name.startswith("score") else _escape(format_amount(name, value.mean))
-            text = f"\\textbf{{{plain}}}" if row.complete and value.mean == best.get(name) else plain
-            half = f"$_{{\\pm{value.half:.1f}}}$" if name == "score" and math.isfinite(value.half) and value.n > 1 else ""
-            cells.append("--" if math.isnan(value.mean) else text + half)
-        cells += [_escape(tuning(row).replace("–", "--"))] if tuned else []
-        lines.append(" & ".join(shade + cell for cell in cells) + " \\\\")
+            text = f"\\textbf{{{number(value.mean)}}}" if value.mean == best[name] else number(value.mean)
+            cells.append(f"{text} {_escape(spread(value))}".strip() if name == "score" else text)
+        cells += [_escape(amount(name, row.value(name))) for name in others]
+        shade = "\\rowcolor{blue!8} " if row.on_front else ""
+        lines.append(shade + " & ".join(cells) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
 
-_IN_LATEX = ("score", "trainable_parameters")
+def _parts(summary: Summary) -> tuple[str, str, str]:
+    """Method, size and modules; what else tells the configuration from others stands behind the method."""
+    title = METHODS[summary.method].title if summary.method in METHODS else summary.method
+    parts = full_label(summary).removeprefix(title).strip().split(", ")
+    modules = str(summary.parameters.get("projections", "")).replace(",", " ")
+    if modules not in parts:
+        return full_label(summary), "", ""
+    size, *settings = [part for part in parts if part != modules] or [""]
+    return ", ".join([title, *settings]), size, modules
+
+
 _LATEX = {"\\": "\\textbackslash{}", "·": "$\\cdot$", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
 _LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
@@ -151,11 +145,6 @@ def _open(summary: Summary) -> bool:
 
 def _mark(summary: Summary) -> str:
     return "●" if summary.on_front else ""
-
-
-def _best(values: Sequence[float], direction: Direction) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return (max(known) if direction == "maximize" else min(known)) if known else math.nan
 
 
 def _title(task: str) -> str:

@@ -8,28 +8,18 @@ from statistics import median
 from typing import Any
 
 from craft.methods import METHODS
-from craft.words import format_bytes, format_duration
+from craft.words import format_duration
 from orchestrator.results.chances import P_FRONT, P_WITHIN
 from orchestrator.results.control import NORMALIZED, no_better_than_head
 from orchestrator.results.front import knee
+from orchestrator.results.presentation import amount, spread
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import Direction, Objectives
 
-TITLES = {
-    "score": "score",
-    "trainable_parameters": "parameters",
-    "adapter_bytes": "adapter bytes",
-    "peak_memory_bytes": "peak memory",
-    "step_seconds": "s / step",
-    NORMALIZED: "normalized",
-    P_FRONT: "P(front)",
-    P_WITHIN: "P(within 1)",
-    "examples": "examples",
-}
-NAMED = 3
-"""The number of configurations that the caption names in a list."""
 DIGITS = {"forgetting": 4, NORMALIZED: 1}
 """Digits behind the point of a metric whose differences are small, or whose interval is wide; others have two."""
+NAMED = 3
+"""The number of configurations that the caption names in a list."""
 
 
 def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
@@ -67,6 +57,12 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     seeds = max((summary.score.n for summary in summaries), default=0)
     interval = f"± is the 95 % interval over seeds and examples{_what_narrows(summaries)}"
     parts.append(interval if seeds > 1 else "one seed: no interval")
+    examples = {summary.value("examples") for summary in summaries if "examples" in summary.counts}
+    chance = {number(summary.value("chance"), 1) for summary in summaries if "chance" in summary.counts}
+    if len(examples) == 1:
+        parts.append(
+            f"scored on {examples.pop():,.0f} examples" + (f", where chance is {chance.pop()}" if len(chance) == 1 else "")
+        )
     if P_FRONT in columns_of(summaries, objectives):
         parts.append("P(front), P(within 1): the chances that nothing of at most its cost is better, or better by over a point")
     return "; ".join(parts)
@@ -83,9 +79,10 @@ def _what_narrows(summaries: Sequence[Summary]) -> str:
 
 
 def columns_of(summaries: Sequence[Summary], objectives: Objectives) -> list[str]:
-    """What the tables show of each configuration: the objectives, and beside the score what is known of it (the normalized
-    mean, the number of examples, the chances of the front)."""
+    """What the tables show of each configuration: the objectives, and next to the score what is known of it (the normalized
+    mean, the number of examples where they differ, the chances of the front)."""
     known = {name for one in summaries for name in (*one.metrics, *one.counts)}
+    known -= {"examples"} if len({one.value("examples") for one in summaries if one.complete}) == 1 else set()
     extra = [name for name in (NORMALIZED, "examples", P_FRONT, P_WITHIN) if name in known]
     return [shown for name in objectives for shown in (name, *(extra if name == "score" else ()))]
 
@@ -135,27 +132,16 @@ def full_label(summary: Summary) -> str:
 
 
 def shown(summary: Summary, name: str) -> str:
-    """An objective's value as text: a metric with its half interval, a count with thousands separators."""
+    """A metric of the configuration as text, with its interval where it has one."""
     value = summary.bounds(name)
-    if name in summary.metrics or name.startswith("score"):
-        digits = DIGITS.get(name, 2)
-        half = f" ± {value.half:.{digits}f}" if value.n > 1 and math.isfinite(value.half) else ""
-        return number(value.mean, digits) + half
-    return format_amount(name, value.mean)
+    if name not in summary.metrics and not name.startswith("score"):
+        return amount(name, value.mean)
+    digits = DIGITS.get(name, 2)
+    return number(value.mean, digits) + spread(value, digits)
 
 
 def number(value: float, digits: int = 2) -> str:
     return "–" if math.isnan(value) else f"{round(value, digits) + 0:.{digits}f}"  # + 0: no -0.00
-
-
-def size(value: float) -> str:
-    """A number of parameters the way papers write it: 328, 40.3K, 1.04M."""
-    if math.isnan(value):
-        return "--"
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if value >= unit:
-            return f"{value / unit:.3g}{letter}"
-    return f"{value:.0f}"
 
 
 def trials(summary: Summary) -> str:
@@ -172,16 +158,6 @@ def trials(summary: Summary) -> str:
 def why_screened(summary: Summary) -> str:
     """Why a screened configuration is not compared with the others."""
     return "only tunes" if summary.tunes else "fewer seeds"
-
-
-def format_amount(name: str, value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    if name in (P_FRONT, P_WITHIN):
-        return f"{value:.2f}"
-    if name.endswith("_bytes"):
-        return format_bytes(value)
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
 def _worse(value: float, direction: Direction) -> float:

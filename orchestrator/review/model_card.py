@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from craft.models.gguf import MODEL_DIGEST, is_gguf
-from craft.words import format_bytes
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.intervals import Interval
+from orchestrator.results.presentation import METRICS, amount
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, number
 from orchestrator.tools.escaping import plain
@@ -231,11 +231,8 @@ def _table(rows: Mapping[str, Any]) -> str:
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {one}" for key, one in value.items())
-    if name.endswith(" parameters"):
-        return f"{value:,.0f}"
-    if name.endswith(" bytes"):
-        return f"{value:,.0f} ({format_bytes(value)})"
-    return f"{value:.3g}" if name.endswith(" seconds") else text(value)
+    metric = name.replace(" ", "_")
+    return amount(metric, value) if metric in METRICS else text(value)
 
 
 def _code(words: str) -> str:

@@ -88,18 +88,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     sweep = load_sweep(root / "memory.yaml", [f"storage={root / 'runs'}"])
     plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1000 * run.parameters["rank"], 2, 10**6, 4000)))
     drawn: list[tuple[Any, ...]] = []
-    draw_front = front_picture._draw_front
 
-    def spy(axes: Any, front: Any, x: str, y: str, objectives: Any, chosen: Any) -> None:
-        drawn.append((front, x, y, chosen))
-        draw_front(axes, front, x, y, objectives, chosen)
+    def spy(axes: Any, front: Any, looks: Any, chosen: Any) -> None:
+        drawn.append((axes, front, chosen))
 
     console = Console(file=io.StringIO(), width=200)
     uri = f"sqlite:///{root / 'mlflow.db'}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "run_sweep", stand_in)
         patch.setattr(session, "_prepare", lambda *given: None)
-        patch.setattr(front_picture, "_draw_front", spy)
+        patch.setattr(front_picture, "_list", spy)
         session.run_session(plan, RunOptions(sweep.folder), uri, console, "again")
     ranks = {one.id: one.parameters["rank"] for one in plan.configurations}
     return Finished(console.file.getvalue(), sweep.folder, uri, drawn[0], ranks)  # type: ignore[attr-defined]
@@ -108,18 +106,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 def test_the_terminal_and_the_files(finished: Finished) -> None:
     marks = {int(rank): mark for mark, rank in re.findall(r"^\W?([● ]) .*?LoRA r(\d+)", finished.screen, re.MULTILINE)}
     assert {rank for rank, mark in marks.items() if mark == "●"} == ON_FRONT
-    assert re.search(rf"● 3 of 6 .*; knee: LoRA r{KNEE} ", finished.screen)
+    assert re.search(rf"● 3 of 6 .*; knee: LoRA r{KNEE},", finished.screen)
     rows = list(csv.DictReader((finished.folder / "front.csv").open()))
     assert {int(row["rank"]) for row in rows if row["on_front"] == "True"} == ON_FRONT
     assert {int(row["rank"]) for row in rows if row["may_be_on_front"] == "True"} == ON_FRONT | MAY_BE
     assert {int(row["rank"]) for row in rows if float(row["p_front"]) >= 0.05} == ON_FRONT | MAY_BE
-    shaded = re.findall(r"^\\cellcolor.*?LoRA r(\d+)", (finished.folder / "front.tex").read_text(), re.MULTILINE)
+    shaded = re.findall(r"^\\rowcolor.*?LoRA & r(\d+)", (finished.folder / "front.tex").read_text(), re.MULTILINE)
     assert {int(rank) for rank in shaded} == ON_FRONT
 
 
 def test_the_picture(finished: Finished) -> None:
-    front, x, y, chosen = finished.drawn
-    assert (x, y) == ("peak_memory_bytes", "score")
+    axes, front, chosen = finished.drawn
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("peak memory (MiB)", "score")
     assert {one.parameters["rank"] for one in front} == ON_FRONT
     assert chosen.parameters["rank"] == KNEE
 
@@ -155,7 +153,7 @@ def test_the_data_of_the_page(finished: Finished) -> None:
     for one, low, high in zip(table["id"], table["low"], table["high"], strict=True):
         assert (low, high) == pytest.approx([float(written[one][f"score_{end}"]) for end in ("low", "high")])
         assert chances[one] == pytest.approx(float(written[one]["p_front"]))
-    assert table["objectives"] == "score (more is better), peak memory (bytes) (less is better)"
+    assert table["objectives"] == "score (more is better), peak memory (less is better)"
     (line,) = plain["fronts"]["peak_memory_bytes"]["score"]
     assert [finished.ranks[plain["id"][index]] for index in line] == [2, 4, 16], "in ascending order of memory"
     assert finished.ranks[plain["knee"][0]] == KNEE
@@ -182,11 +180,11 @@ def test_the_page_that_the_sweep_leaves(finished: Finished, tmp_path: Path) -> N
         assert {finished.ranks[one] for one in marked} == ON_FRONT
         open_ = browser.run(f"{traces}.find(trace => trace.name === 'may be on the front').customdata")
         assert {finished.ranks[one] for one in open_} == MAY_BE
-        assert browser.run(f"{traces}.find(trace => trace.name === 'front').x") == [1e8, 2e8, 1e9]
+        assert browser.run(f"{traces}.find(trace => trace.name === 'front').x") == pytest.approx([95.3674, 190.735, 953.674])
         assert "knee" in browser.run("document.querySelector('.card .hint').innerText")
-        assert browser.run("document.querySelector('.card h4').innerText").startswith(f"LoRA r{KNEE} ")
+        assert browser.run("document.querySelector('.card h4').innerText").startswith(f"LoRA r{KNEE},")
         axis = "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text"
-        assert browser.run(axis) == "peak memory (bytes)"
+        assert browser.run(axis) == "peak memory (MiB)"
         assert browser.complaints() == []
     finally:
         browser.quit()

@@ -23,18 +23,18 @@ def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
     spec = spec_of(PANELS["front"], view_of(("ranks", runs)))
     assert sorted(spec["values"]["v/trainable_parameters"]) == [512, 1024, 4096]
     assert spec["values"]["axis/trainable_parameters"]["type"] == "log"
-    assert "The head alone has 0 parameters and stands at the left edge." in spec["note"]
+    assert "The head alone has 0 parameters and stands at the left edge." in spec["help"]
 
 
 def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
     sizes = ((1024, 60.0, 16), (4096, 70.0, 32))
     runs = [run for size, score, r in sizes for run in configuration(f"t{r}", scores={"toy": [score]}, parameters=size,
-            params={"r2": r, "r3": r})]  # fmt: skip
-    cut = {"r2": 8, "r3": 8, "cut_to": "all,8,8"}
+            params={"r2": r, "r3": r, "ranks": f"all,{r},{r}"})]  # fmt: skip
+    cut = {"r2": 8, "r3": 8, "ranks": "all,8,8", "cut_to": "all,8,8"}
     view = view_of(("ranks", [*runs, *configuration("cut8", scores={"toy": [90.0]}, parameters=512, params=cut)]))
     assert "cut8" in front_data(view)["id"]
     assert 8 not in slices_data(view)["columns"]["r2"]
-    assert next(one for one in table_data(view)["columns"] if one["key"] == "p.r2")["values"][0] == 8
+    assert next(one for one in table_data(view)["columns"] if one["key"] == "p.ranks")["values"][0] == "all,8,8"
 
 
 def test_fronts_of_all_pairs_are_what_brute_force_finds() -> None:

@@ -14,14 +14,13 @@ import pytest
 
 from dashboards.page import as_json
 from dashboards.panels import PANELS, make_view, spec_of
-from dashboards.panels.base import colours, parameters_that_differ, text
+from dashboards.panels.base import moving_together, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
-from dashboards.panels.spending import volume_data
 from dashboards.panels.table import data as table_data
 from dashboards.published import published_rows
 from dashboards.store import Store
-from orchestrator.results.pareto import hypervolume, log_axes, reference_point
+from orchestrator.results.presentation import colours
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import VIEWS, candidate, full_view, view_of
 
@@ -67,7 +66,8 @@ def test_the_run_that_an_adapter_started_from_is_no_hyperparameter() -> None:
 def test_table_has_only_the_columns_that_differ() -> None:
     plain = table_data(full_view())
     keys = [column["key"] for column in plain["columns"]]
-    assert {"p.r2", "p.learning_rate", "p.projections", "m.score/mrpc", "m.score"} <= set(keys)
+    assert {"p.ranks", "p.learning_rate", "p.projections", "m.score/mrpc", "m.score"} <= set(keys)
+    assert keys[:3] == ["label", "m.score", "m.trainable_parameters"]
     assert "p.model" not in keys
     assert ["model", "sentence-transformers/all-MiniLM-L6-v2"] in plain["shared"]
     scores = next(column for column in plain["columns"] if column["key"] == "m.score")["values"]
@@ -101,17 +101,6 @@ def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for(summed_up:
     assert len(view_of(("ranks", candidate("candidate0", "0123456789abcdef"))).configurations) == 1
 
 
-def test_hypervolume_grows_to_that_of_all_points() -> None:
-    view = full_view()
-    group = volume_data(view)["groups"][0]
-    done = view.configurations[view.configurations["state"] == "done"]
-    points = log_axes(done[["m.trainable_parameters", "m.score"]].to_numpy(dtype=float), [True, False])
-    whole = hypervolume(points, ["minimize", "maximize"], reference_point(points, ["minimize", "maximize"]))
-    assert group["volume"][-1] == pytest.approx(whole, rel=1e-4)
-    assert group["volume"] == sorted(group["volume"])
-    assert group["hours"][-1] == pytest.approx(22 * 6 * 50 / 3600, rel=0.03)
-
-
 def test_importance_finds_the_parameter_that_decides() -> None:
     rng = np.random.default_rng(0)
     runs: list[FakeRun] = []
@@ -119,9 +108,26 @@ def test_importance_finds_the_parameter_that_decides() -> None:
         rate, dropout = float(rng.choice([1e-4, 1e-3, 1e-2])), float(rng.uniform(0, 0.1))
         score = {1e-4: 60.0, 1e-3: 80.0, 1e-2: 70.0}[rate] + rng.normal(0, 0.5)
         runs += configuration(f"{index:04}", params={"learning_rate": rate, "dropout": dropout}, scores={"toy": [score]})
-    shares = PANELS["importance"].data(view_of(("ranks", runs)))["shares"]["craft"]
-    for evaluator in ("ped_anova", "fanova"):
-        assert shares[evaluator]["learning_rate"] > 0.8, evaluator
+    view = view_of(("ranks", runs))
+    assert PANELS["importance"].data(view)["shares"]["craft"]["learning_rate"] > 0.8
+    assert "empty" in PANELS["importance"].data(view_of(("ranks", runs[: len(runs) // 5]))), "8 configurations tell nothing"
+
+
+def test_parameters_that_always_change_together_are_one() -> None:
+    params = [{"r2": r, "r3": r, "alpha": 2 * r, "dropout": drop} for r in (8, 16) for drop in (0.0, 0.1)]
+    runs = [run for index, one in enumerate(params) for run in configuration(str(index), params=one)]
+    assert moving_together(view_of(("ranks", runs)).configurations) == {"r2": "r2, r3, alpha", "dropout": "dropout"}
+
+
+def test_two_sweeps_are_compared_seed_by_seed() -> None:
+    def sweep(name: str, scores: list[float]) -> tuple[str, list[FakeRun]]:
+        return name, [*configuration("a", sweep=name, scores={"toy": scores}), *configuration(f"only {name}", sweep=name)]
+
+    plain = PANELS["versus"].data(view_of(sweep("one", [80.0, 81.0, 82.0]), sweep("two", [84.0, 85.0, 87.0])))
+    ((label, first, second, gap, low, high, seeds, verdict),) = plain["rows"]
+    assert (label, first, second, seeds, verdict) == ("craft a", 81, pytest.approx(85.3333, abs=1e-3), 3, "better")
+    half = 4.302653 * np.std([4, 4, 5], ddof=1) / np.sqrt(3)
+    assert (gap, low, high) == pytest.approx((13 / 3, 13 / 3 - half, 13 / 3 + half), abs=1e-3)
 
 
 def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(store_at: Callable[..., Store]) -> None:

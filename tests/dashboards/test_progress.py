@@ -51,9 +51,9 @@ def test_a_configuration_stopped_early_is_no_failure_and_its_spared_trials_are_o
     }
     counts = {"finished": 4, "running": 0, "stopped": 4, "failed": 1, "to come": 0}
     assert progress_data(view)["groups"][0]["counts"] == counts
-    assert state_of([], [], view)["status"] == "9 of 9 trials done · 1 failed"
+    assert state_of([], [], view)["status"] == "9 of 9 trainings done · 1 failed"
     more = [sweep_run("more", planned=2), *configuration("d", sweep="more", scores={"rte": [1.0, 2.0, 3.0, 4.0]})]
-    assert state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "13 of 13 trials done · 1 failed"
+    assert state_of([], [], view_of(("ranks", runs), ("more", more)))["status"] == "13 of 13 trainings done · 1 failed"
 
 
 def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
@@ -62,7 +62,8 @@ def test_the_page_says_what_trials_do_as_the_driver_last_reported_it() -> None:
     runs[0].tags["underway"] = json.dumps(told)
     (group,) = progress_data(view_of(("ranks", runs)))["groups"]
     assert group["left_s"] == pytest.approx(240.0, abs=30.0), "a minute has passed since"
-    assert "1 running, 8 to come; scoring 300/872 (reported); about 4 min left." in progress_draw({"groups": [group]})["note"]
+    note = progress_draw({"groups": [group | {"left_s": 240.0}]})["note"]
+    assert "1 running, 8 to come; scoring 300/872 (reported); about 4 min 00 s left." in note
     runs[0].tags["underway"] = json.dumps(told | {"time": time.time() * 1000 - 3_600_000})
     (group,) = progress_data(view_of(("ranks", runs)))["groups"]
     assert (group["left_s"], group["doing"]) == (None, ""), "a driver that has been silent for an hour is gone"

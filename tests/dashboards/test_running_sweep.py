@@ -136,14 +136,15 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
         "Craft.page.table.data.columns.find(one => one.key === 'state').values.filter(one => one !== 'done').length === 1"
     )
     states = browser.run("Craft.page.table.data.columns.find(one => one.key === 'state').values")
-    methods = browser.run("Craft.page.table.data.columns.find(one => one.key === 'method').values")
-    assert [pair for pair in zip(methods, states, strict=True) if pair[1] != "done"] == [("lora", "infeasible")]
+    pairs = zip(browser.run("Craft.page.table.data.label"), states, strict=True)
+    assert [(label[:4], state) for label, state in pairs if state != "done"] == [("LoRA", "infeasible")]
 
     # another axis, and back
     browser.run(SET, "select[name=x]", "adapter_bytes", "change")
     title = "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text"
-    browser.wait(f"{title} === 'adapter size (bytes)'")
-    assert {x for x, _ in drawn(browser).values()} == {float(row["adapter_bytes"]) for row in rows.values()}
+    browser.wait(f"{title} === 'adapter size (KiB)'")
+    sizes = sorted({float(row["adapter_bytes"]) / 1024 for row in rows.values()})
+    assert sorted({x for x, _ in drawn(browser).values()}) == pytest.approx(sizes)
     browser.run(SET, "select[name=x]", "trainable_parameters", "change")
     browser.wait(f"{title} === 'trainable parameters'")
 

@@ -21,11 +21,11 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee, mark_front
 from orchestrator.results.intervals import Interval
+from orchestrator.results.presentation import amount, unit_of
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_files import write_front
-from orchestrator.review.front_picture import _draw_method, colour_and_marker
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
-from orchestrator.review.front_words import caption, full_label, size
+from orchestrator.review.front_words import caption, full_label
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")
@@ -190,22 +190,6 @@ def test_certain_differences_rule_a_configuration_out(four: list[Summary]) -> No
     assert (craft8.on_front, far.on_front, close.on_front) == (True, False, False)
 
 
-def test_what_may_be_on_the_front_is_hollow_in_the_picture() -> None:
-    from matplotlib.collections import PathCollection
-    from matplotlib.figure import Figure
-
-    trials, results = sweep({("craft", 8): (80.0, 300.0), ("lora", 8): (60.0, 300.0), ("lora", 16): (79.0, 400.0)})
-    axes = Figure().subplots()
-    _draw_method(axes, mark_front(summarize(trials, results), OBJECTIVES), "trainable_parameters", "score", "black", "o", "any")
-    drawn = {}
-    for dots in axes.collections:
-        if isinstance(dots, PathCollection):
-            (x, _), *others = dots.get_offsets().tolist()
-            drawn[x, dots.get_alpha()] = tuple(dots.get_facecolor()[0][:3]), len(others)
-    black, white = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    assert drawn == {(300.0, 0.3): (black, 0), (400.0, 1.0): (white, 0), (300.0, 1.0): (black, 0)}
-
-
 def test_a_failed_trial_keeps_its_configuration_off_the_front_and_out_of_no_average() -> None:
     trials, results = sweep({("craft", 8): (60.0, 300.0), ("craft", 64): (99.0, 200.0)})
     broken = next(
@@ -259,16 +243,19 @@ def test_csv_holds_every_number(four: list[Summary], tmp_path: Path) -> None:
     assert rows[2]["r1"] == "", "LoRA has no r1"
 
 
-def test_latex_marks_the_best_of_each_column(four: list[Summary]) -> None:
-    table = latex(four, OBJECTIVES)
-    lines = [line for line in table.splitlines() if line.startswith(("craft", "lora", "\\cellcolor"))]
-    assert [line.count("\\textbf") for line in lines] == [0, 0, 0, 3]
-    assert lines[3].count("\\cellcolor{blue!8}") == 7
-    assert "\\textbf{67.00} & " in lines[3]
-    assert "70K" in lines[2]
-    assert table.count("{") == table.count("}")
-    heads = ("Method", "\\# Params", "CoLA", "RTE", "Avg.", "P(front)", "P(within 1)")
-    assert " & ".join(f"\\textbf{{{head}}}" for head in heads) + " \\\\" in table
+def test_latex_is_a_table_for_a_paper(four: list[Summary]) -> None:
+    bounded = Interval(99.0, 96.5, 100.0, 3)
+    craft = replace(four[1], label="CRAFT 64, q v, lr 0.003", metrics=four[1].metrics | {"score": bounded})
+    head = replace(four[3], method="head", label="Head alone", parameters={}, on_front=False)
+    unranked = replace(four[2], screened=True)
+    lines = latex([four[0], craft, unranked, head], OBJECTIVES).splitlines()
+    heads = ("Method", "Size", "Modules", "Parameters", "CoLA", "RTE", "Average")
+    assert lines[3] == " & ".join(f"\\textbf{{{head}}}" for head in heads) + " \\\\"
+    assert lines[6:8] == [
+        "\\rowcolor{blue!8} CRAFT, lr 0.003 & 64 & q v & 16,000 & 65.00 & 85.00 & \\textbf{99.00} (96.5 to 100) \\\\",
+        "Head alone &  &  & 150,000 & \\textbf{67.00} & \\textbf{87.00} & 77.00 $\\pm$ 1.63 \\\\",
+    ]
+    assert len(lines) == 10, "what was not run with all seeds is left out"
 
 
 def test_terminal_and_markdown_show_the_same_rows(four: list[Summary]) -> None:
@@ -299,13 +286,9 @@ def test_the_picture_is_a_png_that_is_not_blank(seeds: int, tmp_path: Path) -> N
     trials, results = sweep({("craft", 8): (60.0, 300.0), ("craft", 64): (75.0, 16000.0), ("lora", 8): (74.0, 70000.0)}, seeds)
     picture = write_front(mark_front(summarize(trials, results), OBJECTIVES), OBJECTIVES, tmp_path, "front")[2]
     pixels = imread(picture)
-    assert min(pixels.shape[:2]) > 600
-    blue = (
-        (abs(pixels[..., 0] - 0.0) < 0.02)
-        & (abs(pixels[..., 1] - 0x72 / 255) < 0.02)
-        & (abs(pixels[..., 2] - 0xB2 / 255) < 0.02)
-    )
-    assert blue.sum() > 200, "the first method's colour is on the picture"
+    assert min(pixels.shape[:2]) > 400
+    orange = abs(pixels[..., :3] - [0xD5 / 255, 0x5E / 255, 0.0]).max(axis=-1) < 0.02
+    assert orange.sum() > 200, "CRAFT's colour, as on the page, is on the picture"
 
 
 @pytest.mark.parametrize(("sampling", "said"), [(4.0, "more scored examples would narrow more than more seeds"),
@@ -318,10 +301,6 @@ def test_the_caption_says_what_would_narrow_the_intervals(four: list[Summary], s
         for mean, half in [(one.score.mean, math.hypot(1.5, 1.96 * sampling**0.5))]
     ]
     assert said in caption(wider, OBJECTIVES)
-
-
-def test_methods_of_the_picture_do_not_look_alike() -> None:
-    assert len({colour_and_marker(index) for index in range(40)}) == 40
 
 
 def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:
@@ -356,5 +335,21 @@ def test_a_method_is_named_once(four: list[Summary], method: str, label: str, sh
     assert full_label(replace(four[0], method=method, label=label)) == shown
 
 
-def test_sizes_read_like_in_papers() -> None:
-    assert [size(value) for value in (328, 40288, 1040896, 6.7e9)] == ["328", "40.3K", "1.04M", "6.7B"]
+@pytest.mark.parametrize(
+    ("name", "value", "shown", "unit"),
+    [
+        ("trainable_parameters", 9216.0, "9,216", ""),
+        ("peak_memory_bytes", 844197888.0, "805.1 MiB", "MiB"),
+        ("seconds", 450.7, "7 min 31 s", "min"),
+        ("step_seconds", 0.2248, "225 ms", "ms"),
+        ("energy_kept", 0.1294, "13 %", "%"),
+        ("p_front", 0.9995, "1.00", ""),
+        ("score/rte", -0.001, "0.00", ""),
+        ("an_older_one", 0.123456, "0.1235", ""),
+    ],
+)
+def test_an_amount_is_written_with_its_unit(name: str, value: float, shown: str, unit: str) -> None:
+    assert amount(name, value) == shown
+    factor, word = unit_of(name, [value, None])
+    assert word == unit
+    assert value / factor == pytest.approx(value / {"MiB": 2**20, "min": 60, "ms": 1e-3, "%": 1e-2}.get(unit, 1))

@@ -1,0 +1,60 @@
+"""Two sweeps: each configuration that both have under one label, and the difference over the seeds that both ran.
+
+The difference is that of `orchestrator.compare --each`: seed by seed, with Student's t interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from dashboards.panels.base import Panel, Plain, View, column, number
+from orchestrator.results.intervals import Scores, compare
+
+
+def data(view: View) -> Plain:
+    """A row for each shared label: both scores, the second minus the first, the ends of its interval, and the seeds."""
+    if len(view.sweeps) != 2:
+        return {"empty": "Choose two sweeps to compare them.", "hidden": True}
+    first, second = (_scores(sweep.trials) for sweep in view.sweeps)
+    rows = []
+    for label in first:
+        gap = compare(second[label], first[label]).difference if label in second else None
+        if gap is not None and gap.n:
+            verdict = "" if not gap.half > 0 else "better" if gap.low > 0 else "worse" if gap.high < 0 else "not shown"
+            means = [number(sum(one.values()) / len(one)) for one in (first[label], second[label])]
+            rows.append([label, *means, number(gap.mean), number(gap.low), number(gap.high), gap.n, verdict])
+    if not rows:
+        return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
+    return {"names": view.names, "rows": sorted(rows, key=lambda row: -abs(row[3] or 0))}
+
+
+def _scores(trials: pd.DataFrame) -> Mapping[str, Scores]:
+    ready = trials[(trials["state"] == "finished") & column(trials, "m.score").notna() & ~trials["tunes"].astype(bool)]
+    found: dict[str, dict[tuple[str, int], float]] = {}
+    for label, task, seed, score in ready[["label", "task", "seed", "m.score"]].itertuples(index=False):
+        found.setdefault(str(label), {})[str(task), int(seed)] = float(score)
+    return found
+
+
+def draw(plain: Plain) -> Plain:
+    first, second = plain["names"]
+    heads = [("configuration", "text"), (first, "score"), (second, "score"), (f"{second} minus {first}", "score")]
+    heads += [("95 % from", "score"), ("to", "score"), ("seeds", "count"), (f"{second} is", "text")]
+    columns = [
+        {"key": f"c{place}", "label": label, "kind": kind, "values": [row[place] for row in plain["rows"]]}
+        for place, (label, kind) in enumerate(heads)
+    ]
+    return {"table": {"columns": columns, "id": [row[0] for row in plain["rows"]], "plain": True}}
+
+
+PANEL = Panel(
+    "versus",
+    "Two sweeps",
+    "front",
+    "Configurations of the same label, compared seed by seed.",
+    data,
+    draw,
+    wide=True,
+)
