@@ -107,10 +107,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
         refuse_elsewhere(row)
     tokenizer = load_tokenizer(name, revision=spec.revision)
     precision, by_peft = spec.training.precision, (folder / "adapter_config.json").is_file()
-    learnt = folder / ("adapter_model.safetensors" if by_peft else TRAINABLE_FILE)
-    saved = load_file(learnt) if learnt.is_file() and (row.master_weights or not by_peft) else {}
-    # Older versions trained a bfloat16 base's own weights in bfloat16.
-    masters = row.master_weights and all(weight.dtype == torch.float32 for weight in saved.values())
+    learnt, masters = folder / TRAINABLE_FILE, row.master_weights
     model: nn.Module = load_model(
         name,
         record["kind"],
@@ -136,7 +133,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
             model = row.build(model, parameters, context)
             if masters and precision == "bfloat16":
                 narrow_frozen(model)
-            restore_trainable(model, saved)
+            restore_trainable(model, load_file(learnt) if learnt.is_file() else {})
     return model.eval(), tokenizer
 
 

@@ -230,17 +230,6 @@ def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path
     torch.testing.assert_close(same.classifier.weight, learnt.classifier.weight, atol=1e-6, rtol=0)  # type: ignore[union-attr]
 
 
-def test_a_record_without_a_start_means_random_and_keeps_its_key() -> None:
-    content = {"model": "m", "task": "toy/sentiment", "method": "lora", "training": {"epochs": 2}}
-    old = RunSpec.recorded(content)
-    assert old.training.head_start == "random"
-    assert "head_start" not in old.training.recorded()
-    new = RunSpec.model_validate(content)
-    assert new.training.recorded()["head_start"] == "probe"
-    assert new.key != old.key == RunSpec.recorded(old.model_dump(mode="json")).key
-    assert RunSpec.recorded(new.model_dump(mode="json")).key == new.key
-
-
 def test_a_task_in_words_has_no_start() -> None:
     content = {"model": "m", "task": "commonsense", "method": "lora"}
     keys = {RunSpec(**content, training={"head_start": start}).key for start in ("random", "labels", "probe")}

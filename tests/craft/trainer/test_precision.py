@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from craft.methods import METHODS
 from craft.models.compute import compute_as_stored, compute_in_bfloat16, computes_in_bfloat16
@@ -156,42 +156,3 @@ def test_tf32_lasts_as_long_as_the_run() -> None:
         with own_process_state():
             assert matmul.fp32_precision == "ieee"
     assert matmul.fp32_precision == before
-
-
-def key_of(method: str, **training: Any) -> str:
-    earlier = {"head_start": "random", "head_learning_rate": None}
-    return RunSpec(model="m", task="toy/sentiment", method=method, training=earlier | training).key
-
-
-def test_dtype_and_precision_are_one_setting_with_the_keys_it_had() -> None:
-    """The keys were computed by the version that knew `dtype` alone."""
-    keys = {"float32": "be9a7323c8661900", "bfloat16": "c1e3cdd9c31d5972"}
-    for name, key in keys.items():
-        assert key_of("lora", dtype=name) == key_of("lora", precision=name) == key
-    assert key_of("full", precision="float32") == "839af721e15df27b"
-    assert key_of("lora", precision="float32", tf32=False) == keys["float32"]
-    others = [
-        key_of("lora", precision="bf16-mixed"),
-        key_of("lora", tf32=True),
-        key_of("lora", precision="bfloat16", tf32=True),
-    ]
-    assert len({*others, *keys.values()}) == 5
-
-
-def test_runs_whose_trained_weights_were_bfloat16_have_other_keys_now() -> None:
-    before = {"full": "13f4b1f149061a2c", "bitfit": "54c718ec3318d360", "galore": "8533795530ceceed"}
-    before["houlsby"] = "14ab5a3a43345b9f"
-    assert before.keys() == set(MASTERS)
-    for method, key in before.items():
-        assert key_of(method, precision="bfloat16") != key
-
-
-def test_an_adapter_whose_base_weights_trained_in_bfloat16_computes_as_it_did(tiny_bert: str, tmp_path: Path) -> None:
-    """Versions without float32 master weights wrote such files, and computed without autocast."""
-    result, _ = trained(spec_of(tiny_bert, "full", "bfloat16"), tmp_path)
-    file = result.adapter / "trainable.safetensors"
-    weights = load_file(file)
-    save_file({name: one if "classifier" in name else one.to(torch.bfloat16) for name, one in weights.items()}, file)
-    model, _ = load_adapter(result.adapter)
-    assert not computes_in_bfloat16(model)
-    assert {weight.dtype for name, weight in model.named_parameters() if "classifier" not in name} == {torch.bfloat16}
