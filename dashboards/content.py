@@ -64,11 +64,7 @@ def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
 
 
 def everything(store: Store, name: str) -> tuple[dict[str, Any], str]:
-    """All that one exported file holds, and its table for readers without JavaScript.
-
-    Raises:
-        DashboardError: there is no such sweep.
-    """
+    """All that one exported file holds, and its table for readers without JavaScript."""
     feed = store.feed(name)
     feed.refresh()
     _, view = view_of(store, [feed])

@@ -116,11 +116,7 @@ class Store:
         return found
 
     def sweeps(self) -> list[SweepEntry]:
-        """Every sweep in the store, newest first.
-
-        Raises:
-            DashboardError: the store cannot be read.
-        """
+        """Every sweep in the store, newest first."""
         try:
             experiments = self._experiments()
             rows = self.search(list(experiments), Wanted(kind="sweep"))
@@ -136,11 +132,7 @@ class Store:
         return sorted(newest.values(), key=lambda entry: (-(entry.started or 0), entry.name))
 
     def feed(self, name: str) -> Feed:
-        """The feed of one sweep, not refreshed yet when it is new.
-
-        Raises:
-            DashboardError: there is no such sweep; the message lists those that exist, nearest name first.
-        """
+        """The feed of one sweep, not refreshed yet when it is new."""
         if name not in self._feeds:
             entries = {entry.name: entry for entry in self.sweeps()}
             if name not in entries:

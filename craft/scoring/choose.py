@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 def splits_of(spec: RunSpec, task: Task) -> Splits:
-    """The rows that a run trains and is scored on, as many as its settings ask for.
-
-    Raises:
-        DataError: the data are missing or wrong, or too few to be split.
-    """
+    """The rows that a run trains and is scored on, as many as its settings ask for."""
     training = spec.training
     return load_splits(
         task,
@@ -52,9 +48,6 @@ def make_scorer(
     Args:
         config: the model's configuration, which may allow fewer positions than `max_length`.
         tick: called while long splits are scored.
-
-    Raises:
-        ValueError: no text has any of its response within `max_length`.
     """
     training = spec.training
     sizes = training.train_examples, training.eval_examples, training.search_examples

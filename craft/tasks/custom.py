@@ -26,12 +26,7 @@ _MOST_CLASSES = 1000
 
 
 def row(name: str, given: CustomTask) -> Task:
-    """The task `custom/NAME`.
-
-    Raises:
-        DataError: the training file is missing or malformed, lacks a column, or its labels do not fit the kind of task.
-        ValueError: `metric` is unknown or belongs to another kind of task.
-    """
+    """The task `custom/NAME`."""
     from craft.tasks.metrics import METRICS
 
     rows = _read(given.train, _stamp(given.train))

@@ -42,9 +42,6 @@ def to_dataset(
 
     Returns:
         Columns `text` (and `text_pair`) as strings; `label` as int64 for classes, float32 for regression.
-
-    Raises:
-        DataError: a column is missing, there is no row, or a cell is empty, of the wrong type or out of range.
     """
     from datasets import Dataset, Features, Value
 

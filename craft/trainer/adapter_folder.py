@@ -138,11 +138,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
 
 
 def refuse_other_file(name: str, record: dict[str, Any]) -> None:
-    """Refuses a GGUF file called `name` that is not the file of the run in `record`: another quantization, another model.
-
-    Raises:
-        ValueError: it has another SHA-256.
-    """
+    """Refuses a GGUF file called `name` that is not the file of the run in `record`: another quantization, another model."""
     trained = record.get("facts", {}).get(MODEL_DIGEST)
     if trained is not None and is_gguf(name) and gguf_digest(name) != trained:
         raise ValueError(
@@ -163,9 +159,6 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
 
     Returns:
         Whether the head was taken, too.
-
-    Raises:
-        ValueError: no such folder, another run's adapter, or one of another model, method or parameters.
     """
     folder = Path(start.adapter) if start.adapter else None
     if folder is None or not (folder / RUN_FILE).is_file():

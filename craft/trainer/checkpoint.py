@@ -27,12 +27,7 @@ class CheckpointCorrupt(RuntimeError):
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """Makes `folder` hold what `fill` writes and a manifest of it, or leaves it as it was.
-
-    Args:
-        folder: replaced if it is there.
-        fill: called with an empty folder beside it.
-    """
+    """Makes `folder` hold what `fill` writes and a manifest of it, or leaves it as it was."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as aside:
         aside.mkdir()

@@ -39,11 +39,7 @@ class RunOptions:
 
 
 def cluster_address(text: str) -> str:
-    """The address of a cluster, as a driver can join it.
-
-    Raises:
-        ValueError: it is an address for Ray's client, which would run half of the driver in a process of the cluster.
-    """
+    """The address of a cluster, as a driver can join it."""
     if text.startswith("ray://"):
         raise ValueError(
             f"got {text}; Ray's client cannot drive a sweep. Give HOST:6379 (or auto) on a machine of the cluster, or hand the "

@@ -74,11 +74,7 @@ class Shared:
 
     @contextmanager
     def there(self, run: RunSpec) -> Iterator[None]:
-        """Inside, a model that is on this machine's disk is read without asking the hub.
-
-        Raises:
-            Unavailable: this machine has other data, or another GGUF file, than the driver.
-        """
+        """Inside, a model that is on this machine's disk is read without asking the hub."""
         from craft.models.cached import offline, weights_on_disk
         from craft.models.loading import resolve_model
 

@@ -184,9 +184,6 @@ class Plan:
 def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     """The plan of `sweep`: with every configuration and trial if its algorithm knows them beforehand (grid, random), otherwise
     without any, after its space has been checked on points tried out.
-
-    Raises:
-        SweepError: configurations that cannot be built, every one named; nothing left to run; too much to run.
     """
     planner = planner or Planner(sweep)
     algorithm = sweep.search.row

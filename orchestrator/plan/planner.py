@@ -57,9 +57,6 @@ class Planner:
 
         There is one, or one for each of nested ranks, ascending; the last trains them all. Ranks that break a constraint are
         left out of the training.
-
-        Raises:
-            SweepError: as `configuration` does; two of the nested ranks are the same on this model.
         """
         triples = triples_of(point)
         if triples is None:
@@ -85,11 +82,7 @@ class Planner:
         return [*(replace(one, nested_in=made[-1].id) for one in made[:-1]), made[-1]]
 
     def configuration(self, point: Point) -> Configuration:
-        """The configuration of `point`, with its counts.
-
-        Raises:
-            SweepError: parameters that do not go together, or that the model cannot have; names the block's place in the file.
-        """
+        """The configuration of `point`, with its counts."""
         path: YamlPath = ("space", point.block)
         method = METHODS[point.method]
         try:

@@ -33,10 +33,6 @@ def check_equal_budgets(planner: Planner, configurations: Sequence[Configuration
 
     Args:
         duplicates: labels of points of the space that equal one of the configurations.
-
-    Raises:
-        SweepError: a configuration stands in the space twice; one has fewer candidates than another, since a constraint
-            dropped some; `budget.trials` ends the sweep before all of the chosen ones have their seeds.
     """
     sweep, groups, lines = planner.sweep, groups_of(planner, configurations), list[str]()
     if duplicates:

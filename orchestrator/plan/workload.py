@@ -42,9 +42,6 @@ def _training(plan: Plan, one: Configuration, task: str) -> TrainingSettings:
 def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
     """Training examples of each task before `train_examples` cuts them, and those that its score is of; empty where some data
     would have to be downloaded first.
-
-    Raises:
-        ValueError: the data are missing or wrong.
     """
     from craft.tasks.splits import load_splits
 

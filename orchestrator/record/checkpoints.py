@@ -115,11 +115,7 @@ def _cut(storage: str) -> tuple[str, str, str]:
 
 
 def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a storage folder or URI, and the path there.
-
-    Raises:
-        ValueError: the kind of storage is unknown, or the address holds a password, which logs and results would show.
-    """
+    """The file system of a storage folder or URI, and the path there."""
     if "@" in storage.partition("://")[2].partition("/")[0]:
         raise ValueError(
             "storage: keys do not belong in its address; give them in the environment (AWS_ACCESS_KEY_ID, "
@@ -134,11 +130,7 @@ def open_storage(storage: str) -> tuple[fs.FileSystem, str]:
 
 
 def check_writable(storage: str) -> None:
-    """Writes a small file to storage and removes it.
-
-    Raises:
-        ValueError: storage cannot be opened or written.
-    """
+    """Writes a small file to storage and removes it."""
     filesystem, path = open_storage(storage)
     probe = posixpath.join(path, ".writable")
     try:
@@ -190,10 +182,6 @@ def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def _check_result(checkpoint: Path, key: str) -> None:
-    """
-    Raises:
-        CheckpointCorrupt: the result cannot be read, or belongs to another trial.
-    """
     try:
         found = stored_result(checkpoint)
         wrong = found is not None and TrialResult.from_json(found).key != key

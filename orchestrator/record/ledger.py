@@ -23,11 +23,7 @@ class Ledger:
         self._journal: Journal | None = None
 
     def results(self) -> dict[str, TrialResult]:
-        """The latest result of every trial that has ended, by key.
-
-        Raises:
-            ValueError: a whole line holds no trial's result: somebody edited the file, or another version wrote it.
-        """
+        """The latest result of every trial that has ended, by key."""
         results: dict[str, TrialResult] = {}
         for event, offset in read(self.path):
             try:
@@ -56,11 +52,7 @@ class Ledger:
         return len(failed)
 
     def add(self, result: TrialResult) -> None:
-        """Writes a result; returns when the disk has it.
-
-        Raises:
-            OSError: the disk refuses (full, read-only); the file is then as it was before.
-        """
+        """Writes a result; returns when the disk has it."""
         if self._journal is None:
             self._journal = Journal(self.path)
         self._journal.append(result.to_json())

@@ -20,11 +20,7 @@ class FolderInUse(ValueError):
 
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:
-    """Holds the sweep's folder for this process. Nested calls for one folder hold it once.
-
-    Raises:
-        FolderInUse: another process holds it; the message names it.
-    """
+    """Holds the sweep's folder for this process. Nested calls for one folder hold it once."""
     folder = folder.absolute()
     # The key names the process because a forked child inherits this table but not the lock.
     held = (os.getpid(), folder)

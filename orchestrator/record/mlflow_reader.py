@@ -41,11 +41,7 @@ class StoredSweep:
 
 
 class StoreReader:
-    """Reads sweeps from the store at a resolved URI.
-
-    Raises:
-        TrackingError: the store is not there or does not answer.
-    """
+    """Reads sweeps from the store at a resolved URI."""
 
     def __init__(self, uri: str) -> None:
         file = sqlite_file(uri)
@@ -85,11 +81,7 @@ class StoreReader:
         return {run.data.tags["craft.key"]: run for run in self._runs(sweep.info.experiment_id, query)}
 
     def sweep(self, name: str) -> StoredSweep | None:
-        """The sweep called `name`, or None.
-
-        Raises:
-            TrackingError: its run has no sweep file: the sweep ended before anything ran.
-        """
+        """The sweep called `name`, or None."""
         sweep = self.sweep_run(name)
         if sweep is None:
             return None

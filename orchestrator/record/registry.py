@@ -44,11 +44,7 @@ class Registered:
 
 
 def find_trial(uri: str, sweep: str, key: str) -> Run:
-    """The run of a trial in the tracking store.
-
-    Raises:
-        RegistryError: the store does not have it; TrackingError: the store cannot be read.
-    """
+    """The run of a trial in the tracking store."""
     reader = StoreReader(uri)
     run = reader.sweep_run(sweep)
     trial = reader.trial_runs(run).get(key) if run else None
@@ -83,11 +79,7 @@ class Candidate:
 
 
 def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
-    """Makes a folder a version of a registered model, which belongs to the run `trial`, in the registry of the store at `uri`.
-
-    Raises:
-        RegistryError: the store refuses; the message gives its reason.
-    """
+    """Makes a folder a version of a registered model, which belongs to the run `trial`, in the registry of the store at `uri`."""
     quiet_mlflow()
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException

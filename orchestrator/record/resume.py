@@ -55,9 +55,6 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
 def load_as_begun(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
     """The sweep file at `path`. Where its sweep began with an earlier version, a setting that came later keeps the meaning of
     that version, unless the file sets it.
-
-    Raises:
-        SweepError: as `load_sweep`.
     """
     sweep = load_sweep(path, overrides)
     stored = SweepFolder(sweep.folder).effective

@@ -64,9 +64,6 @@ def reference_point(points: ArrayLike, directions: Sequence[Direction], margin: 
 
     Returns:
         `(m,)`, in the objectives' own units.
-
-    Raises:
-        ValueError: no point is finite.
     """
     costs = _finite(_costs(points, directions))
     if not len(costs):
@@ -99,9 +96,6 @@ def knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
 
     Returns:
         An index into `points`, or None where no point is finite.
-
-    Raises:
-        ValueError: there are not two objectives.
     """
     costs = _costs(points, directions)
     if costs.shape[1] != 2:

@@ -50,11 +50,7 @@ class CutTrial:
 
 
 def refuse_uncuttable(chosen: Summary) -> None:
-    """Checks that a configuration can be cut.
-
-    Raises:
-        NothingMeets: it is not complete, or is itself a cut one.
-    """
+    """Checks that a configuration can be cut."""
     if "cut_to" in chosen.parameters:
         raise NothingMeets(f"{full_label(chosen)} is itself cut; cut the configuration that was trained")
     if not chosen.complete:

@@ -166,11 +166,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
 
 
 def read_terms(file: Path) -> SweepTerms:
-    """The terms in an effective sweep file, in which every default is written out.
-
-    Raises:
-        ValueError: `file` is no effective sweep file.
-    """
+    """The terms in an effective sweep file, in which every default is written out."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         own = (content.get("data") or {}).get("custom") or {}

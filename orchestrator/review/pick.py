@@ -85,9 +85,6 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
 
     Under the honest protocol it is the trial with the best search score, which is not the reported score. Under the customary
     protocol the search saw the reported split itself, so it is the trial in the middle, whose score is typical.
-
-    Raises:
-        NothingMeets: no trial has finished, or the trial with that seed has not.
     """
     finished = [entry for entry in entries if entry.result is not None and entry.result.status == "finished"]
     if not finished:

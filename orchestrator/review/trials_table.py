@@ -35,12 +35,7 @@ def write_trials(entries: Iterable[Entry], file: Path) -> int:
 
 
 def read_trials(file: Path) -> list[Entry]:
-    """The trials of such a file.
-
-    Raises:
-        ValueError: it is no such file; with the line.
-        OSError: it cannot be read.
-    """
+    """The trials of such a file."""
     with file.open(newline="", encoding="utf-8") as lines:
         reader = csv.DictReader(lines)
         if missing := {*OF_TRIAL, *OF_RESULT} - {*(reader.fieldnames or ())}:

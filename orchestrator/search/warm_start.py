@@ -41,11 +41,7 @@ def planned(sweep: Sweep, planner: Planner | None = None) -> Plan:
 
 
 def earlier_results(sweep: Sweep, planner: Planner) -> list[Earlier]:
-    """The results of the sweeps that the file names, in their order, as far as they lie in this sweep's space.
-
-    Raises:
-        SweepError: there is no such sweep, it is of another model, protocol or tasks, or none of it lies in this space.
-    """
+    """The results of the sweeps that the file names, in their order, as far as they lie in this sweep's space."""
     found: list[Earlier] = []
     for index, name in enumerate(sweep.search.learn_from):
         where = f"{sweep.where(('search', 'learn_from', index))}: search.learn_from.{index}"

@@ -38,11 +38,7 @@ RATES_OF = dict.fromkeys(("full", "galore"), LOW_RATES) | dict.fromkeys(("adalor
 
 
 def tuned_settings(given: Any) -> dict[str, dict[str, Any]]:
-    """`tuned` of a sweep file as a mapping: a list of names is a mapping without values.
-
-    Raises:
-        ValueError: it is neither, or the values of a setting are no list.
-    """
+    """`tuned` of a sweep file as a mapping: a list of names is a mapping without values."""
     if isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given):
         return {name: {} for name in given}
     if not isinstance(given, dict) or not given or not all(isinstance(name, str) for name in given):

@@ -72,9 +72,6 @@ def load_sweep(
 def read_effective(content: dict[str, Any]) -> Sweep:
     """The sweep that an effective file's content describes, as its version meant it: settings that a new file is refused stay,
     and method blocks are not checked.
-
-    Raises:
-        SweepError: a section is wrong.
     """
     try:
         return Sweep.model_validate(written_out(as_recorded(with_older(content)))[0], context=RECORDED)

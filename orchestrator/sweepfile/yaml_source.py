@@ -79,11 +79,7 @@ class Source:
 
 
 def read_yaml(path: Path) -> Source:
-    """The YAML file at `path`.
-
-    Raises:
-        YamlProblem: no such file, not a regular file, too large, not UTF-8, not YAML, or YAML that a sweep file has no use for.
-    """
+    """The YAML file at `path`."""
     name = str(path)
     try:
         if not path.is_file():

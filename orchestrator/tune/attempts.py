@@ -162,11 +162,7 @@ class Attempts:
         return max(slots, min(len(parts.recorder.standing.remaining), ANNOUNCED_TRIALS))
 
     def _slots(self, cluster: Cluster) -> int:
-        """How many trials run at once, of those that take least.
-
-        Raises:
-            ValueError: not one of some kind, and the cluster is this machine, which will not grow.
-        """
+        """How many trials run at once, of those that take least."""
         shares, options = self._parts.plan.sweep.shares, self._parts.options
         if not options.address:
             for resources in shares:

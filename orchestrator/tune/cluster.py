@@ -102,10 +102,6 @@ class Cluster:
         return sum(map(resources.slots, self.machines))
 
     def check(self, resources: Resources) -> None:
-        """
-        Raises:
-            ValueError: the cluster, which is this machine alone, cannot hold a single trial.
-        """
         if self.slots(resources) == 0:
             (there,) = self.machines
             has = ", ".join(told(name, there[name]) if name in there else f"no {name}" for name in resources.asked)
@@ -122,11 +118,7 @@ def machines() -> list[dict[str, float]]:
 
 @contextmanager
 def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
-    """The cluster at `address`, or a new one of this machine alone with `cpus` of its cores.
-
-    Raises:
-        ValueError: the cluster does not answer, or a driver cannot join such an address.
-    """
+    """The cluster at `address`, or a new one of this machine alone with `cpus` of its cores."""
     os.environ.update(DRIVER_ENVIRONMENT)
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     common: dict[str, Any] = {

@@ -35,11 +35,7 @@ def choose_segments() -> None:
 
 
 def fence_gpu(share: float) -> None:
-    """Lets torch refuse this process more than `share` of its GPU. A process used again gets trials of equal shares.
-
-    Raises:
-        Unavailable: the share is not even enough for a CUDA context.
-    """
+    """Lets torch refuse this process more than `share` of its GPU. A process used again gets trials of equal shares."""
     import torch
 
     if not 0 < share < 1 or not torch.cuda.is_available():

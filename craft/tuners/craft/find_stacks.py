@@ -24,11 +24,7 @@ from craft.tuners.craft.stack import Stack
 
 
 def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
-    """The stacks of one adapter, with factors unless the model is on the meta device.
-
-    Raises:
-        ValueError: a projection the model does not have, a rank above a dimension, weights that cannot be read as numbers.
-    """
+    """The stacks of one adapter, with factors unless the model is on the meta device."""
     modules = dict(model.named_modules())
     stacks = []
     for name, layers in locate(model, config).items():

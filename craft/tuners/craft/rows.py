@@ -30,10 +30,6 @@ def adapters_by_row(tuner: BaseTuner, adapters: Sequence[str], names: Sequence[s
         adapters: those that the tuner has.
         names: an adapter, or "__base__" for none, for each row.
         beams: how many rows generation makes of each; an encoder runs before it does.
-
-    Raises:
-        ValueError: in training, with merged adapters, or with names that the tuner lacks. A layer raises it where it is given
-            another number of rows.
     """
     if tuner.training:
         raise ValueError("Cannot pass `adapter_names` when the model is in training mode. Call eval() first.")

@@ -115,11 +115,7 @@ class Point:
 
 
 def grid(blocks: tuple[Block, ...]) -> Iterator[Point]:
-    """Every combination of every block, in the order of the file; the last dimension changes fastest.
-
-    Raises:
-        ValueError: a block has a range, which cannot be enumerated.
-    """
+    """Every combination of every block, in the order of the file; the last dimension changes fastest."""
     for block in blocks:
         if block.ranges:
             raise ValueError(f"space.{block.index}: {', '.join(block.ranges)} cannot be enumerated; give values")
