@@ -79,7 +79,7 @@ class Candidate:
 
 
 def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
-    """Makes a folder a version of a registered model, which belongs to the run `trial`, in the registry of the store at `uri`."""
+    """Makes a folder a version of a registered model, which belongs to the run `trial`, in the registry of the store."""
     quiet_mlflow()
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
