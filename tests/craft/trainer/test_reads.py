@@ -19,7 +19,6 @@ from transformers import Trainer
 from craft.results import RunFailed
 from craft.spec import RunSpec
 from craft.trainer.hf_trainer import RunTrainer
-from craft.trainer.meter import Meter, _event
 from craft.trainer.training import train_run
 
 MakeSpec = Callable[..., RunSpec]
@@ -130,53 +129,3 @@ def test_a_broken_loss_ends_the_run_with_its_step_before_anything_is_written(
     assert all(step < broken for step in reports)
     assert sorted(int(folder.name.split("-")[1]) for folder in tmp_path.glob("checkpoint-*")) == reports[-2:]
     assert not (tmp_path / "adapter").exists()
-
-
-@pytest.mark.usefixtures("as_on_a_gpu")
-def test_losses_are_read_before_a_checkpoint(tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for a checkpoint: a machine that is about to be taken away, say."""
-    step_ends, tried = RunTrainer.take_tokens, []
-
-    def asked(self: RunTrainer) -> int:
-        self._unread.append((self.state.global_step, torch.tensor(float("inf"))))
-        (tmp_path / "aside").mkdir(exist_ok=True)
-        tried.append(self.state.global_step)
-        self.save_state_to(tmp_path / "aside")
-        return step_ends(self)
-
-    monkeypatch.setattr(RunTrainer, "take_tokens", asked)
-    with pytest.raises(RunFailed, match="the loss is inf at step 1 of"):
-        train_run(tiny_spec(), tmp_path / "run")
-    assert tried == [1]
-    assert not list((tmp_path / "aside").iterdir())
-
-
-def test_a_gpus_steps_are_timed_by_its_events_which_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, waits = iter((10.0, 250.0, 300.0, 340.0)), []
-
-    class Event:
-        """Stands in for torch.cuda.Event: its time is that of the device's queue, in milliseconds."""
-
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            self.at = next(clock)
-
-        def synchronize(self) -> None:
-            waits.append(self.at)
-
-        def elapsed_time(self, other: Event) -> float:
-            return other.at - self.at
-
-    monkeypatch.setattr("torch.cuda.Event", Event)
-    meter = Meter()
-    meter._now = _event
-    for tokens in (30, 50):
-        meter.step_begins()
-        meter.step_ends(tokens)
-    assert not waits, "the host does not wait in a step"
-    assert meter.state()["step_times"] == pytest.approx([0.24, 0.04])
-    assert waits == [250.0, 340.0]
-    assert meter.costs()["step_seconds"] == pytest.approx(0.14)
-    assert meter.costs()["tokens_per_second"] == pytest.approx(80 / 0.28)
