@@ -3,7 +3,7 @@
 It compares two configurations over the tasks and seeds that both finished. Trials of one task and seed saw the same examples in
 both sweeps, so their scores are paired, and the interval is that of the difference. By default the best configuration of each
 sweep is taken, by the search score: the reported scores, which are compared, decide nothing. Sweeps whose numbers mean
-different things (another model, protocol or other data) are not compared unless the caller asks for it.
+different things (another model, protocol or other data) are not compared.
 
 Exit status: 0 compared, whatever the verdict; 1 nothing to compare; 2 the call is wrong, or the sweeps do not compare.
 """
@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from orchestrator.command import answer, flags_for
 from orchestrator.results.intervals import Comparison, Scores, compare, interval
@@ -27,7 +25,6 @@ from orchestrator.review.front_words import full_label, shown
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import NothingMeets, pick
 
-DESPITE = ("model", "protocol", "data")
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 
 EXAMPLES = """\
@@ -41,19 +38,11 @@ examples:
       the best configuration of each, best by the search score
   python -m orchestrator.compare new old --configuration-a 'CRAFT 64, q v' --configuration-b 'LoRA r8, q v'
       two that you name, by label or id, or by a rule: knee, smallest-within:1, under:70000
-  python -m orchestrator.compare tuesday monday --each
-      every configuration that both have under one label: what did the change in code or settings do?
-  python -m orchestrator.compare large small --despite model
-      another model is the question itself; likewise --despite protocol, --despite data
   python -m orchestrator.compare new runs/old --metric f1 --tracking-uri http://tracker:5000
       `new` from a shared store, `old` from a folder, by another metric
 
 exit status: 0 compared, whatever the verdict; 1 nothing to compare; 2 the call is wrong, or the sweeps do not compare
 """
-
-
-class NotComparable(ValueError):
-    """The sweeps' numbers mean different things."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +73,7 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--configuration-a", metavar="WHICH", default="best", help="of SWEEP_A: an id, a label or a rule (best)")
     flags.add_argument("--configuration-b", metavar="WHICH", default="best", help="of SWEEP_B: the same (best)")
-    flags.add_argument("--each", action="store_true", help="every configuration that both sweeps have under the same label")
     flags.add_argument("--metric", default="score", help="what is compared: score, or a metric such as f1 (score)")
-    flags.add_argument(
-        "--despite", choices=DESPITE, action="append", default=[], help="compare although this differs; repeatable"
-    )
     return flags
 
 
@@ -100,66 +85,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(given: argparse.Namespace, console: Console) -> None:
     first = find_sweep(given.first, given.tracking_uri, given.storage)
     second = find_sweep(given.second, given.tracking_uri, given.storage)
-    pairs = list(_each(first, second, given.metric)) if given.each else [_chosen(given, first, second)]
-    for one, other in pairs:
-        _refuse_unlike(one, other, given.despite)
-    compared = [(one, other, compare(one.scores, other.scores)) for one, other in pairs]
-    if not any(comparison.difference.n for _, _, comparison in compared):
-        raise NothingMeets(_nothing_shared(given.metric, pairs))
-    for kind in dict.fromkeys(given.despite):
-        if any(differences(one, other).get(kind) for one, other in pairs):
-            console.print(f"The {kind} differs: this compares more than the methods.")
-    unit = "points" if given.metric == "score" else given.metric
-    if given.each:
-        console.print(_table(compared))
-        console.print(_in_all(compared))
-    else:
-        _tell(*compared[0], unit, console)
-
-
-def differences(one: Side, other: Side) -> dict[str, str]:
-    """The differences, in words, that give the scores of two sides different meanings, by kind: `model`, `protocol`, `data`."""
-    found = {}
-    models = [
-        f"{side.record.sweep.model}{f' at {side.record.sweep.revision}' if side.record.sweep.revision else ''}"
-        for side in (one, other)
-    ]
-    if models[0] != models[1]:
-        found["model"] = f"{models[0]} against {models[1]}"
-    protocols = [side.record.sweep.protocol for side in (one, other)]
-    if protocols[0] != protocols[1]:
-        found["protocol"] = f"{protocols[0]} against {protocols[1]}"
-    facts = [_data(side) for side in (one, other)]
-    lines = [
-        f"{task}: {name.replace('_', ' ')} {_short(facts[0][task][name])} against {_short(facts[1][task][name])}"
-        for task in facts[0]
-        if task in facts[1]
-        for name in DATA_FACTS
-        if name in facts[0][task] and name in facts[1][task] and facts[0][task][name] != facts[1][task][name]
-    ]
-    generation = [side.record.sweep.generation for side in (one, other)]
-    if generation[0] != generation[1] and any(task.startswith("commonsense") for task in facts[0]):
-        lines.append("how answers are generated and scored (data.generation)")
-    if lines:
-        found["data"] = "; ".join(lines)
-    return found
-
-
-def _refuse_unlike(one: Side, other: Side, despite: Sequence[str]) -> None:
-    found = {kind: what for kind, what in differences(one, other).items() if kind not in despite}
-    if found:
-        lines = [f"{one.name} and {other.name} do not compare:"]
-        lines += [f"  {kind}: {what}" for kind, what in found.items()]
-        flags = " ".join(f"--despite {kind}" for kind in found)
-        raise NotComparable("\n".join([*lines, f"If that is the question itself, add {flags}"]))
-
-
-def _chosen(given: argparse.Namespace, first: PastSweep, second: PastSweep) -> tuple[Side, Side]:
     one = _side(first, given.configuration_a, "--configuration-a", given.metric)
     other = _side(second, given.configuration_b, "--configuration-b", given.metric)
     if first.where == second.where and one.summary.configuration == other.summary.configuration:
         raise ValueError(f"{one.name} would be compared with itself; name two by --configuration-a and --configuration-b")
-    return one, other
+    if unlike := list(_differences(one, other)):
+        raise ValueError(
+            "\n  ".join([f"{one.name} and {other.name} do not compare, their scores mean different things:", *unlike])
+        )
+    comparison = compare(one.scores, other.scores)
+    if not comparison.difference.n:
+        raise NothingMeets(_nothing_shared(given.metric, one, other))
+    _tell(one, other, comparison, "points" if given.metric == "score" else given.metric, console)
+
+
+def _differences(one: Side, other: Side) -> Iterator[str]:
+    """The differences that give the scores of two sides different meanings."""
+    sweeps = one.record.sweep, other.record.sweep
+    models, protocols = [(sweep.model, sweep.revision) for sweep in sweeps], [sweep.protocol for sweep in sweeps]
+    if models[0] != models[1]:
+        yield "model: " + " against ".join(" at ".join(filter(None, model)) for model in models)
+    if protocols[0] != protocols[1]:
+        yield f"protocol: {protocols[0]} against {protocols[1]}"
+    facts = [_data(side) for side in (one, other)]
+    for task in sorted(facts[0].keys() & facts[1].keys()):
+        for name in sorted(facts[0][task].keys() & facts[1][task].keys()):
+            values = [found[task][name] for found in facts]
+            if values[0] != values[1]:
+                yield f"data of {task}: {name.replace('_', ' ')} {values[0][:12]} against {values[1][:12]}"
+    if sweeps[0].generation != sweeps[1].generation and any(task.startswith("commonsense") for task in facts[0]):
+        yield "data: how answers are generated and scored (data.generation)"
 
 
 def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
@@ -170,23 +125,6 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
     except ValueError as error:
         raise ValueError(f"{record.name}: {str(error).replace('--pick', flag)}") from error
     return Side(record, chosen.summary, _scores(record, chosen.summary, metric), chosen.reason)
-
-
-def _each(first: PastSweep, second: PastSweep, metric: str) -> Iterator[tuple[Side, Side]]:
-    if first.where == second.where:
-        raise ValueError("--each compares two sweeps; these are one")
-    others = {full_label(one): one for one in second.summaries}
-    shared = [(one, others[full_label(one)]) for one in first.summaries if full_label(one) in others]
-    if not shared:
-        labels = [", ".join(sorted(full_label(one) for one in record.summaries)[:6]) for record in (first, second)]
-        raise NothingMeets(
-            f"no configuration has the same label in both: {first.name} has {labels[0]}; {second.name} has {labels[1]}"
-        )
-    for one, other in shared:
-        yield (
-            Side(first, one, _scores(first, one, metric), "of the same label"),
-            Side(second, other, _scores(second, other, metric), "of the same label"),
-        )
 
 
 def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
@@ -231,58 +169,13 @@ def _warnings(one: Side, other: Side, comparison: Comparison) -> Iterator[str]:
         yield f"Chosen among {counts[0]} and {counts[1]} configurations: the longer search had more chances to find a good one."
     if one.record.sweep.protocol == "customary":
         yield "Under the customary protocol the search saw the reported split, so the best of many is flattered by chance."
-    same = {entry.key for entry in one.entries if entry.key} & {entry.key for entry in other.entries if entry.key}
-    if same:
-        yield f"{len(same)} of the trials are the very same (equal content): both sweeps ran them."
     for side in (one, other):
         if not side.summary.complete:
             done = f"{side.summary.finished} of {side.summary.planned} trials have finished"
             yield f"{side.name} is incomplete: {'it ran only to choose another' if side.summary.screened else done}."
 
 
-def _table(compared: Sequence[tuple[Side, Side, Comparison]]) -> Table:
-    first, second = compared[0][0].record, compared[0][1].record
-    table = Table(title=escape(f"{first.name} minus {second.name}"), title_justify="left", header_style="bold", pad_edge=False)
-    for column, place in (
-        ("configuration", "left"),
-        ("difference", "right"),
-        ("95 % interval", "right"),
-        ("seeds", "right"),
-        ("", "left"),
-    ):
-        table.add_column(column, justify="right" if place == "right" else "left")
-    for one, _, comparison in compared:
-        gap = comparison.difference
-        ends = f"{gap.low:+.2f} to {gap.high:+.2f}" if math.isfinite(gap.half) else "–"
-        mean = f"{gap.mean:+.2f}" if gap.n else "–"
-        table.add_row(escape(full_label(one.summary)), mean, ends, str(gap.n), _verdict(comparison, first.name, second.name))
-    return table
-
-
-def _verdict(comparison: Comparison, first: str, second: str) -> str:
-    if comparison.difference.low > 0:
-        return escape(f"{first} is better")
-    if comparison.difference.high < 0:
-        return escape(f"{second} is better")
-    return "no difference is shown" if comparison.difference.n > 1 else "too few seeds"
-
-
-def _in_all(compared: Sequence[tuple[Side, Side, Comparison]]) -> str:
-    better = sum(comparison.difference.low > 0 for _, _, comparison in compared)
-    worse = sum(comparison.difference.high < 0 for _, _, comparison in compared)
-    first, second = compared[0][0].record.name, compared[0][1].record.name
-    text = f"{len(compared)} configuration(s) in both: {first} is better in {better}, {second} in {worse}"
-    if better + worse < len(compared):
-        text += f", no difference is shown in {len(compared) - better - worse}"
-    text += "."
-    if len(compared) > 1:
-        text += f" Of {len(compared)} comparisons about {0.05 * len(compared):.1f} would show a difference by chance alone."
-    return text
-
-
-def _nothing_shared(metric: str, pairs: Sequence[tuple[Side, Side]]) -> str:
-    one, other = pairs[0]
-
+def _nothing_shared(metric: str, one: Side, other: Side) -> str:
     def keys(side: Side) -> str:
         return ", ".join(f"{task} seed {seed}" for task, seed in sorted(side.scores)[:6]) or f"none with {metric}"
 
@@ -290,10 +183,6 @@ def _nothing_shared(metric: str, pairs: Sequence[tuple[Side, Side]]) -> str:
         f"nothing to compare: {one.name} and {other.name} share no finished task and seed. {one.record.name} has {keys(one)}; "
         f"{other.record.name} has {keys(other)}"
     )
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= 16 else f"{value[:12]}…"
 
 
 if __name__ == "__main__":
