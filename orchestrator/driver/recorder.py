@@ -87,7 +87,7 @@ class Recorder:
         """
         self.lock = threading.RLock()
         self.standing = Standing(plan, ledger.results())
-        self.underway = Underway(lambda key: self.standing.spec(key).resources.gpu)
+        self.underway = Underway()
         self.listeners: list[Callable[[Summary], None]] = []
         self._plan, self._ledger, self._display, self._tracker = plan, ledger, display, tracker
         self._unwritten: list[TrialResult] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from orchestrator.plan.trial import Status, TrialResult
@@ -14,17 +13,10 @@ class Underway:
 
     Attributes:
         seconds: what trials have taken in runs that have ended, of all sessions; the present runs are not counted.
-        gpu_seconds: the same, times the GPUs of each trial, added up; kept as a sum because the driver asks all the time.
     """
 
-    def __init__(self, gpus_of: Callable[[str], float]) -> None:
-        """
-        Args:
-            gpus_of: how many GPUs the trial of a key takes.
-        """
+    def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.gpu_seconds = 0.0
-        self._gpus_of = gpus_of
         self._running: dict[str, dict[str, Any]] = {}
         self._paused: dict[str, dict[str, Any]] = {}
         self._since: dict[str, float] = {}
@@ -79,7 +71,6 @@ class Underway:
 
     def took(self, key: str, seconds: float) -> None:
         """A trial has taken so long in all its runs that have ended."""
-        self.gpu_seconds += (seconds - self.seconds.get(key, 0.0)) * self._gpus_of(key)
         self.seconds[key] = seconds
 
     def result(self, key: str, status: Status) -> TrialResult:

@@ -4,7 +4,6 @@ A sweep whose budget is used up ends cleanly: no further trial starts, running t
 front shows the finished configurations. With a larger budget `--resume` goes on.
 
 - `trials`: a plan made beforehand is refused if it needs more; a searcher that learns proposes as many as fit.
-- `gpu_hours`: each trial's time multiplied by its share of GPUs, summed over all sessions of the sweep.
 - `wall_clock`: the time of this session.
 - `target`: one configuration whose trials have all finished is as good in every metric named. Its score is the mean search
   score, like the score in every decision of a sweep.
@@ -42,25 +41,13 @@ class Watch:
         """
         self._budget, self._objectives, self._clock = budget, objectives, clock
         self._started = clock()
-        self._since: dict[str, float] = {}
         self.spent: str | None = None
 
-    def check(self, running: Mapping[str, float], ended: float) -> None:
-        """Compares what has been used with the budget; to be called often.
-
-        Args:
-            running: the GPUs that each running trial takes, by key.
-            ended: GPU seconds of all runs that have ended, also of trials that were stopped, interrupted or paused.
-        """
-        now = self._clock()
-        self._since = {key: self._since.get(key, now) for key in running}
+    def check(self) -> None:
+        """Compares the time that has passed with the budget; called often."""
         limit = self._budget.wall_clock_seconds
-        if limit is not None and now - self._started >= limit:
+        if limit is not None and self._clock() - self._started >= limit:
             self._end(f"budget.wall_clock: {self._budget.wall_clock} are over")
-        if self._budget.gpu_hours is not None:
-            hours = (ended + sum((now - since) * running[key] for key, since in self._since.items())) / 3600
-            if hours >= self._budget.gpu_hours:
-                self._end(f"budget.gpu_hours: {hours:.2f} of {self._budget.gpu_hours:g} are used")
 
     def finished(self, label: str, values: Mapping[str, float]) -> None:
         """A configuration has finished all of its trials."""

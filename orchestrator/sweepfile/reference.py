@@ -173,8 +173,14 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def files() -> dict[Path, str]:
     """What the two files hold, by their paths."""
     schema = sweep_schema()
-    content = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-    return {DOCS / PAGE_FILE: page(schema), DOCS / SCHEMA_FILE: content + "\n"}
+    return {DOCS / PAGE_FILE: page(schema), DOCS / SCHEMA_FILE: _text(schema, lines=2) + "\n"}
+
+
+def _text(value: Any, lines: int) -> str:
+    """`value` as JSON, with a line for each key of so many levels."""
+    if not lines or not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_text(one, lines - 1)}" for key, one in value.items()) + "\n}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

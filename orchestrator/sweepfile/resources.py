@@ -1,6 +1,6 @@
 """`Resources`: the share of a machine that the sweep file asks for each trial.
 
-    resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}, accelerator_type: A100}
+    resources: {cpu: 4, gpu: 0.5, memory: 12 GiB, heartbeat_minutes: 30, custom: {fast_disk: 1}}
 
 One process trains a trial. `memory` does two things. Ray places no more trials on a machine than its memory holds. And a trial
 that takes more than its share fails alone (`orchestrator.worker.fences`); without a limit the operating system chooses
@@ -26,6 +26,7 @@ FOR_LARGE_MODELS = (
     "For a model that one GPU cannot hold: method: qlora, precision: bfloat16, gradient_checkpointing: true, or a larger GPU"
 )
 ONE_PROCESS = f"one process trains a trial, and a cluster is filled with trials. {FOR_LARGE_MODELS}"
+KIND_OF_GPU = "to place trials by the model of a GPU, ask for Ray's mark of it: custom: {'accelerator_type:A100': 0.001}"
 OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 
 
@@ -61,8 +62,14 @@ class Resources(Settings):
         description="A trial that makes no step for this many minutes is ended and counts as dead. Before the first step each "
         "decomposition of a weight counts as one; loading the model must fit into this time. 0 waits for ever.",
     )
-    custom: dict[str, float] = Field({}, max_length=32, description="Ray's custom resources, by name: `{fast_disk: 1}`.")
-    accelerator_type: str | None = Field(None, max_length=60, description="GPU model, as Ray names it: `A100`, `H100`.")
+    custom: dict[str, float] = Field(
+        {},
+        max_length=32,
+        description="Ray's custom resources, by name: `{fast_disk: 1}`, or a GPU's model: `{'accelerator_type:A100': 0.001}`.",
+    )
+    accelerator_type: Annotated[SkipJsonSchema[str | None], Retired(KIND_OF_GPU, None)] = Field(
+        None, exclude_if=lambda kind: kind is None
+    )
 
     @field_validator("gpu")
     @classmethod
@@ -89,26 +96,16 @@ class Resources(Settings):
         for name, amount in custom.items():
             if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,63}", name):
                 raise ValueError(f"got {shown(name)}; a resource's name: letters, digits, - _ . and :")
-            if name.lower() in OWN_NAMES or name.startswith("accelerator_type:"):
-                raise ValueError(f"{name} has a key of its own: resources.{name.split(':')[0].lower()}")
+            if name.lower() in OWN_NAMES:
+                raise ValueError(f"{name} has a key of its own: resources.{name.lower()}")
             if not 0 < amount <= 1e6:
                 raise ValueError(f"got {shown(amount)} of {name}; an amount above 0")
         return custom
-
-    @field_validator("accelerator_type")
-    @classmethod
-    def _is_a_name(cls, name: str | None) -> str | None:
-        if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-            raise ValueError(f"got {shown(name)}; a GPU's name as Ray has it: A100, H100, L4, RTX-4090 ...")
-        return name
 
     @property
     def asked(self) -> dict[str, float]:
         """The amounts by Ray's names; amounts of 0 are left out."""
         named = {"CPU": self.cpu, "GPU": self.gpu, "memory": float(self.memory or 0), **self.custom}
-        if self.accelerator_type:
-            # Ray gives each such machine one unit, which only marks the kind: a sliver of it places a trial there.
-            named[f"accelerator_type:{self.accelerator_type}"] = 0.001
         return {name: amount for name, amount in named.items() if amount}
 
     def slots(self, has: Mapping[str, float]) -> int:
@@ -135,6 +132,4 @@ def told(name: str, amount: float) -> str:
     """One of Ray's resources as text: `memory 12.0 GiB`."""
     if name == "memory":
         return f"memory {format_bytes(amount)}"
-    if name.startswith("accelerator_type:"):
-        return f"a GPU of type {name.partition(':')[2]}"
     return f"{name.lower() if name in ('CPU', 'GPU') else name} {amount:g}"

@@ -6,11 +6,12 @@ Each class checks its own section. `checks.search` checks that the sections fit 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_serializer, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
-from craft.settings import Settings
+from craft.settings import Retired, Settings
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
 from orchestrator.sweepfile.mistakes import unknown
 
@@ -152,7 +153,9 @@ class Budget(Settings):
     """Limits that end the sweep before its plan does."""
 
     trials: int | None = Field(None, gt=0, description="Number of trials, at most.")
-    gpu_hours: float | None = Field(None, gt=0, description="Hours on GPUs of all sessions together, at most.")
+    gpu_hours: Annotated[SkipJsonSchema[float | None], Retired("limit the sweep by trials or by wall_clock", None)] = Field(
+        None, exclude_if=lambda hours: hours is None
+    )
     wall_clock: str | None = Field(
         None,
         description="Time of one session, at most: a number and a unit (s, min, h, d), as in `90min`, `8h`, `2d`.",

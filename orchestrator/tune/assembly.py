@@ -74,11 +74,6 @@ class Parts:
         """Whether the plan may still get configurations or trials, as of the last time that the proposer advanced."""
         return self.plan.grows and not self.proposer.exhausted
 
-    def check_budget(self) -> None:
-        """Compares what has been used with the budget."""
-        spec, underway = self.recorder.standing.spec, self.recorder.underway
-        self.watch.check({key: spec(key).resources.gpu for key in underway.running}, underway.gpu_seconds)
-
 
 def assemble(
     plan: Plan, options: RunOptions, folder: Path, storage: str, ledger: Ledger, display: Display, tracker: Tracker | None

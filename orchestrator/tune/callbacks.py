@@ -90,7 +90,7 @@ class Recording(tune.Callback):
         if now >= self._next_tick:
             self._next_tick = now + 0.25
             self._recorder.flush()
-            self._parts.check_budget()
+            self._parts.watch.check()
             self._recorder.tell()
             self._parts.display.tick()
 

@@ -96,7 +96,7 @@ class Session:
         if not parts.more_to_run():
             return None
         parts.exchange.recall()
-        parts.check_budget()
+        parts.watch.check()
         trouble = None
         try:
             trouble = self._attempts.run()

@@ -191,12 +191,8 @@ def _check_replication(sweep: Sweep) -> list[Mistake]:
 
 
 def _check_budget(sweep: Sweep) -> list[Mistake]:
-    mistakes = [
+    return [
         Mistake(("budget", "target", name), unknown("objective", name, list(sweep.objectives)))
         for name in sweep.budget.target
         if name not in sweep.objectives
     ]
-    asks = sweep.resources.gpu or any(block.resources.get("gpu") for block in sweep.blocks)
-    if sweep.budget.gpu_hours is not None and not asks:
-        mistakes.append(Mistake(("budget", "gpu_hours"), "trials take no GPU (resources.gpu is 0); give wall_clock instead"))
-    return mistakes

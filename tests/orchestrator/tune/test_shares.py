@@ -73,7 +73,7 @@ def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
     block = "  - {method: qlora, rank: 4}\n"
     with pytest.raises(SweepError, match="runs on a CUDA GPU only"):
         sweep_of(tmp_path, "{cpu: 1}", block)
-    sweep = sweep_of(tmp_path, "{cpu: 1}", block.replace("rank: 4", "rank: 4, resources: {gpu: 1}"), "budget: {gpu_hours: 1}\n")
+    sweep = sweep_of(tmp_path, "{cpu: 1}", block.replace("rank: 4", "rank: 4, resources: {gpu: 1}"))
     assert [share.gpu for share in sweep.shares] == [1]
 
 
