@@ -279,9 +279,7 @@ def test_factors_that_came_out_differently_are_refused(
         parts = hosvd(weights, ranks)
         return dataclasses.replace(parts, u2=-parts.u2)
 
-    monkeypatch.setattr(
-        "craft.tuners.craft.find_stacks.default_store", lambda: type("Other", (), {"get": staticmethod(flipped)})
-    )
+    monkeypatch.setattr("craft.tuners.craft.find_stacks.stack_factors", flipped)
     with pytest.raises(ValueError, match="another basis"):
         PeftModel.from_pretrained(tiny_model("bert"), plain)
     assert torch.equal(hidden(PeftModel.from_pretrained(tiny_model("bert"), carrying)), expected)
