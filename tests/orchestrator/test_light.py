@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def loaded(program: str, folder: Path) -> set[str]:
     """The heavy libraries in `sys.modules` after a program, whose own output is swallowed."""
-    heavy = "{'optuna', 'torch', 'peft', 'ray', 'mlflow', 'cmaes', 'sklearn'}"
+    heavy = "{'optuna', 'torch', 'transformers', 'peft', 'datasets', 'ray', 'mlflow', 'cmaes', 'sklearn'}"
     program = (
         "import contextlib, io, json, sys\n"
         f"with contextlib.redirect_stdout(io.StringIO()):\n    {program}\n"

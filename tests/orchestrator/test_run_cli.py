@@ -160,17 +160,6 @@ def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pyt
     assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
 
 
-def test_only_the_check_runs_before_a_mistake_is_told(folder: Path) -> None:
-    program = (
-        "import sys; from orchestrator.run import main; status = main(['sweep.yaml', '--set', 'trainin.epochs=1']);"
-        "print(status, [name for name in ('torch', 'ray', 'mlflow', 'transformers') if name in sys.modules])"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == "2 []"
-    assert "Did you mean 'training'?" in done.stderr
-
-
 @pytest.mark.slow
 def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     """Real processes: a run, the same command again, and one more seed, which alone is run."""
