@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.depth >= MAX_DEPTH:
             line = self.peek_event().start_mark.line + 1
-            raise YamlProblem(f"{self.origin}:{line}", f"nested deeper than {MAX_DEPTH} levels")
+            raise YamlProblem(f"{self.origin}:{line}", f"more than {MAX_DEPTH} levels deep")
         self.depth += 1
         try:
             return super().compose_node(parent, index)
@@ -100,7 +100,7 @@ class _Plain:
         if self.nodes > MAX_NODES:
             raise YamlProblem(where, f"more than {MAX_NODES} values once its aliases are written out")
         if len(path) > MAX_DEPTH:  # an alias to a mapping around itself never ends
-            raise YamlProblem(where, f"nested deeper than {MAX_DEPTH} levels once its aliases are written out")
+            raise YamlProblem(where, f"more than {MAX_DEPTH} levels deep once its aliases are written out")
         self.origins[path] = where
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, where)

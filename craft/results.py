@@ -25,8 +25,8 @@ from typing import Any
 PREDICTIONS_FOLDER = "predictions"
 """Folder beside a run's adapter with the answer to every question, one JSONL file per test; for tasks answered in words."""
 
-SLICES_FOLDER = "slices"
-"""Folder beside a run's adapter with a folder for each smaller rank that the run trained, named by the key of its own run."""
+SIZES_FOLDER = "sizes"
+"""Folder beside a run's adapter with a folder for each adapter that was cut from it, named by its number of parameters."""
 
 TEXT, TEXT_DIGEST = "forgetting_text", "forgetting_text_sha256"
 """Facts of a run that measures forgetting: the name of the text and its SHA-256."""
@@ -52,6 +52,11 @@ class Counts:
     def known(self) -> dict[str, float]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def cut_to(self, size: int) -> Counts:
+        """The counts before training of an adapter cut to at most `size` parameters."""
+        total = self.total_parameters - self.trainable_parameters + size
+        return Counts(size, self.head_parameters, total, self.adapter_bytes)
+
 
 @dataclass(frozen=True)
 class Outlook:
@@ -68,9 +73,7 @@ class Progress:
     """One evaluation of a running run; without `metrics`, only the checkpoint of a run that leaves its machine (`Leave`).
 
     `metrics` belong to `step`; `points` are the training points since the last report, each with its own `step`;
-    `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base). Where the run
-    trains nested ranks, `metrics` are the largest's and `slices` those of each smaller one, by the key of its own `RunSpec`
-    and in the order of `RunSpec.slices`.
+    `checkpoint` is a folder from which the run can be resumed (adapter, head, optimizer; never the frozen base).
     """
 
     step: int
@@ -79,31 +82,30 @@ class Progress:
     metrics: dict[str, float]
     points: list[dict[str, float]] = field(default_factory=list)
     checkpoint: Path | None = None
-    slices: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class SliceResult:
-    """A smaller rank of a finished run of nested ranks: what `RunResult` says of a run, but for the training's own figures.
+class SizeResult:
+    """A smaller adapter that was cut from a finished run's own and scored: what `RunResult` says of the run.
 
-    `adapter` is an ordinary adapter folder of that rank. Of `counts`, what the training alone knows (its time and memory) is
-    the training's.
+    `counts` are those of its own record; `seconds` it took to cut and to score it.
     """
 
     metrics: dict[str, float]
-    counts: Counts
+    counts: dict[str, float]
     adapter: Path
-    best_step: int
+    seconds: float
     notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RunResult:
     """A finished run: `metrics` hold `score` and its companions on the reported split; `adapter` is a folder that PEFT loads.
 
-    `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints. Where the
-    run trained nested ranks, all that is the largest's, and `slices` holds each smaller one by the key of its own `RunSpec`,
-    in the order of `RunSpec.slices`.
+    `notes` are things a reader must know (`collapsed to one class`); `facts` are strings such as data fingerprints. `sizes` are
+    the smaller adapters that were cut from it, in the order in which they were asked for. `seconds` do not count these.
+    `phases` say what the time of the last process went into (`craft.trainer.meter`).
     """
 
     metrics: dict[str, float]
@@ -114,7 +116,8 @@ class RunResult:
     seconds: float
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    slices: dict[str, SliceResult] = field(default_factory=dict)
+    sizes: list[SizeResult] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
 
 
 class Unavailable(ValueError):

@@ -26,6 +26,9 @@ from craft.settings import (
 )
 from craft.tasks import TASKS
 
+BUDGET = "parameters:"
+"""Begins the name of what an adapter is cut to where that is a number of parameters."""
+
 
 class RunSpec(Settings):
     """One training run, whole. Equal content gives an equal `key`, on any machine."""
@@ -96,18 +99,6 @@ class RunSpec(Settings):
             del data["generation"]
         return content
 
-    @property
-    def slices(self) -> list[RunSpec]:
-        """A run for each of its nested ranks, ascending; itself alone where ranks do not nest.
-
-        They differ in `ranks` alone, and are trained together by the last one. Each has its own key, scores and adapter.
-        """
-        triples = self.parameters.get("nested")
-        if triples is None:
-            return [self]
-        return [self.model_copy(update={"parameters": self.parameters | {"ranks": ranks}}) for ranks in triples]
-
-    @property
-    def training_key(self) -> str:
-        """The key of the run that trains this one: of nested ranks that of the largest, else its own."""
-        return self.slices[-1].key
+    def cut_to(self, to: str) -> RunSpec:
+        """The run of this one's adapter cut to `to` (`craft.trainer.cutting.Cut`), whose key names the cut adapter."""
+        return self.model_copy(update={"cut_from": CutFrom(run=self.key, to=to)})

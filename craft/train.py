@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 examples:
   python -m craft.train --task toy/sentiment --ranks all 32 32
+  python -m craft.train --task toy/sentiment --ranks all 64 64 --sizes 2000 4000 8000
   python -m craft.train --task glue/rte --data-root DATA --method lora --rank 8 --set alpha=16 --set head_learning_rate=1e-3
   python -m craft.train --task toy/sentiment --method peft --set peft_type=LILY --set config.r=4 --projections q k v o
   python -m craft.train --task commonsense --model MODEL --data-root DATA --set 'data.generation={score: likelihood}'
@@ -86,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data-root", metavar="DIR", help="folder with glue/ and commonsense/ in it; without it the hub is asked")
     add("--warm-start", metavar="DIR", help="start from the adapter in this folder; the task head of another task is left out")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other parameter; may be repeated")
+    add("--sizes", nargs="+", type=int, default=[], metavar="N", help="numbers of parameters to cut the adapter to")
     add("--to", metavar="DIR", help="where adapter and checkpoints go (default: runs/craft/TASK-KEY)")
     add("--resume", action="store_true", help="continue from the newest whole checkpoint in that folder")
     return made
@@ -181,20 +183,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         existing = next(path for path in (directory, *directory.resolve().parents) if path.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise CallError(f"--to {directory}: {existing} cannot be written")
-        return _run(spec, directory, arguments.resume)
+        return _run(spec, directory, arguments.resume, arguments.sizes)
     except CallError as error:
         print(f"craft.train: {error}", file=sys.stderr)
         return 2
 
 
-def _run(spec: RunSpec, directory: Path, resume: bool) -> int:
+def _run(spec: RunSpec, directory: Path, resume: bool, sizes: Sequence[int]) -> int:
     try:
         task = find_task(spec.task, spec.data)
         refuse_elsewhere(find_method(spec.method))
         from craft.models.gguf import gguf_notes
-        from craft.trainer.counting import planned_counts
+        from craft.trainer.counting import check_sizes, planned_counts
 
         counts, notes = planned_counts(spec), gguf_notes(spec.model)
+        check_sizes(spec, sizes)
     except ValueError as error:
         raise CallError(str(error)) from None
     from craft.results import RunFailed
@@ -202,8 +205,8 @@ def _run(spec: RunSpec, directory: Path, resume: bool) -> int:
     from craft.trainer.memory import OutOfMemory
     from craft.trainer.training import train_run
 
-    sizes = f"{counts.trainable_parameters:,} adapter parameters, {counts.head_parameters:,} in the head"
-    _say(f"{spec.method} on {spec.model}, {spec.task}, seed {spec.seed}: {sizes}, {counts.total_parameters:,} in all", *notes)
+    counted = f"{counts.trainable_parameters:,} adapter parameters, {counts.head_parameters:,} in the head"
+    _say(f"{spec.method} on {spec.model}, {spec.task}, seed {spec.seed}: {counted}, {counts.total_parameters:,} in all", *notes)
     checkpoint = newest_valid(directory) if resume else None
     if checkpoint:
         _say(f"continuing from {checkpoint}")
@@ -216,7 +219,7 @@ def _run(spec: RunSpec, directory: Path, resume: bool) -> int:
             print(f"\rstep {step} of {total} ", end="", file=sys.stderr, flush=True)
 
     try:
-        result = train_run(spec, directory, report=_report, resume_from=checkpoint, on_step=on_step)
+        result = train_run(spec, directory, report=_report, resume_from=checkpoint, on_step=on_step, sizes=sizes)
     except (RunFailed, OSError) as error:
         if isinstance(error.__cause__, ValueError) and not steps:
             raise CallError(str(error)) from None
@@ -245,6 +248,8 @@ def _report(progress: Progress) -> None:
 def _show(result: RunResult, use: str) -> None:
     for name, value in (result.metrics | result.counts.known()).items():
         print(f"{name:<24}{value:,.4f}" if value < 1 else f"{name:<24}{value:,.2f}".removesuffix(".00"))
+    for one in result.sizes:
+        print(f"cut to {one.counts['trainable_parameters']:,} parameters: score {one.metrics['score']:.2f}, {one.adapter}")
     for note in result.notes:
         print(f"note: {note}")
     print(USE.format(folder=str(result.adapter), steps=result.steps, seconds=result.seconds, use=use))

@@ -105,7 +105,7 @@ def _main(given: argparse.Namespace, console: Console) -> None:
         cut_and_tell(given, console)
         return
     if given.score:
-        raise ValueError("--score scores what --slice cuts: give --slice, such as --slice all,16,16")
+        raise ValueError("--score scores what --slice cuts: give --slice, such as --slice parameters:8000")
     if given.to is None and given.register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
     if given.to is not None:

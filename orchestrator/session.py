@@ -114,8 +114,8 @@ def _run(
         outcome = run_sweep(plan, options, tracker=tracker, shared=shared, last_words=last_words)
         status = status_of(outcome)
         deciding = sweep.replication.deciding if sweep.replication else ()
-        cuts = recorded_cuts(sweep.folder, {trial.key for trial in plan.trials})
-        found = [*summarize(plan.trials, outcome.results, plan.counts), *cuts]
+        cuts = recorded_cuts(sweep.folder, {trial.key for trial in plan.trials}, plan.counts)
+        found = [*summarize(plan.outputs, outcome.results, plan.counts), *cuts]
         summaries = mark_front(found, sweep.objectives, deciding)
         for one in summaries:
             # It was on record before those that it is compared with, or as complete until others had more seeds.
@@ -135,7 +135,8 @@ def _prepare(plan: Plan, options: RunOptions, console: Console) -> Shared | None
     """Prepares what the remaining trials share; None if none remain."""
     results = Ledger(options.folder).results() if options.resume else {}
     trials = [*plan.trials, *plan.examples]
-    remaining = [trial for trial in trials if trial.key not in results or not results[trial.key].settled]
+    settled = {key for key, result in results.items() if result.settled}
+    remaining = [trial for trial in trials if any(one.key not in settled for one in trial.outputs)]
     if not remaining:
         return None
     elsewhere = options.address is not None

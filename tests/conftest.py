@@ -36,3 +36,21 @@ def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (model / "refs" / "main").write_text("0" * 40)
     (model / "snapshots" / ("0" * 40)).symlink_to(resolve_model(MINILM))
     return {**os.environ, "HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random BERT of 3 layers without dropout, with MiniLM's tokenizer, as a local folder."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from craft.models.loading import MINILM, load_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = BertConfig(**sizes, **still, initializer_range=0.2)
+    BertModel(config).save_pretrained(folder)
+    load_tokenizer(MINILM).save_pretrained(folder)
+    return str(folder)

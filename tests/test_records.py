@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import nested_ranks, rates_by_rank, recorded_front, tuning_bias
+from tests.benchmarks import rates_by_rank, recorded_front, tuning_bias
 from tests.benchmarks.recorded import finished_trials
 
 ROOT = Path(__file__).parent.parent
@@ -16,18 +16,12 @@ MEASUREMENTS = ROOT / "docs/measurements"
 RECORDS = MEASUREMENTS / "records"
 
 
-@pytest.mark.parametrize("task", ["toy", "sst2", "stsb"])
-def test_nested_ranks(task: str) -> None:
-    (entries,) = finished_trials(sorted(RECORDS.glob(f"nested-{task}*.csv"))).values()
-    assert nested_ranks.table(nested_ranks.fronts(entries)) in (MEASUREMENTS / "nested.md").read_text()
-
-
 @pytest.mark.parametrize("scaling", rates_by_rank.SCALINGS)
 def test_rates_by_rank(scaling: str) -> None:
     by_task = finished_trials([RECORDS / "rates.csv"])
     assert len(by_task) == 2
     for entries in by_task.values():
-        assert rates_by_rank.table(rates_by_rank.scores_of(entries, scaling)) in (MEASUREMENTS / "nested.md").read_text()
+        assert rates_by_rank.table(rates_by_rank.scores_of(entries, scaling)) in (MEASUREMENTS / "rates.md").read_text()
 
 
 def test_the_recipe() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from craft.methods import bottleneck, craft_tucker, galore, lotr, superlora, whole
+from craft.methods.cutting import Cutting
 from craft.methods.from_peft import adalora, any_type, ia3, lora, lora_xs, qlora, vera
 from craft.methods.method import Method
 from craft.words import nearest
@@ -44,6 +45,15 @@ def find_method(name: str) -> Method:
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}.{nearest(name, METHODS)} Known methods: {', '.join(METHODS)}")
     return METHODS[name]
+
+
+def find_cutting(name: str) -> Cutting:
+    """How adapters of the method called `name` are cut. Raises ValueError if they cannot be."""
+    cutting = find_method(name).cutting
+    if cutting is None:
+        able = ", ".join(row.name for row in METHODS.values() if row.cutting is not None)
+        raise ValueError(f"adapters of {name} cannot be cut: no SVD makes what they learn smaller. Those of {able} can")
+    return cutting
 
 
 def shown_method(name: str, parameters: Mapping[str, Any]) -> str:

@@ -7,26 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer, model_validator
-
-from craft.methods.method import BuildContext, Method
-from craft.methods.nested import (
-    DEFAULT_RATE_SCALING,
-    DEFAULT_WAY,
-    REFERENCE_RANK,
-    RateScaling,
-    Triple,
-    Way,
-    checked_chain,
-    checked_triple,
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_serializer,
+    model_validator,
 )
+
+from craft.methods.cutting import J_MINUS_I
+from craft.methods.method import BuildContext, Method
 from craft.settings import RECORDED, Settings
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+Rank = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})] | Literal["all"]
+Triple = tuple[Rank, Rank, Rank]
+
+DEFAULT_RATE_SCALING: Literal["none", "rank"] = "none"
+REFERENCE_RANK = 64
+"""The rank at which `rate_scaling: rank` changes nothing."""
+NESTED = ("nested", "nested_training")
+"""Parameters of an earlier version, whose training made slices of several ranks. Each slice is an adapter of its `ranks`."""
 
 
 class CraftParameters(Settings):
@@ -44,58 +52,32 @@ class CraftParameters(Settings):
     dropout_mask: Literal["shared", "per_layer"] = Field(
         "shared", description="One dropout mask for a forward pass, or one for each layer."
     )
-    rate_scaling: RateScaling = Field(
+    rate_scaling: Literal["none", "rank"] = Field(
         DEFAULT_RATE_SCALING,
-        description=f"`rank`: an entry of J2 or J3 learns at `learning_rate` x {REFERENCE_RANK} / its rank (of nested "
-        "ranks, the smallest that holds it). `none`: the whole of J learns at `learning_rate`.",
-    )
-    nested: tuple[Triple, ...] | None = Field(
-        None, description="All ranks that one training trains together as slices of one J; `ranks` is one of them."
-    )
-    nested_training: Way | None = Field(
-        None,
-        description="How nested ranks are trained. `cut`: the largest alone. `drawn`: each batch at the largest and at one "
-        "smaller rank drawn a step. `all`: each batch at every rank. `shrink`: the largest, and then one smaller one "
-        "after another, each cut from the one before, in half as many steps for all of them. "
-        f"`{DEFAULT_WAY}` if absent.",
+        description=f"`rank`: J2 and J3 learn at `learning_rate` x {REFERENCE_RANK} / their rank. `none`: all of J learns at "
+        "`learning_rate`.",
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _records_without_a_scaling_had_none(cls, given: Any, info: ValidationInfo) -> Any:
+    def _as_recorded(cls, given: Any, info: ValidationInfo) -> Any:
         if info.context == RECORDED and isinstance(given, Mapping):
-            return {"rate_scaling": "none", **given}
+            return {"rate_scaling": "none"} | {name: value for name, value in given.items() if name not in NESTED}
         return given
 
     @field_validator("ranks")
     @classmethod
     def _positive(cls, ranks: Triple) -> Triple:
-        return checked_triple(ranks)
-
-    @field_validator("nested")
-    @classmethod
-    def _nest(cls, triples: tuple[Triple, ...] | None) -> tuple[Triple, ...] | None:
-        return None if triples is None else checked_chain(triples)
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> CraftParameters:
-        if self.nested is None:
-            if self.nested_training is not None:
-                raise ValueError("nested_training says how nested ranks are trained, and `nested` lists none")
-            return self
-        if self.ranks not in self.nested:
-            raise ValueError(f"ranks {list(self.ranks)} are none of the nested ones: {[list(one) for one in self.nested]}")
-        if self.nested_training is None:
-            object.__setattr__(self, "nested_training", DEFAULT_WAY)
-        return self
+        if any(rank != "all" and rank < 1 for rank in ranks):
+            raise ValueError(f"ranks are whole numbers from 1, or 'all'; got {list(ranks)}")
+        return ranks
 
     @model_serializer(mode="wrap")
     def _as_earlier_versions_where_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = plain(self)
-        unused = {"nested", "nested_training"} if self.nested is None else set()
         if self.rate_scaling == DEFAULT_RATE_SCALING == "none":
-            unused.add("rate_scaling")
-        return {name: value for name, value in content.items() if name not in unused}
+            content.pop("rate_scaling", None)
+        return content
 
     @field_validator("projections")
     @classmethod
@@ -116,28 +98,21 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
 
     from craft.tuners.craft.config import CraftConfig
 
-    settings = parameters.model_dump(exclude={"rate_scaling", "nested", "nested_training"})
+    settings = parameters.model_dump(exclude={"rate_scaling"})
     return get_peft_model(model, CraftConfig(task_type=context.task_type, init_seed=context.seed, **settings))
 
 
 def optimizer(
     model: nn.Module, groups: list[dict[str, Any]], parameters: CraftParameters, context: BuildContext
 ) -> torch.optim.Optimizer:
-    """AdamW; with `rate_scaling: rank` an entry's learning rate falls with its rank."""
+    """AdamW; with `rate_scaling: rank` J2 and J3 learn the slower the larger they are."""
     import torch
 
-    from craft.factors.hosvd import Ranks, resolve_ranks
     from craft.tuners.craft.rates import scaled_adamw
-    from craft.tuners.craft.stack import Stack
 
     if parameters.rate_scaling == "none":
         return torch.optim.AdamW(groups)
-
-    def trained(stack: Stack) -> list[Ranks]:
-        return [resolve_ranks(ranks, stack.shape) for ranks in parameters.nested or (parameters.ranks,)]
-
-    adapter = model.base_model.craft_adapter("default")  # type: ignore[union-attr, operator]
-    return scaled_adamw(groups, adapter, trained, REFERENCE_RANK)
+    return scaled_adamw(groups, model.base_model.craft_adapter("default"), REFERENCE_RANK)  # type: ignore[union-attr, operator]
 
 
 def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
@@ -147,20 +122,12 @@ def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
 
     stacks = find_projections(model, parameters.projections)
 
-    def resolved(triple: Triple) -> dict[str, list[int]]:
-        return {name: list(resolve_ranks(triple, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}
-
-    others = {} if parameters.nested is None else {"nested": [resolved(one) for one in parameters.nested]}
-    return parameters.model_dump(mode="json") | {"ranks": resolved(parameters.ranks)} | others
+    ranks = {name: list(resolve_ranks(parameters.ranks, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}
+    return parameters.model_dump(mode="json") | {"ranks": ranks}
 
 
 def label(parameters: Any) -> str:
-    parts = [_short(parameters.ranks), " ".join(parameters.projections)]
-    if parameters.nested:
-        within = "" if parameters.ranks == parameters.nested[-1] else f" in {_short(parameters.nested[-1])}"
-        way = "" if parameters.nested_training == DEFAULT_WAY else f" ({parameters.nested_training})"
-        parts.append(f"nested{within}{way}")
-    return ", ".join(parts)
+    return f"{_short(parameters.ranks)}, {' '.join(parameters.projections)}"
 
 
 def _short(ranks: Triple) -> str:
@@ -186,5 +153,6 @@ METHOD: Method = Method(
     resolve=resolve,
     decays_to_start=True,
     describe=describe,
+    cutting=J_MINUS_I,
 )
 METHODS: tuple[Method, ...] = (METHOD, replace(METHOD, name="craft_star", title="CRAFT*", parameters=CraftStarParameters))

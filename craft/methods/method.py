@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from craft.methods.cutting import Cutting
 from craft.results import Unavailable
 from craft.settings import Settings
 
@@ -42,6 +43,7 @@ class Method:
         master_weights: whether weights of the base model train. They are float32 under every precision, because most steps of
             a small learning rate are smaller than bfloat16 can add to a weight.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
+        cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Method:
     decays_to_start: bool = False
     master_weights: bool = False
     describe: Callable[[nn.Module], dict[str, float]] | None = None
+    cutting: Cutting | None = None
 
 
 @dataclass(frozen=True)

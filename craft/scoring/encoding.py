@@ -139,11 +139,10 @@ def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_l
     """
 
     def make() -> EncodedSplits:
-        return EncodedSplits(
-            encode_split(splits.train, task.kind, tokenizer, max_length),
-            encode_split(splits.search, task.kind, tokenizer, max_length),
-            {suffix: encode_split(split, task.kind, tokenizer, max_length) for suffix, split in splits.reported.items()},
-        )
+        different = {id(split): split for split in (splits.train, splits.search, *splits.reported.values())}
+        made = {place: encode_split(split, task.kind, tokenizer, max_length) for place, split in different.items()}
+        reported = {suffix: made[id(split)] for suffix, split in splits.reported.items()}
+        return EncodedSplits(made[id(splits.train)], made[id(splits.search)], reported)
 
     return remembered((task.name, splits.fingerprint, max_length, key), make)
 

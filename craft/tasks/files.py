@@ -135,7 +135,7 @@ def _broken(error: ValueError | RecursionError, path: Path, line: int | None = N
         return f"{path}, line {line or error.lineno}, column {error.colno}: broken JSON ({error.msg})"
     place = f"{path}, line {line}" if line else str(path)
     if isinstance(error, RecursionError):
-        return f"{place}: lists or objects are nested too deeply; a record is one object with plain values"
+        return f"{place}: lists or objects lie in each other too deeply; a record is one object with plain values"
     return f"{place}: a number is too long to be read ({str(error).split(';')[0]})"
 
 

@@ -82,12 +82,11 @@ def load_splits(
         train, search = raw.train.select(kept), raw.train.select(apart)
     else:
         search = _joined(list(raw.reported.values()))
-    return Splits(
-        cut(train, train_examples),
-        cut(search, eval_examples if search_examples is None else search_examples),
-        {suffix: cut(split, eval_examples) for suffix, split in raw.reported.items()},
-        raw.fingerprint,
-    )
+    searched = eval_examples if search_examples is None else search_examples
+    reported = {suffix: cut(split, eval_examples) for suffix, split in raw.reported.items()}
+    same = protocol == "customary" and len(reported) == 1 and searched == eval_examples
+    found = next(iter(reported.values())) if same else cut(search, searched)
+    return Splits(cut(train, train_examples), found, reported, raw.fingerprint)
 
 
 def carve(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -25,9 +26,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.methods import find_method
+from craft.methods import find_cutting, find_method
 from craft.methods.method import BuildContext
-from craft.methods.nested import ranks_a_step
 from craft.models.compute import PRODUCTS, WEIGHTS, base_dtype
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_config, meta_model
@@ -95,27 +95,44 @@ def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
     task = find_task(spec.task, spec.data)
     refuse_under_task_head(spec, task.kind)
     width = num_labels if num_labels is not None else len(task.labels)
-    return _planned(
-        spec.model,
-        spec.revision,
-        spec.method,
-        json.dumps(spec.parameters, sort_keys=True),
-        spec.training.precision,
-        task.kind,
-        width,
-    )
+    return _planned_of(spec, task.kind, width)[0]
+
+
+def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
+    """Checks that the adapter of `spec` can be cut to so many parameters.
+
+    Raises:
+        ValueError: its method's cannot be cut, it has no more parameters than a size, or one direction takes more.
+    """
+    if not (wanted := list(sizes)):
+        return
+    find_cutting(spec.method)
+    task = find_task(spec.task, spec.data)
+    counts, dearest = _planned_of(spec, task.kind, len(task.labels))
+    for size in wanted:
+        if size >= counts.trainable_parameters:
+            raise ValueError(f"size {size:,}: the whole adapter has {counts.trainable_parameters:,} parameters; give fewer")
+        if size < dearest:
+            raise ValueError(f"size {size:,}: one direction takes up to {dearest:,} parameters; give so many, or more")
+
+
+def _planned_of(spec: RunSpec, kind: Kind, num_labels: int) -> tuple[Counts, int]:
+    parameters = json.dumps(spec.parameters, sort_keys=True)
+    return _planned(spec.model, spec.revision, spec.method, parameters, spec.training.precision, kind, num_labels)
 
 
 @lru_cache(maxsize=4096)
 def _planned(
     model: str, revision: str | None, method: str, parameters: str, precision: str, kind: Kind, num_labels: int
-) -> Counts:
+) -> tuple[Counts, int]:
+    """The counts, and the parameters of the dearest direction of what is cut; 0 where nothing can be."""
     row = find_method(method)
     labels = [str(index) for index in range(num_labels)]
     base = meta_model(model, kind, labels, revision=revision, precision=precision, master_weights=row.master_weights)
     with quiet_libraries(), torch.device("meta"):
         built = row.build(base, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[kind]))
-    return count(built)
+    directions = row.cutting.costs(saved_state(built)).values() if row.cutting else ()
+    return count(built), max(directions, default=0)
 
 
 def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
@@ -129,7 +146,6 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
                         stream stay float32: 3 bytes on average.
     logits              micro-batch x length x vocabulary x 8 for a language-model head
                         (a GPU computes the positions in the loss alone; how many those are, no configuration tells)
-    nested ranks        as many micro-batches at once as a step trains ranks
 
     Every micro-batch is taken to be as long as `max_length`; the libraries' own memory is not included.
     """
@@ -141,8 +157,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     autocast = product != stored
     hidden, layers = int(config.hidden_size), int(config.num_hidden_layers)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
-    rows = training.batch_size * ranks_a_step(spec.parameters.get("nested_training"), len(spec.slices))
-    tokens = rows * min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
+    tokens = training.batch_size * min(training.max_length, int(getattr(config, "max_position_embeddings", 10**9)))
     layer = (8 * hidden + 3 * inner) * tokens
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
     activations = numbers * (3 if autocast else product.itemsize)

@@ -35,8 +35,7 @@ from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
 from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, trainable_state
 from craft.trainer.meter import Meter
-from craft.trainer.nested import Nest
-from craft.trainer.steps import evaluation_steps, make_schedule, stage_ends
+from craft.trainer.steps import evaluation_steps, make_schedule, total_steps
 
 _POINTS = 100
 _MOST_UNREAD = 1000
@@ -64,12 +63,10 @@ class RunTrainer(Trainer):
         leave: Callable[[], None],
         on_step: Callable[[int, int], None],
         make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = torch.optim.AdamW,
-        nest: Nest | None = None,
         starts: dict[nn.Parameter, torch.Tensor] | None = None,
     ) -> None:
         """
         Args:
-            nest: the ranks that are trained together, where they nest.
             starts: weights that weight decay pulls to these values, and not to zeros.
             leave: writes a checkpoint of the present step; called when `on_step` has raised `Leave`, which then goes on.
         """
@@ -77,17 +74,14 @@ class RunTrainer(Trainer):
         self.leave = leave
         self.leaving: Leave | None = None
         self._starts = starts or {}
-        self.nest = nest
-        stages = 1 if nest is None else nest.stages
-        self.evaluated_at = frozenset(evaluation_steps(training, len(split), stages))
-        self.stage_ends = stage_ends(training, len(split), stages)
+        self.evaluated_at = frozenset(evaluation_steps(training, len(split)))
         self.points: list[dict[str, float]] = []
         self._tokens = 0
         self._unread: list[tuple[int, torch.Tensor]] = []
         self._lengths = split.lengths
         super().__init__(
             model=model,
-            args=_arguments(training, self.stage_ends[-1], seed, directory),
+            args=_arguments(training, total_steps(training, len(split)), seed, directory),
             train_dataset=split,
             compute_loss_func=_Loss(kind),
             callbacks=[_EvaluateAt(self, on_step)],
@@ -119,7 +113,7 @@ class RunTrainer(Trainer):
         if self.lr_scheduler is None:
             scheduled = optimizer or self.optimizer
             assert scheduled is not None
-            schedule: Any = make_schedule(self.training, scheduled, self.stage_ends)
+            schedule: Any = make_schedule(self.training, scheduled, num_training_steps)
             self.lr_scheduler = schedule
         return self.lr_scheduler
 
@@ -132,19 +126,11 @@ class RunTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         self._tokens += inputs.pop("tokens")
-        loss = self._micro_step(model, inputs, num_items_in_batch)
+        loss = super().training_step(model, inputs, num_items_in_batch)
         self._unread.append((self.state.global_step + 1, loss))
         if self.reads_freely or len(self._unread) >= _MOST_UNREAD:
             self.read_losses()
         return loss
-
-    def _micro_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> torch.Tensor:
-        if self.nest is None:
-            return super().training_step(model, inputs, num_items_in_batch)
-        with self.nest.expanded(inputs, self.nest.ranks_at(self.state.global_step, self.stage_ends)) as (expanded, times):
-            # A batch of one rank is divided by what it is divided by elsewhere, bit for bit.
-            items = num_items_in_batch if times == 1 else num_items_in_batch * times
-            return super().training_step(model, expanded, items)
 
     def read_losses(self) -> None:
         """Reads the losses since the last reading. Raises RunFailed at the first that is not finite."""

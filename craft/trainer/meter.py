@@ -1,4 +1,4 @@
-"""Measures a run while it trains: step times, tokens, peak memory.
+"""Measures a run: step times, tokens, peak memory, and what its time goes into.
 
 A GPU works behind the host, so there a step is timed by two events in the GPU's own queue. They are read when somebody asks:
 reading an event makes the host wait for it.
@@ -12,7 +12,8 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ _KEPT_STEP_TIMES = 1000
 
 
 class Meter:
-    """Watches one run: create it before the model is loaded, tell it every step, read it when training is over."""
+    """Watches one run: create it before the model is loaded, tell it every step, read it when training is over.
+
+    Attributes:
+        phases: seconds of this process by what the run did: load, data, head, decompose, train, score, cut, store.
+    """
 
     def __init__(self) -> None:
         self.step_times: deque[float] = deque(maxlen=_KEPT_STEP_TIMES)
@@ -32,7 +37,24 @@ class Meter:
         self._began: Any = None
         self._unread: list[tuple[Any, Any]] = []
         self._peak_before = 0
+        self.phases: dict[str, float] = {}
+        self._phase, self._since = "load", time.perf_counter()
         self.restart()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Inside, time counts as that of `name` and not of what surrounds it."""
+        around = self._turn_to(name)
+        try:
+            yield
+        finally:
+            self._turn_to(around)
+
+    def _turn_to(self, name: str) -> str:
+        before, now = self._phase, time.perf_counter()
+        self.phases[before] = self.phases.get(before, 0.0) + now - self._since
+        self._phase, self._since = name, now
+        return before
 
     def restart(self) -> None:
         """Peak memory counts from here: what a run did before, or read, others share."""

@@ -41,7 +41,7 @@ class Pace:
         batch: examples in a step.
         evaluated_at: steps after which the search split is scored.
         passes: examples of each split that is scored, by the name that its progress has: `search`, and the reported ones.
-        models: how many models each split is scored with: one for each of nested ranks.
+        cuts: how many smaller adapters are scored on all splits at the end.
         step: where this process begins.
         due: the evaluation of that step is still to come.
     """
@@ -50,20 +50,20 @@ class Pace:
     batch: int
     evaluated_at: Sequence[int]
     passes: Mapping[str, int]
-    models: int = 1
+    cuts: int = 0
     step: int = 0
     due: bool = False
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         search, reported = self.passes["search"], sum(self.passes.values()) - self.passes["search"]
-        self._examples = self.models * (search * len(self.evaluated_at) + reported)
+        self._examples = search * len(self.evaluated_at) + reported + self.cuts * (search + reported)
         self._stepping = self._scoring = 0.0  # seconds in this process, and what was done in them
         self._stepped, self._seen, self._scored = 0, 0.0, 0.0
         self._part: tuple[str, float] = ("", 0.0)
         self._told = self._since = self.clock()
         self.evaluated()
-        self._scored -= self.models * search * self.due
+        self._scored -= search * self.due
 
     def stepped(self, step: int) -> None:
         """Optimizer step number `step` is done."""
@@ -85,7 +85,7 @@ class Pace:
 
     def evaluated(self) -> None:
         """An evaluation is over, with its checkpoint and its report."""
-        self._scored = self.models * self.passes["search"] * sum(at <= self.step for at in self.evaluated_at)
+        self._scored = self.passes["search"] * sum(at <= self.step for at in self.evaluated_at)
         self._part, self._phase = ("", 0.0), f"step {self.step}/{self.steps}"
         self._lap()
 

@@ -7,21 +7,53 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from craft.models.compute import compute_device
 from craft.models.quiet import quiet_libraries
-from craft.results import TEXT_DIGEST
+from craft.results import TEXT_DIGEST, SizeResult
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
+from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.trainer.adapter_folder import RUN_FILE, load_adapter
 from craft.trainer.checkpoint import write_folder
+from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.process import own_process_state
+
+
+def cut_and_score(
+    adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None
+) -> tuple[RunSpec, SizeResult]:
+    """A finished adapter, cut, in `place`/adapter, with its run; without `score` it has no scores.
+
+    Raises:
+        ValueError: as `cut_adapter` and `score_adapter` do.
+    """
+    began, folder = time.perf_counter(), place / "adapter"
+    place.mkdir(parents=True)
+    run = cut_adapter(adapter, cut, folder)
+    if score:
+        score_adapter(folder, place, base=base)
+    return run, size_result(folder, began)
+
+
+def size_result(folder: Path, began: float) -> SizeResult:
+    """The result of the cut adapter in `folder`, from its record.
+
+    Args:
+        began: when it began to be cut, by `time.perf_counter`.
+    """
+    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    of_it = record["notes"], record.get("facts", {})
+    return SizeResult(record["metrics"], record["counts"], folder, time.perf_counter() - began, *of_it)
 
 
 def score_adapter(
@@ -56,15 +88,32 @@ def score_adapter(
         model, tokenizer = load_adapter(folder, base)
         model.to(compute_device())
         scorer = make_scorer(spec, task, splits, tokenizer, model.config, tick)
-        metrics = scorer.search(model)
-        reported = scorer.reported(model, scratch, lambda _scores: None)
-        before = record["metrics"].get(BEFORE)
+        forgetting, before = None, record["metrics"].get(BEFORE)
         if spec.measure.forgetting is not None and before is not None and task.kind == "generation":
-            measured = Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before)
-            _refuse_other_text(folder, record["facts"], measured.facts)
-            metrics |= measured.metrics(model)
-    record["metrics"] |= metrics | reported.metrics
-    record["notes"] = [*record["notes"], *reported.notes]
+            forgetting = Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before)
+            _refuse_other_text(folder, record["facts"], forgetting.facts)
+        return score_model(folder, scratch, model, scorer, forgetting)
+
+
+def score_model(
+    folder: Path, scratch: Path, model: nn.Module, scorer: Scorer, forgetting: Forgetting | None = None
+) -> dict[str, float]:
+    """Scores a model that has the adapter in `folder`, and writes the scores into its record.
+
+    Args:
+        scratch: gets the outputs behind the scores.
+
+    Returns:
+        The metrics of the record.
+
+    Raises:
+        ValueError: an output is not finite.
+    """
+    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    found = scorer.search(model)
+    reported = scorer.reported(model, scratch, lambda _scores: None)
+    record["metrics"] |= found | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
+    record["notes"] += reported.notes
 
     def fill(aside: Path) -> None:
         shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))

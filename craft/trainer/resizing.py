@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-RESIZABLE = ("rank", "ranks", "alpha", "dropout", "rate_scaling", "nested", "nested_training")
+RESIZABLE = ("rank", "ranks", "alpha", "dropout", "rate_scaling")
 """Parameters in which a run may differ from the run whose adapter it starts from."""
 
 

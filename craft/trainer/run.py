@@ -3,9 +3,7 @@
     evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
     leaving     ->  checkpoint of the step  ->  report        on another machine: the evaluation that is due, then the next step
     end         ->  best weights   ->  reported splits, one test after the other  ->  adapter, result
-
-A run of nested ranks (`craft.trainer.nested`) does all that for each smaller slice too: each has its own scores, its own best
-evaluation and its own adapter.
+    sizes       ->  the adapter cut to each  ->  search split, reported splits  ->  an adapter and a result of its own
 
 `craft.trainer.training` prepares it.
 """
@@ -15,8 +13,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,19 +25,20 @@ from torch import nn
 
 from craft.methods import find_method
 from craft.models.gguf import MODEL_DIGEST
+from craft.models.quiet import quiet_libraries
 from craft.results import (
     PREDICTIONS_FOLDER,
-    SLICES_FOLDER,
+    SIZES_FOLDER,
     TEXT_DIGEST,
     Leave,
     Progress,
     RunFailed,
     RunPrevented,
     RunResult,
-    SliceResult,
+    SizeResult,
 )
 from craft.scoring.forgetting import Forgetting
-from craft.scoring.scorer import Keep, Scorer
+from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks.task import Task
@@ -47,17 +46,19 @@ from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save
 from craft.trainer.best import Best
 from craft.trainer.checkpoint import CheckpointCorrupt, verify, write_folder
 from craft.trainer.counting import count, optimizer_bytes
+from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
-from craft.trainer.nested import Nest
 from craft.trainer.pace import Pace
+from craft.trainer.rescoring import score_model, size_result
 
 BEST_FILE = "best.safetensors"
 STATE_FILE = "state.json"
 _OLD_STATE_FILE = "run.json"  # older checkpoints use this name
 _TRAINERS_FILES = (TRAINABLE_FILE, "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 _KEPT_CHECKPOINTS = 2
+CUT_ADAPTER = "cut"
 _READ = {
     "data_fingerprint": "the task's data have",
     MODEL_DIGEST: "the model's GGUF file has",
@@ -109,8 +110,8 @@ class Run:
     listener: Listener
     facts: dict[str, Any]
     notes: list[str]
-    nest: Nest | None = None
     forgetting: Forgetting | None = None
+    sizes: Sequence[int] = ()
     best: Best = field(default_factory=Best)
     seconds_before: float = 0.0
     resumed_at: list[int] = field(default_factory=list)
@@ -119,38 +120,27 @@ class Run:
     evaluation_due: bool = False
     trainer: RunTrainer = field(init=False)
     pace: Pace = field(init=False)
-    slices: list[tuple[RunSpec, Best]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.slices = [] if self.nest is None else [(run, Best()) for run in self.nest.slices]
 
     def evaluate(self, trainer: RunTrainer) -> None:
         """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports."""
         step = trainer.state.global_step
-        done = 0 if self.nest is None else self.nest.done(step, trainer.stage_ends)
-        slices = self.slices[: len(self.slices) + 1 - done] if done else self.slices
         try:
             with self._scoring():
-                metrics = {} if done else self.scorer.search(self.model)
-                of_slices = [self._search(run) for run, _ in slices]
+                metrics = self.scorer.search(self.model)
         except ValueError as error:
             raise RunFailed(f"training diverged by step {step}: {error}") from error
         except Leave:
             self.leave()
             raise
         self.evaluation_due = False
-        select = self.spec.training.select
-        if metrics and self.best.wants(metrics, select):
+        if self.best.wants(metrics, self.spec.training.select):
             self.best.take(step, metrics, self.model)
-        for (run, best), found in zip(slices, of_slices, strict=True):
-            if best.wants(found, select):
-                with self._cut_to(run):
-                    best.take(step, found, self.model)
         if trainer.optimizer is not None:
             self.optimizer_bytes = optimizer_bytes(trainer.optimizer)
         points, trainer.points = trainer.points, []
-        self._write_checkpoint()
-        self._report(metrics, points, {run.key: found for (run, _), found in zip(slices, of_slices, strict=True)})
+        with self.meter.phase("store"):
+            self._write_checkpoint()
+            self._report(metrics, points)
         self.pace.evaluated()
 
     def begins(self) -> None:
@@ -161,20 +151,10 @@ class Run:
             self.spec.training.batch_size * self.spec.training.gradient_accumulation,
             sorted(trainer.evaluated_at),
             self.scorer.passes,
-            models=1 + len(self.slices),
+            cuts=len(self.sizes),
             step=trainer.state.global_step,
             due=self.evaluation_due,
         )
-
-    def _search(self, run: RunSpec) -> dict[str, float]:
-        """A slice's scores on the search split."""
-        assert self.nest is not None
-        with self.nest.at(run):
-            return self.scorer.search(self.model)
-
-    def _cut_to(self, run: RunSpec) -> AbstractContextManager[None]:
-        assert self.nest is not None
-        return self.nest.cut_to(run)
 
     def leave(self) -> None:
         """Writes a checkpoint of the present step and reports it, with no score: there may be no time for one."""
@@ -192,20 +172,16 @@ class Run:
     @contextmanager
     def _scoring(self) -> Iterator[None]:
         """Around the scoring of a split: names its memory errors, and leaves no memory of its large batches taken."""
-        with memory_errors_named(f"evaluation batches of {self.spec.training.eval_batch_size} texts", scoring=True):
+        named = memory_errors_named(f"evaluation batches of {self.spec.training.eval_batch_size} texts", scoring=True)
+        with named, self.meter.phase("score"):
             yield
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # trials that share this GPU can have it; the next step needs less
 
-    def _report(
-        self,
-        metrics: dict[str, float],
-        points: list[dict[str, float]],
-        slices: dict[str, dict[str, float]] | None = None,
-    ) -> None:
+    def _report(self, metrics: dict[str, float], points: list[dict[str, float]]) -> None:
         state = self.trainer.state
         epoch, steps = float(state.epoch or 0.0), self.trainer.args.max_steps
-        self.listener.report(Progress(state.global_step, steps, epoch, metrics, points, self.checkpoint, slices or {}))
+        self.listener.report(Progress(state.global_step, steps, epoch, metrics, points, self.checkpoint))
 
     def _fill(self, aside: Path) -> None:
         trainer, best = self.trainer, self.best
@@ -216,14 +192,11 @@ class Run:
             for name in _TRAINERS_FILES:
                 shutil.copy(self.checkpoint / name, aside)
         step = trainer.state.global_step
-        kept = [one.save(aside / _slice_file(at), step) for at, (_, one) in enumerate(self.slices)]
-        slices = {"slices": kept} if kept else {}
         content = {
             "spec": self.spec.model_dump(mode="json"),
             "step": step,
             "epoch": trainer.state.epoch,
             "best": best.save(aside / BEST_FILE, step),
-            **slices,
             "evaluation_due": self.evaluation_due,
             "points": trainer.points,
             "meter": self.meter.state(),
@@ -255,9 +228,6 @@ class Run:
                 )
         restore_trainable(self.model, load_file(checkpoint / TRAINABLE_FILE))
         self.best.load(content["best"], checkpoint / BEST_FILE, content["step"], self.model)
-        for at, (run, best) in enumerate(self.slices):
-            with self._cut_to(run):
-                best.load(content["slices"][at], checkpoint / _slice_file(at), content["step"], self.model)
         self.evaluation_due, self.trainer.points = content.get("evaluation_due", False), content.get("points", [])
         self.meter.restore(content["meter"])
         self.optimizer_bytes = content.get("optimizer_bytes")
@@ -283,36 +253,21 @@ class Run:
         self._report(self.best.metrics | scores, [])
 
     def finish(self) -> RunResult:
-        """Scores the reported splits with the selected weights, once, and saves them as the adapter."""
+        """Scores the reported splits with the selected weights, once, saves them as the adapter, and cuts that to the sizes."""
         assert self.best.weights is not None, "a run ends with an evaluation"
         steps = self.trainer.state.global_step
         if self.best.step != steps:
             restore_trainable(self.model, self.best.weights)
         facts = self.facts | ({"resumed_at": self.resumed_at} if self.resumed_at else {})
-        own = self._scored(self.spec, self.best, self.directory, self._keep, facts)
-        slices = {}
-        for run, best in self.slices:
-            assert best.weights is not None
-            with self._cut_to(run):
-                restore_trainable(self.model, best.weights)
-                slices[run.key] = self._scored(run, best, self.directory / SLICES_FOLDER / run.key, lambda _scores: None, facts)
-        seconds = self.seconds_before + time.perf_counter()
-        return RunResult(
-            own.metrics, own.counts, own.adapter, own.best_step, steps, seconds, own.notes, facts=facts, slices=slices
-        )
-
-    def _scored(self, spec: RunSpec, best: Best, directory: Path, keep: Keep, facts: dict[str, Any]) -> SliceResult:
-        """The reported scores of the model as it is now, which is that of `spec`, and its adapter on disk."""
-        directory.mkdir(parents=True, exist_ok=True)
         try:
             with self._scoring():
-                reported = self.scorer.reported(self.model, directory, keep)
+                reported = self.scorer.reported(self.model, self.directory, self._keep)
                 forgotten = self.forgetting.metrics(self.model) if self.forgetting else {}
                 measured = dict(self.meter.costs())
         except ValueError as error:
             raise RunFailed(f"training diverged: {error}") from error
-        metrics = best.metrics | reported.metrics | forgotten
-        describe = find_method(spec.method).describe
+        metrics = self.best.metrics | reported.metrics | forgotten
+        describe = find_method(self.spec.method).describe
         if describe is not None:
             metrics |= describe(self.model)
         notes = [*self.notes, *reported.notes]
@@ -320,21 +275,36 @@ class Run:
             measured["optimizer_bytes"] = self.optimizer_bytes
         counts = replace(count(self.model), **measured)  # type: ignore[arg-type]
         record = {
-            "spec": spec.model_dump(mode="json"),
+            "spec": self.spec.model_dump(mode="json"),
             "kind": self.task.kind,
             "labels": list(self.task.labels),
             "metrics": metrics,
             "counts": counts.known(),
-            "best_step": best.step,
+            "best_step": self.best.step,
             "notes": notes,
             "facts": facts,
         }
-        adapter = save_adapter(self.model, directory / "adapter", record)
-        return SliceResult(metrics, counts, adapter, best.step, notes)
+        with self.meter.phase("store"):
+            adapter = save_adapter(self.model, self.directory / "adapter", record)
+        seconds = self.seconds_before + time.perf_counter()
+        with self.meter.phase("cut"):
+            sizes = [self._cut(size) for size in self.sizes]
+        return RunResult(metrics, counts, adapter, self.best.step, steps, seconds, notes, facts, sizes, self.meter.phases)
 
-
-def _slice_file(at: int) -> str:
-    return f"best-{at}.safetensors"
+    def _cut(self, size: int) -> SizeResult:
+        """The adapter cut to so many parameters, scored as a second adapter of the model."""
+        began, place = time.perf_counter(), self.directory / SIZES_FOLDER / str(size)
+        place.mkdir(parents=True)
+        folder = place / "adapter"
+        cut_adapter(self.directory / "adapter", Cut(parameters=size), folder)
+        model: Any = self.model
+        with quiet_libraries(), self._scoring():
+            model.load_adapter(str(folder), CUT_ADAPTER)
+            model.set_adapter(CUT_ADAPTER)
+            score_model(folder, place, model, self.scorer, self.forgetting)
+            model.set_adapter("default")
+            model.delete_adapter(CUT_ADAPTER)
+        return size_result(folder, began)
 
 
 def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:

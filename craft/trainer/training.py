@@ -14,7 +14,7 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,12 @@ import craft
 from craft.factors.ticking import tick
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.methods.nested import stages
 from craft.models.compute import compute_device, narrow_frozen
 from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
-from craft.results import PREDICTIONS_FOLDER, SLICES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
+from craft.results import PREDICTIONS_FOLDER, SIZES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.forgetting import Forgetting, refuse_under_task_head
@@ -48,7 +47,6 @@ from craft.trainer.head_start import start_head
 from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
-from craft.trainer.nested import nest_of
 from craft.trainer.process import own_process_state
 from craft.trainer.run import Listener, Run, read_checkpoint
 from craft.trainer.steps import total_steps
@@ -62,13 +60,13 @@ def train_run(
     resume_from: Path | None = None,
     on_step: Callable[[int, int], None] = lambda _step, _total: None,
     on_score: Tick = lambda _what, _done, _total: None,
+    sizes: Sequence[int] = (),
 ) -> RunResult:
     """Trains, scores and saves one run.
 
     Writes `directory/adapter` (see `craft.trainer.adapter_folder`), the outputs behind the score
     (`directory/predictions.safetensors`, or for answers in words `directory/predictions/TEST.jsonl`) and, at every evaluation,
-    `directory/checkpoint-STEP`, of which the newest two stay. Of nested ranks `spec` is the largest's, and the adapter and the
-    outputs of each smaller one go into `directory/slices/KEY`.
+    `directory/checkpoint-STEP`, of which the newest two stay. What is cut from the adapter goes into `directory/sizes/NUMBER`.
 
     Args:
         spec: the run.
@@ -81,6 +79,7 @@ def train_run(
             while answers in words are scored, so that silence means that the run hangs. Where it raises `Leave`, the run
             reports a checkpoint of that step, without metrics, before it ends.
         on_score: called while examples are scored: which split or test, how many are done, how many there are.
+        sizes: numbers of parameters to which the finished adapter is cut; each cut is scored as the run is.
 
     Raises:
         RunFailed: the run cannot succeed: the loss is not finite, the model lacks a projection, the data are wrong, or the
@@ -92,7 +91,7 @@ def train_run(
         Exception: whatever `report` raised, to end the run early; the last checkpoint stays.
     """
     with _guarded(spec):
-        return _trained(spec, directory, Listener(report, on_step, on_score), resume_from).finish()
+        return _trained(spec, directory, Listener(report, on_step, on_score), resume_from, sizes).finish()
 
 
 @contextmanager
@@ -107,6 +106,7 @@ def _trained(
     directory: Path,
     listener: Listener,
     resume_from: Path | None,
+    sizes: Sequence[int],
 ) -> Run:
     began = time.perf_counter()
     meter = Meter()
@@ -117,8 +117,8 @@ def _trained(
         raise RunPrevented(str(error)) from error
     except ValueError as error:
         raise RunFailed(str(error)) from error
-    run.seconds_before = -began
-    for name in (PREDICTIONS_FOLDER, SLICES_FOLDER):  # of an earlier run in this folder
+    run.seconds_before, run.sizes = -began, sizes
+    for name in (PREDICTIONS_FOLDER, SIZES_FOLDER):  # of an earlier run in this folder
         shutil.rmtree(directory / name, ignore_errors=True)
     if resumed is not None and resume_from is not None:
         run.restore(resume_from, resumed)
@@ -126,7 +126,8 @@ def _trained(
     if run.evaluation_due:
         run.evaluate(run.trainer)
     if resumed is None or resumed["step"] < run.trainer.args.max_steps:
-        run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+        with meter.phase("train"):
+            run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
     return run
 
 
@@ -146,27 +147,31 @@ def _prepare(
     method = find_method(spec.method)
     refuse_elsewhere(method)
     parameters = method.parameters.model_validate(spec.parameters)
-    splits = splits_of(spec, task)
+    with meter.phase("data"):
+        splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
     base = _base_model(spec, task, compute_device(), tokenizer.pad_token_id, parameters)
     refuse_other_words(spec.model, tokenizer, base)
     scored = listener.answered if task.kind == "generation" else listener.scored
-    scorer = make_scorer(spec, task, splits, tokenizer, base.config, scored)
+    with meter.phase("data"):
+        scorer = make_scorer(spec, task, splits, tokenizer, base.config, scored)
     forgetting = _forgetting(spec, task, base, tokenizer, _alive(listener.answered))
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes]
     collator = Collator(int(tokenizer.pad_token_id))
     if fresh and spec.warm_start is None:
-        _start_head(spec, base, scorer, collator, shared=True)
+        with meter.phase("head"):
+            _start_head(spec, base, scorer, collator, shared=True)
         meter.restart()
     transformers.set_seed(spec.seed)
     context = BuildContext(
         TASK_TYPES[task.kind],
         seed=spec.seed,
-        total_steps=total_steps(training, scorer.sizes["train_examples"], stages(spec.parameters)),
+        total_steps=total_steps(training, scorer.sizes["train_examples"]),
     )
-    model = method.build(base, parameters, context)
+    with meter.phase("decompose"):
+        model = method.build(base, parameters, context)
     if method.master_weights and training.precision == "bfloat16":
         narrow_frozen(model)
     # Before the run's own start or its checkpoint is put in, so that a resumed run finds the same.
@@ -177,8 +182,7 @@ def _prepare(
         config.revision = spec.revision
     facts = _facts(spec, splits.fingerprint, scorer)
     facts |= forgetting.facts if forgetting else {}
-    nest = nest_of(model, spec)
-    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, nest, forgetting)
+    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, forgetting)
 
     def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if method.optimizer is None:
@@ -198,7 +202,6 @@ def _prepare(
         leave=run.leave,
         on_step=listener.stepped,
         make_optimizer=make_optimizer,
-        nest=nest,
         starts=starts,
     )
     return run

@@ -83,7 +83,7 @@ class Display:
             self.say(f"{result.status}: {trial_name(spec)}" + ("" if score is None else f": score {score:.1f}"))
 
     def made(self, spec: TrialSpec, result: TrialResult) -> None:
-        """A slice of nested ranks has ended with its training, which counts alone; the best so far may be the slice."""
+        """A size has ended with its training, which counts alone; the best so far may be the size."""
         self.tally.compare(spec, result)
 
     def paused(self, spec: TrialSpec) -> None:

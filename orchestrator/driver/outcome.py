@@ -11,11 +11,10 @@ from orchestrator.plan.trial import TrialResult
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """How a sweep ended. Keys of trials by how they ended; `missing` never ended, `interrupted` will go on from a checkpoint.
-    Slices of nested ranks ended as their training did, and only `results` has them.
+    """How a sweep ended. Keys of trainings by how they ended; `missing` never did, `interrupted` will go on from a checkpoint.
 
     Attributes:
-        results: of every trial of the plan that ever ended, in this session or an earlier one, by key.
+        results: of every trial of the plan that ever ended, sizes included, in this session or an earlier one, by key.
         stopped: ended early by the scheduler, with a result.
         seconds: of this session.
         trouble: why the session ended before its plan did, if it did.

@@ -12,12 +12,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from orchestrator.driver.display import Display
-from orchestrator.driver.slices import EndedSlice, progress_of, result_of
 from orchestrator.driver.standing import Standing
 from orchestrator.driver.underway import Underway
 from orchestrator.plan.trial import TrialResult, TrialSpec
@@ -33,6 +32,15 @@ log = logging.getLogger(__name__)
 
 TELL_EVERY = 15.0
 """Seconds between two records of how far the sweep is."""
+
+
+@dataclass(frozen=True)
+class EndedSize:
+    """An output of a training that ended, and its adapter where the driver can read it."""
+
+    result: TrialResult
+    adapter: Path | None = None
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,19 +107,18 @@ class Recorder:
         """Takes in trials that are new to the plan, with the results that are on record for them."""
         given_up, restated = set(), set()
         for trial in self.standing.take_in(trials):
+            results = [found for one in trial.outputs if (found := self.standing.results.get(one.key))]
+            self.underway.took(trial.key, sum(one.seconds for one in results))
             result = self.standing.results.get(trial.key)
-            if result is None:
-                continue
-            if trial.nested_in is not None:
-                continue
-            self.underway.took(trial.key, result.seconds)
-            if self.standing.is_settled(trial.key):
+            if result is not None and self.standing.is_settled(trial.key):
                 self._display.ended(trial, result, earlier=True)
-            if result.status in ("finished", "failed") and self._tracker is not None and not self._tracker.holds(trial.key):
-                self._track("trial_started", trial)  # its journal was lost
-                self._track("trial_ended", result, None)
-                restated.add(trial.configuration)
-            if result.status == "stopped":
+            for found in results:
+                if found.status in ("finished", "failed") and self._tracker is not None and not self._tracker.holds(found.key):
+                    one = self.standing.spec(found.key)
+                    self._track("trial_started", one)  # its journal was lost
+                    self._track("trial_ended", found, None)
+                    restated.add(one.configuration)
+            if result is not None and result.status == "stopped":
                 given_up.add(trial.configuration)
         for configuration in given_up:
             self._spare(configuration)
@@ -121,7 +128,7 @@ class Recorder:
     def grow(self, trials: Iterable[TrialSpec]) -> None:
         """Takes in trials that the plan got beyond those it was expected to have."""
         self.add(trials)
-        self._display.expect(len(self._plan.trainings))
+        self._display.expect(len(self._plan.trials))
 
     @_alone
     def say(self, line: str) -> None:
@@ -129,13 +136,13 @@ class Recorder:
         self._display.say(line)
 
     def started(self, key: str) -> None:
-        """A trial runs, for the first time or again; and so do those that it trains."""
+        """A training runs, for the first time or again."""
         if self.standing.is_settled(key):
             return  # spared after Tune had asked for it
         spec = self.standing.spec(key)
         self.underway.start(key)
         self._display.started(spec)
-        for one in self.standing.trained_by(key):
+        for one in spec.outputs:
             self._track("trial_started", one)
 
     @_alone
@@ -143,10 +150,7 @@ class Recorder:
         """A running trial reported an evaluation."""
         self.underway.report(key, progress)
         self._display.progressed(self.standing.spec(key), progress)
-        for one in self.standing.trained_by(key):
-            own = progress if one.key == key else progress_of(one.key, progress)
-            if own is not None:
-                self._track("trial_progress", one.key, own)
+        self._track("trial_progress", key, progress)
 
     @_alone
     def looked(self, key: str, outlook: dict[str, Any]) -> None:
@@ -171,30 +175,34 @@ class Recorder:
         self._display.retried(self.standing.spec(key), why)
 
     @_alone
-    def ended(self, result: TrialResult, adapter: Path | None = None, slices: Sequence[EndedSlice] = ()) -> None:
-        """The trial is over for this session, with those that it trained: the ledger gets results before anyone is told.
+    def ended(self, result: TrialResult, adapter: Path | None = None, sizes: Sequence[EndedSize] = ()) -> None:
+        """The training is over for this session: the ledger gets the results of its outputs before anyone is told.
 
         Args:
-            slices: what the training of nested ranks gave its slices. Others end as the training does.
+            sizes: those that a finished training has. If it did not finish, they end as it does, with no score.
         """
         key = result.key
         if self.standing.is_settled(key):
             return
-        results = self._results(result, [one.result for one in slices])
-        adapters = {one.result.key: one.adapter for one in slices} | {key: adapter}
-        began = self.underway.end(result) or key in self.standing.results
-        for one in results:
-            self.standing.note(one, settled=True)
-            self._unwritten.append(one)
+        training, given = self.standing.spec(key), {one.result.key: one for one in sizes}
+        # Its own last: until that is on record, the training counts as not ended.
+        outputs = [
+            *(given.get(one.key) or _as_its_training(one.key, result) for one in training.sizes),
+            EndedSize(result, adapter),
+        ]
+        began = self.underway.end(key, sum(one.result.seconds for one in outputs)) or key in self.standing.results
+        for one in outputs:
+            self.standing.note(one.result, settled=True)
+            self._unwritten.append(one.result)
         self.flush()
-        self._display.ended(self.standing.spec(key), result)
-        for one in results[:-1]:
-            self._display.made(self.standing.spec(one.key), one)
-        for one in results:
+        self._display.ended(training, result)
+        for size, one in zip(training.sizes, outputs, strict=False):
+            self._display.made(size, one.result)
+        for one in outputs:
             if began:
-                self._track("trial_ended", one, adapters.get(one.key))
-        for one in results:
-            self._maybe_end_configuration(self.standing.spec(one.key).configuration)
+                self._track("trial_ended", one.result, one.adapter)
+        for trial in training.outputs:
+            self._maybe_end_configuration(trial.configuration)
 
     @_alone
     def stopped(self, key: str) -> None:
@@ -207,7 +215,7 @@ class Recorder:
         """The trial waits for its turn: it has no result, and goes on from its last checkpoint."""
         self.underway.pause(key)
         self._display.paused(self.standing.spec(key))
-        for one in self.standing.trained_by(key):
+        for one in self.standing.spec(key).outputs:
             self._track("trial_paused", one.key)
 
     @_alone
@@ -219,18 +227,14 @@ class Recorder:
         """
         notes = ["never among the best of its rivals, so it was not gone on with"]
         for key in self.standing.remaining:
-            heard = self.underway.paused_at(key)
-            if heard:
+            if self.underway.paused_at(key):
                 result = self.underway.result(key, "stopped")
             elif key in recalled:
                 self.underway.pause(key)  # in the earlier session: it has begun, so the tracker is told of its end
                 result = recalled[key]
             else:
                 result = TrialResult(key, "stopped")
-            slices = [recalled[one.key] for one in self.standing.trained_by(key) if one.key in recalled and one.key != key]
-            # What this session heard is newer than what an earlier one recorded.
-            given = [] if heard else [EndedSlice(replace(one, notes=notes)) for one in slices]
-            self.ended(replace(result, notes=notes), slices=given)
+            self.ended(replace(result, notes=notes))
 
     @_alone
     def interrupted(self) -> None:
@@ -240,11 +244,9 @@ class Recorder:
         """
         for key in self.underway.running:
             result = self.underway.result(key, "interrupted")
-            results = self._results(result)
-            self.underway.end(result)
-            for one in results:
-                self.standing.note(one, settled=False)
-                self._unwritten.append(one)
+            self.underway.end(key, result.seconds)
+            self.standing.note(result, settled=False)
+            self._unwritten.append(result)
             self._display.ended(self.standing.spec(key), result)
         self.flush()
 
@@ -269,12 +271,6 @@ class Recorder:
             self._unwritten.pop(0)
         return True
 
-    def _results(self, result: TrialResult, given: Sequence[TrialResult] = ()) -> list[TrialResult]:
-        """The results of all that a trial trained, its own last: until that is on record, the training counts as not ended."""
-        before, last = self.standing.results, self.underway.last_report(result.key)
-        slices = [one.key for one in self.standing.trained_by(result.key) if one.key != result.key]
-        return [*(result_of(key, result, given, last, before.get(key)) for key in slices), result]
-
     def _catch_up(self) -> None:
         """Tells the tracker of results that an earlier driver wrote into the ledger and did not live to pass on."""
         settled = self.standing.settled_results
@@ -296,7 +292,7 @@ class Recorder:
         """
         running = self.underway.running
         for trial in self.standing.trials_of(configuration):
-            if self.standing.is_settled(trial.key) or trial.training_key in running or trial.nested_in is not None:
+            if self.standing.is_settled(trial.key) or trial.key in running:
                 continue
             before = self.standing.results.get(trial.key)
             result = replace(before, status="stopped") if before else TrialResult(trial.key, "stopped")
@@ -318,6 +314,13 @@ class Recorder:
             getattr(self._tracker, method)(*arguments)
         except Exception:
             log.exception("the tracker failed in %s; the sweep goes on", method)
+
+
+def _as_its_training(key: str, training: TrialResult) -> EndedSize:
+    """How a size ended whose training has no result for it."""
+    if training.status == "finished":
+        return EndedSize(TrialResult(key, "failed", error="its training finished without this size", retryable=True))
+    return EndedSize(replace(training, key=key, metrics={}, counts={}, seconds=0.0))
 
 
 def with_facts(result: TrialResult, **facts: Any) -> TrialResult:

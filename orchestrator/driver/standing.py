@@ -28,30 +28,29 @@ class Standing:
         self._plan, self._recorded = plan, recorded
         self._specs: dict[str, TrialSpec] = {}
         self._trials_of: dict[str, list[TrialSpec]] = {}
-        self._trained_by: dict[str, list[TrialSpec]] = {}
+        self._trainings: dict[str, TrialSpec] = {}
+        self._trained: dict[str, str] = {}
         self._tuned_with: dict[str, dict[str, None]] = {}
         self._settled: set[str] = set()
 
     def take_in(self, trials: Iterable[TrialSpec]) -> list[TrialSpec]:
-        """Adds trials, with the results that are on record for them; returns those that were not known.
+        """Adds trainings, with the results that are on record for their outputs; returns those that were not known.
 
-        Nested ranks are settled together: a driver that died between the results of a training's slices left some on record,
-        and the training runs again.
+        The outputs of a training are settled together: where some are on record and others are not, because a driver died in
+        between or a size is new, it runs again from its last checkpoint.
         """
-        new = []
-        for trial in trials:
-            if trial.key in self._specs:
-                continue
-            new.append(trial)
-            self._specs[trial.key] = trial
-            self._trials_of.setdefault(trial.configuration, []).append(trial)
-            self._trained_by.setdefault(trial.training_key, []).append(trial)
+        new = [trial for trial in trials if trial.key not in self._trainings]
+        for trial in new:
+            self._trainings[trial.key] = trial
+            settled = all(map(self.is_on_record, trial.outputs))
+            for one in trial.outputs:
+                self._specs[one.key], self._trained[one.configuration] = one, trial.configuration
+                self._trials_of.setdefault(one.configuration, []).append(one)
+                result = self._recorded.get(one.key)
+                if result is not None:
+                    self.note(result, settled)
             if trial.tunes is not None:
                 self._tuned_with.setdefault(trial.tunes, {})[trial.configuration] = None
-        for trial in new:
-            result = self._recorded.get(trial.key)
-            if result is not None:
-                self.note(result, settled=all(map(self.is_on_record, self._trained_by[trial.training_key])))
         return new
 
     def is_on_record(self, trial: TrialSpec) -> bool:
@@ -71,13 +70,13 @@ class Standing:
 
     @property
     def trainings(self) -> list[str]:
-        """Keys of the trials that Ray schedules, in the plan's order: all but slices of nested ranks."""
-        return [key for key, trial in self._specs.items() if trial.nested_in is None]
+        """Keys of the trials that Ray schedules, in the plan's order."""
+        return list(self._trainings)
 
     @property
     def remaining(self) -> list[str]:
-        """Keys of trials to run, in the plan's order: those that are not settled, without slices of nested ranks."""
-        return [key for key in self.trainings if key not in self._settled]
+        """Keys of trainings to run, in the plan's order: those that are not settled."""
+        return [key for key in self._trainings if key not in self._settled]
 
     @property
     def settled_results(self) -> dict[str, TrialResult]:
@@ -87,10 +86,6 @@ class Standing:
     def spec(self, key: str) -> TrialSpec:
         """The trial of a key."""
         return self._specs[key]
-
-    def trained_by(self, key: str) -> Sequence[TrialSpec]:
-        """The trials that the trial of a key trains, itself last; itself alone without nested ranks."""
-        return self._trained_by[key]
 
     def trials_of(self, configuration: str) -> Sequence[TrialSpec]:
         """The trials of a configuration, by its id; none if the driver does not know it."""
@@ -105,6 +100,6 @@ class Standing:
         return [summary for summary in found if summary.configuration in set(chosen)]
 
     def _companions(self, configuration: str) -> Iterable[str]:
-        """The configurations that it is tuned with: its summary says what all of them took."""
-        trial = self._trials_of[configuration][0]
-        return self._tuned_with.get(trial.tunes or trial.nested_in or configuration, ())
+        """The one that it is cut from, and those that it is tuned with: its summary says what all of them took."""
+        trial, trained = self._trials_of[configuration][0], self._trained.get(configuration, configuration)
+        return (trained, *self._tuned_with.get(trial.tunes or trained, ()))

@@ -39,8 +39,8 @@ def begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
             "scheduler": sweep.scheduler.name,
             "protocol": sweep.protocol,
             **({"compare": sweep.compare, "tuned": ",".join(rule.tuned)} if sweep.compare and rule else {}),
-            "configurations": plan.wanted if plan.adaptive else len(plan.configurations),
-            "trials": plan.most_trainings,
+            "configurations": plan.wanted if plan.adaptive else len(plan.counts),
+            "trials": plan.most_trials,
             "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=reported, data=fingerprints),
             "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(encoding="utf-8"),
         }
@@ -71,7 +71,7 @@ def closing_content(plan: Plan, summaries: Sequence[Summary], outcome: SweepOutc
     """What the sweep's own run is given when it ends: the front, how many trials ended how."""
     return {
         **marks(summaries, plan.sweep.objectives),
-        "trials_planned": len(plan.trainings),
+        "trials_planned": len(plan.trials),
         "trials_done": len(outcome.finished),
         "trials_failed": len(outcome.failed),
         "trials_stopped": len(outcome.stopped),

@@ -60,13 +60,12 @@ class Underway:
         self._running.clear()
         return keys
 
-    def end(self, result: TrialResult) -> bool:
-        """Takes over the result's time; whether the trial was running or paused."""
-        key = result.key
+    def end(self, key: str, seconds: float) -> bool:
+        """The trial has ended after so long; whether it was running or paused."""
         began = key in self._running or key in self._paused
         for kept in (self._running, self._paused, self._since):
             kept.pop(key, None)
-        self.took(key, result.seconds)
+        self.took(key, seconds)
         return began
 
     def took(self, key: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""A configuration: one point of a sweep's search space, with its cost."""
+"""A configuration: one point of a sweep's search space with its cost, and what its adapters are cut to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from craft.plain_yaml import YamlPath
 from craft.results import Counts
+from craft.settings import content_hash
 from orchestrator.sweepfile.space.dimensions import Point
 
 
@@ -22,7 +23,8 @@ class Configuration:
         counts: its parameters and bytes, counted on the meta device, with the widest of its tasks' heads.
         estimated_memory_bytes: the estimated memory of a training step, on the task that needs most.
         path: the method block it came from.
-        nested_in: the id of the configuration whose training makes this one too, as a slice; None if it is trained itself.
+        sizes: what its trained adapter is cut to, ascending, each a configuration of its own.
+        cut_to: what its adapter is cut to, where it is not trained itself.
         parent: the configuration from whose adapters its trials go on, in population based training.
         candidates: of a tuned configuration, by task the candidate that was the best there, whose settings its trials have.
     """
@@ -35,15 +37,26 @@ class Configuration:
     counts: Counts
     estimated_memory_bytes: int | None = None
     path: YamlPath = ()
-    nested_in: str | None = None
+    sizes: tuple[Configuration, ...] = field(default=(), repr=False)
+    cut_to: str | None = None
     parent: Configuration | None = field(default=None, repr=False)
     candidates: Mapping[str, Configuration] = field(default_factory=dict, repr=False)
+
+    @property
+    def outputs(self) -> tuple[Configuration, ...]:
+        """The configurations that its training gives: its sizes, and itself last."""
+        return (*self.sizes, self)
 
     @property
     def known(self) -> dict[str, float]:
         """Its metrics known before training."""
         memory = {} if self.estimated_memory_bytes is None else {"estimated_memory_bytes": self.estimated_memory_bytes}
         return {**self.counts.known(), **memory}
+
+
+def cut_id(configuration: str, cut: str) -> str:
+    """The id of what the adapters of a configuration are cut to, in its sweep or afterwards."""
+    return content_hash(["cut", configuration, cut], 10)
 
 
 @dataclass(frozen=True)

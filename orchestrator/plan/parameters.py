@@ -41,7 +41,7 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
 
 
 def flatten(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings by dotted names, lists as `a,b`, lists of lists as `a,b; c,d`, None left out;
+    """Mappings inside others by dotted names, lists as `a,b`, lists of lists as `a,b; c,d`, None left out;
     `ranks` of three also as r1, r2, r3."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():

@@ -43,8 +43,8 @@ class Plan:
         duplicates: labels of points that were merged into a configuration that was there before.
         probed: configurations of points that were tried out beforehand and may be trained; of an adaptive plan only.
         earlier: results of other sweeps that the algorithm begins with.
-        configurations: in the order in which they were added.
-        trials: of all configurations, in the order in which they were added.
+        configurations: those that are trained, in the order in which they were added; each has its sizes.
+        trials: the trainings, in the order in which they were added; each has the trials of its sizes.
     """
 
     sweep: Sweep
@@ -56,8 +56,6 @@ class Plan:
     configurations: list[Configuration] = field(default_factory=list, init=False)
     trials: list[TrialSpec] = field(default_factory=list, init=False)
     _by_id: dict[str, Configuration] = field(default_factory=dict, init=False, repr=False)
-    _made_by: dict[str, list[Configuration]] = field(default_factory=dict, init=False, repr=False)
-    _trained_by: dict[str, list[TrialSpec]] = field(default_factory=dict, init=False, repr=False)
     _trials_of: dict[str, list[TrialSpec]] = field(default_factory=dict, init=False, repr=False)
     _refused: set[str] = field(default_factory=set, init=False, repr=False)
     _refusal_listeners: list[Callable[[Dropped], None]] = field(default_factory=list, init=False, repr=False)
@@ -66,16 +64,13 @@ class Plan:
         """Takes in a configuration with its trials on every task with every seed, the sweep's own unless others are given;
         returns these."""
         self.configurations.append(configuration)
-        self._by_id[configuration.id] = configuration
-        self._made_by.setdefault(configuration.nested_in or configuration.id, []).append(configuration)
-        return self._extend(configuration, self.planner.trials(configuration, seeds))
+        self._by_id |= {one.id: one for one in configuration.outputs}
+        return self._extend(self.planner.trials(configuration, seeds))
 
     def replicate(self, configuration: Configuration, seeds: Iterable[int]) -> list[TrialSpec]:
         """Gives a configuration of the plan further seeds; returns its new trials."""
         known = {trial.key for trial in self._trials_of[configuration.id]}
-        return self._extend(
-            configuration, [trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known]
-        )
+        return self._extend([trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known])
 
     def refuse(self, configuration: Configuration, reason: str) -> None:
         """Tells the listeners of a proposal that breaks a constraint and is not trained, once for each configuration."""
@@ -89,32 +84,22 @@ class Plan:
         self._refusal_listeners.append(listener)
 
     def configuration(self, name: str) -> Configuration:
-        """The configuration of the plan with that id."""
+        """The configuration of the plan with that id, trained or a size."""
         return self._by_id[name]
 
     def trials_of(self, name: str) -> list[TrialSpec]:
-        """All trials, as of now, of the configuration with that id."""
+        """All trials, as of now, of the configuration with that id, trained or a size."""
         return list(self._trials_of[name])
 
-    def together(self, configuration: Configuration) -> list[Configuration]:
-        """The configurations that one training makes with this one, the training's own last; itself alone without nested
-        ranks."""
-        return list(self._made_by[configuration.nested_in or configuration.id])
-
-    def trained_by(self, trial: TrialSpec) -> list[TrialSpec]:
-        """The trials that `trial` trains, itself last; itself alone without nested ranks."""
-        return list(self._trained_by.get(trial.key, [trial]))
-
     @property
-    def trainings(self) -> list[TrialSpec]:
-        """The trials that Ray schedules: all but slices of nested ranks."""
-        return [trial for trial in self.trials if trial.nested_in is None]
+    def outputs(self) -> list[TrialSpec]:
+        """The trials that get a result, those of sizes included."""
+        return [one for trial in self.trials for one in trial.outputs]
 
-    def _extend(self, configuration: Configuration, trials: list[TrialSpec]) -> list[TrialSpec]:
+    def _extend(self, trials: list[TrialSpec]) -> list[TrialSpec]:
         self.trials.extend(trials)
-        for trial in trials:
-            self._trained_by.setdefault(trial.training_key, []).append(trial)
-        self._trials_of.setdefault(configuration.id, []).extend(trials)
+        for one in (output for trial in trials for output in trial.outputs):
+            self._trials_of.setdefault(one.configuration, []).append(one)
         return trials
 
     @property
@@ -139,29 +124,19 @@ class Plan:
         return max(len(self.trials), self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
 
     @property
-    def expected_trainings(self) -> int:
-        """The same without slices of nested ranks, which an adaptive plan never has."""
-        return self.expected_trials - sum(trial.nested_in is not None for trial in self.trials)
-
-    @property
     def most_trials(self) -> int:
-        """`expected_trials` and, where the best of each group gets further seeds, these. What `choose: front` will choose is
-        not known beforehand."""
-        return self.expected_trials + len(self._further())
-
-    @property
-    def most_trainings(self) -> int:
-        """The same of `expected_trainings`, within the sweep's budget."""
-        most = self.expected_trainings + sum(one.nested_in is None for one in self._further())
+        """`expected_trials` and, where the best of each group gets further seeds, these, within the sweep's budget. What
+        `choose: front` will choose is not known beforehand."""
+        most = self.expected_trials + self._further()
         return most if self.sweep.budget.trials is None else min(most, self.sweep.budget.trials)
 
-    def _further(self) -> list[Configuration]:
-        """The configuration of each trial that further seeds can bring, as if the first of each group were its best."""
+    def _further(self) -> int:
+        """The trials that further seeds can bring."""
         rule = self.sweep.replication
         if rule is None or rule.choose != "best" or self.adaptive:
-            return []
+            return 0
         groups = [group for group in groups_of(self.planner, self.configurations) if len(group) > 1 or not rule.apart]
-        return [one for group in groups for one in self.together(group[0])] * len(self.sweep.task_names) * len(rule.seeds)
+        return len(groups) * len(self.sweep.task_names) * len(rule.seeds)
 
     @property
     def wanted(self) -> int:
@@ -178,7 +153,7 @@ class Plan:
     @property
     def counts(self) -> dict[str, dict[str, float]]:
         """Planned counts by configuration id, for summaries."""
-        return {one.id: one.known for one in self.configurations}
+        return {name: one.known for name, one in self._by_id.items()}
 
 
 def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
@@ -194,7 +169,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if not algorithm.samples:
         _refuse_too_many(sweep, sum(block.size for block in sweep.blocks))
 
-    kept: dict[str, list[Configuration]] = {}
+    kept: dict[str, Configuration] = {}
     dropped: dict[str, Dropped] = {}
     duplicates: list[str] = []
     errors: list[str] = []
@@ -208,26 +183,24 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
             continue
         labels = []
         for one in refused:
-            labels += (
-                [one.configuration.label] if dropped.setdefault(planner.meaning(one.configuration), one) is not one else []
-            )
-        if allowed and kept.setdefault(planner.meaning(allowed[-1]), allowed) is not allowed:
-            labels += [one.label for one in allowed]
+            same = one.configuration.cut_to or planner.meaning(one.configuration)
+            labels += [one.configuration.label] if dropped.setdefault(same, one) is not one else []
+        if allowed and kept.setdefault(planner.meaning(allowed), allowed) is not allowed:
+            labels.append(allowed.label)
         duplicates += [] if wanted else labels
     if errors:
         raise SweepError(errors)
     plan = Plan(sweep, planner, list(dropped.values()), duplicates)
     rule = sweep.replication
     apart = rule is not None and rule.tunes_apart
-    groups = groups_of(planner, itertools.chain(*kept.values())) if apart else []
+    groups = groups_of(planner, kept.values()) if apart else []
     alone = {group[0].id for group in groups if len(group) == 1}  # nothing to choose, so their trials are reported
-    listed = list(itertools.chain(*kept.values()))
+    listed = list(kept.values())
     for configuration in listed if sweep.scheduler.row.population else planner.label_apart(listed):
-        measured = (configuration.nested_in or configuration.id) in alone
-        plan.add(configuration, rule.seeds if rule is not None and measured else None)
+        plan.add(configuration, rule.seeds if rule is not None and configuration.id in alone else None)
     if not kept:
         raise _nothing_allowed(sweep, plan.dropped)
-    needed = len(plan.trainings)
+    needed = len(plan.trials)
     if sweep.budget.trials is not None and needed > sweep.budget.trials:
         where = sweep.where(("budget", "trials"))
         raise SweepError([f"{where}: budget.trials: the plan needs {needed} trials; the budget is {sweep.budget.trials}"])

@@ -12,15 +12,15 @@ from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
 from craft.results import Counts, RunFailed
 from craft.settings import WarmStart, content_hash
-from craft.spec import RunSpec
+from craft.spec import BUDGET, RunSpec
 from craft.tasks import find_task
-from orchestrator.plan.configuration import Configuration, Dropped
+from orchestrator.plan.configuration import Configuration, Dropped, cut_id
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.settings import ReplicationSettings
 from orchestrator.sweepfile.space.dimensions import CONFIG, Point
-from orchestrator.sweepfile.space.nested import KEY, RANKS, alone, has_nested, slices_of, triples_of
+from orchestrator.sweepfile.space.sizes import SIZES, sizes_within
 from orchestrator.sweepfile.sweep import Sweep
 
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
@@ -52,37 +52,19 @@ class Planner:
             self._resolves = True
         self._counter, self._memory = counter, memory
 
-    def allowed(self, point: Point) -> tuple[list[Configuration], list[Dropped]]:
-        """The configurations of `point` that meet the constraints, and those that do not.
-
-        There is one, or one for each of nested ranks, ascending; the last trains them all. Ranks that break a constraint are
-        left out of the training.
+    def allowed(self, point: Point) -> tuple[Configuration | None, list[Dropped]]:
+        """The configuration of `point` with those of its sizes that meet the constraints, and what breaks them. Where it breaks
+        one itself, nothing is trained; None.
         """
-        triples = triples_of(point)
-        if triples is None:
-            block = self.sweep.block_at(("space", point.block))
-            made = [self.configuration(alone(point) if block and has_nested(block) else point)]
-        else:
-            made = self._together(point, triples)
-        dropped = [Dropped(one, reason) for one in made if (reason := self.broken_constraint(one))]
-        if not dropped:
-            return made, []
+        made = self.configuration(point)
+        dropped = [Dropped(one, reason) for one in made.outputs if (reason := self.broken_constraint(one))]
         out = {one.configuration.id for one in dropped}
-        kept = [one.parameters[RANKS] for one in made if one.id not in out]
-        return self._together(point, kept) if kept else [], dropped
-
-    def _together(self, point: Point, triples: Sequence[Sequence[int | str]]) -> list[Configuration]:
-        made = [self.configuration(one) for one in slices_of(point, triples)]
-        if len({self.meaning(one) for one in made}) < len(made):
-            path = ("space", point.block, RANKS)
-            named = ", ".join(str(list(one)).replace("'", "") for one in triples)
-            raise SweepError(
-                [f"{self.sweep.where(path)}: {dotted(path)}: two of the nested ranks are the same on this model: {named}"]
-            )
-        return [*(replace(one, nested_in=made[-1].id) for one in made[:-1]), made[-1]]
+        if made.id in out:
+            return None, [one for one in dropped if one.configuration is made]
+        return replace(made, sizes=tuple(one for one in made.sizes if one.id not in out)), dropped
 
     def configuration(self, point: Point) -> Configuration:
-        """The configuration of `point`, with its counts."""
+        """The configuration of `point` and its sizes, with their counts."""
         path: YamlPath = ("space", point.block)
         method = METHODS[point.method]
         try:
@@ -101,8 +83,36 @@ class Planner:
         except (ValueError, RunFailed) as error:
             where = f"{self.sweep.where(path)}: {dotted(path)}"
             raise SweepError([f"{where}: {label} cannot be built on {self.sweep.model}: {error}"]) from error
-        return Configuration(
+        one = Configuration(
             content_hash(content, 10), label, point.method, parameters, dict(point.training), counts, memory, path
+        )
+        return self._with_sizes(one)
+
+    def _with_sizes(self, one: Configuration) -> Configuration:
+        """The configuration with what its block cuts its adapters to. Where that lies is known once they are trained: a size
+        counts as its most until then."""
+        block = self.sweep.block_at(one.path)
+        sizes = sizes_within(block.sizes if block else None, one.counts.trainable_parameters)
+        if sizes and self._resolves:
+            from craft.trainer.counting import check_sizes
+
+            try:
+                check_sizes(self._widest(one.method, one.parameters, one.training, one.path), sizes)
+            except ValueError as error:
+                where = f"{self.sweep.where(one.path)}: {dotted((*one.path, SIZES))}"
+                raise SweepError([f"{where}: {one.label}: {error}"]) from None
+        return replace(one, sizes=tuple(self._cut(one, size) for size in sizes))
+
+    def _cut(self, one: Configuration, size: int) -> Configuration:
+        cut = f"{BUDGET}{size}"
+        return replace(
+            one,
+            id=cut_id(one.id, cut),
+            label=_cut_label(one.label, size),
+            counts=one.counts.cut_to(size),
+            estimated_memory_bytes=None,
+            sizes=(),
+            cut_to=cut,
         )
 
     def _content(self, method: str, training: dict[str, Any], path: YamlPath) -> dict[str, Any]:
@@ -134,18 +144,13 @@ class Planner:
         resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
         rule = self.sweep.replication
         group = self.group(configuration) if rule is not None and rule.tuned and not configuration.candidates else None
-        return [
-            TrialSpec(
-                self.run_spec(configuration, task, seed),
-                configuration.id,
-                configuration.label,
-                resources,
-                configuration.nested_in,
-                group if seed in self.sweep.seeds else None,
-            )
-            for seed in (self.sweep.seeds if seeds is None else seeds)
-            for task in self.sweep.task_names
-        ]
+
+        def trial(task: str, seed: int) -> TrialSpec:
+            run, tunes = self.run_spec(configuration, task, seed), group if seed in self.sweep.seeds else None
+            sizes = (TrialSpec(run.cut_to(str(one.cut_to)), one.id, one.label, resources, tunes) for one in configuration.sizes)
+            return TrialSpec(run, configuration.id, configuration.label, resources, tunes, tuple(sizes))
+
+        return [trial(task, seed) for seed in (self.sweep.seeds if seeds is None else seeds) for task in self.sweep.task_names]
 
     def run_spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
         """The run of `configuration` on one task with one seed."""
@@ -202,28 +207,24 @@ class Planner:
         content["resolved"] = resolve(self._meta, checked)
         return content_hash(content, 16)
 
-    def tuned(self, group: str, candidates: Sequence[Sequence[Configuration]], best: Mapping[str, int]) -> list[Configuration]:
-        """The configuration whose trials have on each task the settings of the candidate that was the best there; with nested
-        ranks one for each slice, the training's own last.
+    def tuned(self, group: str, candidates: Sequence[Configuration], best: Mapping[str, int]) -> Configuration:
+        """The configuration whose trials have on each task the settings of the candidate that was the best there.
 
         Its id is the group's, so that it stays one configuration when more values make the choice fall otherwise. Its label has
         the parts that the labels of all candidates have.
 
         Args:
             group: of the candidates.
-            candidates: each with its slices, itself last.
             best: by task, the place of the best one in `candidates`.
         """
-        made = []
-        for alike in zip(*candidates, strict=True):
-            chosen = {task: alike[place] for task, place in best.items()}
-            largest = max(chosen.values(), key=lambda one: one.counts.trainable_parameters)
-            nested_in = None if alike[-1].nested_in is None else group
-            id = content_hash({"group": group, RANKS: largest.parameters[RANKS]}, 10) if nested_in else group
-            parts = zip(*(self._parts(one, _rule(self.sweep).tuned) for one in alike), strict=False)
-            label = _joined([part[0] for part in parts if len(set(part)) == 1])
-            made.append(replace(largest, id=id, label=label, nested_in=nested_in, candidates=chosen))
-        return made
+        chosen = {task: candidates[place] for task, place in best.items()}
+        largest = max(chosen.values(), key=lambda one: one.counts.trainable_parameters)
+        parts = zip(*(self._parts(one, _rule(self.sweep).tuned) for one in candidates), strict=False)
+        label = _joined([part[0] for part in parts if len(set(part)) == 1])
+        whole = replace(largest, id=group, label=label, candidates=chosen)
+        smallest = min(one.counts.trainable_parameters for one in chosen.values())
+        sizes = [one.counts.trainable_parameters for one in largest.sizes]
+        return replace(whole, sizes=tuple(self._cut(whole, size) for size in sizes if size < smallest))
 
     def label_apart(self, configurations: Sequence[Configuration]) -> list[Configuration]:
         """The configurations with labels that show a setting only where another of the same name differs in it."""
@@ -233,7 +234,7 @@ class Planner:
         for name, rows in alike.items():
             settings = dict.fromkeys(setting for row in rows for setting in row)
             self._differ[name] = [one for one in settings if len({text(row.get(one)) for row in rows}) > 1]
-        return [replace(one, label=_joined(self._parts(one))) for one in configurations]
+        return [_labelled(one, _joined(self._parts(one))) for one in configurations]
 
     def _parts(self, configuration: Configuration, without: Iterable[str] = ()) -> list[str]:
         """What a label is joined from: the method, what `Method.label` says, and the settings that tell it apart."""
@@ -252,13 +253,12 @@ class Planner:
 
     def group(self, configuration: Configuration) -> str:
         """Equal for configurations that differ in nothing but the dimensions that are tuned; what a block says for single
-        tasks, or of where its runs start, is a difference, and so is `tuned: false`. Nested ranks are in the group of their
-        training. It is the id of the tuned configuration; an earlier version's groups were longer, and no ids."""
+        tasks, or of where its runs start, is a difference, and so is `tuned: false`. It is the id of the tuned configuration;
+        an earlier version's groups were longer, and no ids."""
         rule = _rule(self.sweep)
-        names = {*rule.tuned, *([KEY] if RANKS in rule.tuned else [])}
+        names = {*rule.tuned}
         content = self._content(configuration.method, configuration.training, configuration.path)
-        parameters = configuration.parameters | ({RANKS: chain[-1]} if (chain := configuration.parameters.get(KEY)) else {})
-        content |= {"parameters": parameters, "chosen": sorted({*content["chosen"]} - names)}
+        content |= {"parameters": configuration.parameters, "chosen": sorted({*content["chosen"]} - names)}
         block = self.sweep.block_at(configuration.path)
         content |= {"tuned": False} if block is not None and not block.tuned else {}
         for part in ("training", "parameters"):
@@ -268,11 +268,15 @@ class Planner:
         return content_hash(content | {"over": sorted(names)}, 10) if rule.tunes_apart else content_hash(content, 16)
 
     def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:
+        seed, chosen = self.sweep.seeds[0], (point.method, parameters, point.training, path)
+        specs = [self._spec(*chosen, task, seed) for task in self.sweep.task_names]
+        return self._counter(self._widest(*chosen)), max(map(self._memory, specs)) if self._memory else None
+
+    def _widest(self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath) -> RunSpec:
+        """The run on the task whose head is the widest."""
         tasks = [find_task(name, self.sweep.data) for name in self.sweep.task_names]
-        seed = self.sweep.seeds[0]
-        specs = [self._spec(point.method, parameters, point.training, path, task.name, seed) for task in tasks]
-        widest = max(range(len(tasks)), key=lambda index: len(tasks[index].labels))
-        return self._counter(specs[widest]), max(map(self._memory, specs)) if self._memory else None
+        widest = max(tasks, key=lambda task: len(task.labels))
+        return self._spec(method, parameters, training, path, widest.name, self.sweep.seeds[0])
 
 
 def _rule(sweep: Sweep) -> ReplicationSettings:
@@ -286,6 +290,15 @@ def _shown(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 def _joined(parts: Sequence[str]) -> str:
     return f"{parts[0]} {', '.join(parts[1:])}".strip()
+
+
+def _labelled(one: Configuration, label: str) -> Configuration:
+    sizes = (replace(size, label=_cut_label(label, size.counts.trainable_parameters)) for size in one.sizes)
+    return replace(one, label=label, sizes=tuple(sizes))
+
+
+def _cut_label(label: str, size: int) -> str:
+    return f"{label}, cut to {size:,} parameters"
 
 
 def _listed(parameters: dict[str, Any]) -> str:

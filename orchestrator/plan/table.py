@@ -36,7 +36,8 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
     table.add_column("configuration", overflow="fold")
     for name in ("id", "trainable", "head", "adapter", "memory", "trials", "steps"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in plan.configurations[:SHOWN]:
+    rows = [(one, trained) for trained in plan.configurations for one in trained.outputs]
+    for one, trained in rows[:SHOWN]:
         table.add_row(
             one.label,
             one.id,
@@ -44,27 +45,25 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             f"{one.counts.head_parameters:,}",
             format_bytes(one.counts.adapter_bytes),
             format_bytes(one.estimated_memory_bytes) if one.estimated_memory_bytes is not None else "",
-            str(len(plan.trials_of(one.id))),
-            "nested" if one.nested_in else f"{steps[one.id]:,}" if one.id in steps else "?",
+            str(len(plan.trials_of(trained.id))),
+            "cut" if one.cut_to else f"{steps[one.id]:,}" if one.id in steps else "?",
         )
     console.print(table)
     _print_model(plan, console)
-    if len(plan.configurations) > SHOWN:
-        console.print(f"... and {len(plan.configurations) - SHOWN} more configurations")
+    if len(rows) > SHOWN:
+        console.print(f"... and {len(rows) - SHOWN} more configurations")
     for dropped in plan.dropped:
         console.print(f"dropped: {dropped.configuration.label}: {dropped.reason}", highlight=False)
     if plan.duplicates:
         console.print(f"merged: {len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}", highlight=False)
-    trained = sum(one.nested_in is None for one in plan.configurations)
-    slices = len(plan.configurations) - trained
-    seeds = {len(plan.trials_of(one.id)) // len(sweep.task_names) for one in plan.configurations}
+    seeds = sorted({len(plan.trials_of(one.id)) // len(sweep.task_names) for one in plan.configurations})
     console.print(
-        f"{trained} configurations x {len(sweep.task_names)} tasks x {' or '.join(map(str, sorted(seeds)))} seeds = "
-        f"{len(plan.trainings)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
+        f"{len(plan.configurations)} configurations x {len(sweep.task_names)} tasks x {' or '.join(map(str, seeds))} seeds = "
+        f"{len(plan.trials)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
         highlight=False,
     )
-    if slices:
-        console.print(f"these trials train {slices} more configurations: the slices of nested ranks", highlight=False)
+    if cut := len(rows) - len(plan.configurations):
+        console.print(f"their adapters are cut to {cut} more configurations, of at most the size shown", highlight=False)
     _print_replication(plan, console, steps)
     console.print(
         "trainable: the adapter's parameters; head: the task head's, trained beside them; adapter: bytes saved for both; "

@@ -1,14 +1,18 @@
-"""A trial, one configuration on one task with one seed, and its result. Ray schedules trials; nothing here knows Ray."""
+"""A trial, one configuration on one task with one seed, and its result. Nothing here knows Ray.
+
+Ray schedules trainings: trials that are trained, each with the trials of the sizes to which its adapter is cut. These are the
+training's outputs, and each has a result of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from craft.results import Progress, RunResult
+from craft.results import Progress, RunResult, SizeResult
 from craft.spec import RunSpec
 from orchestrator.sweepfile.resources import Resources
 
@@ -20,33 +24,30 @@ class TrialSpec:
     """A trial to run: `key` names it by content, `configuration` is the id of the configuration it belongs to; `resources` are
     its share of a machine and no part of its identity.
 
-    `nested_in` is the configuration whose trial trains this one too: then this is a slice of nested ranks, and Ray never sees
-    it. Whatever becomes of the training becomes of its slices.
-
-    `tunes` names the configurations among which it helps to choose one (`Planner.group`); None where nothing is tuned, and for
-    the further seeds of those that were chosen.
+    `sizes` are the trials that are cut from this one's adapter, ascending. `tunes` names the configurations among which it
+    helps to choose one (`Planner.group`); None where nothing is tuned, and for the further seeds of those that were chosen.
     """
 
     run: RunSpec
     configuration: str
     label: str
     resources: Resources = field(default_factory=Resources)
-    nested_in: str | None = None
     tunes: str | None = None
+    sizes: tuple[TrialSpec, ...] = ()
 
     @cached_property
     def key(self) -> str:
         return self.run.key
 
-    @cached_property
-    def training_key(self) -> str:
-        """The key of the trial that trains this one: its own, but for slices."""
-        return self.key if self.nested_in is None else self.run.training_key
+    @property
+    def outputs(self) -> tuple[TrialSpec, ...]:
+        """The trials that its training gives a result: its sizes, and itself last."""
+        return (*self.sizes, self)
 
     def to_json(self) -> dict[str, Any]:
-        names = {"configuration": self.configuration, "label": self.label}
-        names |= {"nested_in": self.nested_in} if self.nested_in else {}
+        names: dict[str, Any] = {"configuration": self.configuration, "label": self.label}
         names |= {"tunes": self.tunes} if self.tunes else {}
+        names |= {"sizes": [one.to_json() for one in self.sizes]} if self.sizes else {}
         return {"run": self.run.model_dump(mode="json"), "resources": self.resources.model_dump(mode="json"), **names}
 
     @classmethod
@@ -57,8 +58,8 @@ class TrialSpec:
             content["configuration"],
             content["label"],
             resources,
-            content.get("nested_in"),
             content.get("tunes"),
+            tuple(cls.from_json(one) for one in content.get("sizes", ())),
         )
 
 
@@ -81,6 +82,13 @@ class TrialResult:
     retryable: bool = False
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_size(cls, key: str, size: SizeResult, notes: Sequence[str] = ()) -> TrialResult:
+        """The result of an adapter that was cut to a size: `seconds` are those of cutting and scoring it."""
+        facts = {name: value for name, value in size.facts.items() if name != "adapter"}
+        told = [*notes, *size.notes]
+        return cls(key, "finished", size.metrics, size.counts, seconds=size.seconds, notes=told, facts=facts)
 
     @property
     def settled(self) -> bool:
@@ -115,4 +123,5 @@ class Train(Protocol):
         report: Callable[[Progress], None],
         resume_from: Path | None,
         on_step: Callable[[int, int], None],
+        sizes: Sequence[int] = (),
     ) -> RunResult: ...

@@ -20,10 +20,10 @@ SHOWN = 8
 
 
 def groups_of(planner: Planner, configurations: Iterable[Configuration]) -> Groups:
-    """The trainings that are candidates together, one list a group; a training of nested ranks stands for its slices."""
+    """The configurations that are candidates together, one list a group."""
     found: dict[str, list[Configuration]] = {}
     for one in configurations:
-        if one.nested_in is None and not one.candidates:
+        if not one.candidates:
             found.setdefault(planner.group(one), []).append(one)
     return list(found.values())
 

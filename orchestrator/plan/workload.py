@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from craft.methods.nested import stages
 from craft.settings import TrainingSettings
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration
@@ -17,7 +15,7 @@ FEW = 200
 
 
 def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Optimizer steps of all trials of each configuration that is trained itself, by its id; empty without sizes.
+    """Optimizer steps of all trials of each configuration, by its id; empty without `sizes`.
 
     Args:
         sizes: what `split_sizes` says.
@@ -29,9 +27,8 @@ def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str,
         return len({trial.run.seed for trial in plan.trials_of(one.id)})
 
     return {
-        one.id: seeds(one) * sum(steps(_training(plan, one, task), size, one.parameters) for task, (size, _) in sizes.items())
+        one.id: seeds(one) * sum(steps(_training(plan, one, task), size) for task, (size, _) in sizes.items())
         for one in plan.configurations
-        if one.nested_in is None
     }
 
 
@@ -68,8 +65,8 @@ def scored_line(sizes: Mapping[str, tuple[int, int]]) -> str:
     return line
 
 
-def steps(training: TrainingSettings, examples: int, parameters: Mapping[str, Any]) -> int:
-    """Optimizer steps of one run of a method with these parameters where its task has so many training examples."""
+def steps(training: TrainingSettings, examples: int) -> int:
+    """Optimizer steps of one run where its task has so many training examples."""
     from craft.trainer.steps import total_steps
 
-    return total_steps(training, min(examples, training.train_examples or examples), stages(parameters))
+    return total_steps(training, min(examples, training.train_examples or examples))

@@ -4,7 +4,7 @@ Every attempt keeps the checkpoints of its trials in a folder of its own:
 
     STORAGE/attempt-3/KEY/checkpoint_000002/   adapter and training state; at the end adapter/, predictions and result.json;
                                                always evaluations.json, with all reports of the trial so far
-    ... /checkpoint_000002/slices/KEY/         adapter/ and result.json of each slice, where the trial trains nested ranks
+    ... /checkpoint_000002/sizes/KEY/          adapter/ and result.json of each size to which the adapter was cut
 
 Each is sealed by its manifest (`craft.trainer.checkpoint`). Storage is a folder, or a URI that pyarrow opens (`s3://`,
 `gs://`). A crash, a full disk or a flipped bit breaks the seal of a copy; then the checkpoint before it is taken.
@@ -28,7 +28,7 @@ from orchestrator.plan.trial import TrialResult
 RESULT_FILE = "result.json"
 EVALUATIONS_FILE = "evaluations.json"
 ADAPTER_FOLDER = "adapter"
-SLICES_FOLDER = "slices"
+SIZES_FOLDER = "sizes"
 PREDICTIONS_FILE = "predictions.safetensors"
 
 
@@ -95,7 +95,7 @@ def within(storage: str, *parts: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """An adapter's place on storage: in a checkpoint of the trial `key`, which of a slice is its training, at `inside`."""
+    """An adapter's place on storage: in a checkpoint of the trial `key`, from which a size is cut, at `inside`."""
 
     storage: str
     key: str
@@ -103,7 +103,7 @@ class Place:
 
 
 def place_of(adapter: str) -> Place | None:
-    """The place that `STORAGE/attempt-3/KEY/checkpoint_000002/adapter` names, or a slice's place below that checkpoint; None
+    """The place that `STORAGE/attempt-3/KEY/checkpoint_000002/adapter` names, or a size's place below that checkpoint; None
     if it names none."""
     path, mark, server = _cut(adapter)
     found = re.fullmatch(r"(.*)/attempt-\d+/([^/]+)/checkpoint_\d+/(.+)", path)
@@ -168,11 +168,10 @@ def stored_result(checkpoint: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def stored_slices(checkpoint: Path) -> list[dict[str, Any]]:
-    """The results of the slices in the last checkpoint of a finished training of nested ranks; none in any other."""
-    return [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(checkpoint.glob(f"{SLICES_FOLDER}/*/{RESULT_FILE}"))
-    ]
+def stored_sizes(checkpoint: Path) -> dict[str, dict[str, Any]]:
+    """The results of the sizes in the last checkpoint of a finished training, by key; none in any other."""
+    files = checkpoint.glob(f"{SIZES_FOLDER}/*/{RESULT_FILE}")
+    return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in files}
 
 
 def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ class FolderInUse(ValueError):
 
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:
-    """Holds the sweep's folder for this process. Nested calls for one folder hold it once."""
+    """Holds the sweep's folder for this process. Calls inside it for the same folder hold it once."""
     folder = folder.absolute()
     # The key names the process because a forked child inherits this table but not the lock.
     held = (os.getpid(), folder)

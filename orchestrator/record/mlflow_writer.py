@@ -83,13 +83,11 @@ class MlflowWriter:
 
     def _on_trial_started(self, event: Event) -> None:
         shared = {f"craft.{name}": text(event[name]) for name in ("configuration", "method", "protocol", "label")}
-        shared |= {"craft.nested_in": event["nested_in"]} if "nested_in" in event else {}
         shared |= {"craft.tunes": event["tunes"]} if "tunes" in event else {}
         configuration = self._configuration(event["configuration"], event["label"], event["method"], event, shared)
         label = named(event["method"], event["label"])
         name = f"{label} · {event['task']} · seed {event['seed']}"
         tags = shared | {"craft.task": text(event["task"]), "craft.seed": text(event["seed"])}
-        tags |= {"craft.training": event["training"]} if "training" in event else {}
         run = self._table.ensure("trial", event["key"], name, event, parent=configuration.id, tags=tags)
         run.add_params(event["params"])
 

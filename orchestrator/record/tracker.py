@@ -98,7 +98,6 @@ class Tracker:
                 "protocol": spec.run.protocol,
                 "params": redacted({**flat_parameters(spec.run), **(params or {})}),
             }
-            | ({"nested_in": spec.nested_in, "training": spec.training_key} if spec.nested_in else {})
             | ({"tunes": spec.tunes} if spec.tunes else {})
         )
 

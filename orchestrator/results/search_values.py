@@ -4,17 +4,36 @@ The searcher is told the search score, never the reported score: choosing among 
 make the best of them look better than it is. A trial that a scheduler stopped counts with its last search score. A trial that
 was spared, because another trial of its configuration was stopped, counts as the average of all other trials on its task with
 its seed, since nothing was measured. A configuration with a failed trial has no score: the searcher hears that it failed.
+
+A training whose adapter is cut to sizes is worth the area under the scores of all its outputs (`area`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.summary import Summary
+
+
+def area(points: Iterable[tuple[float, float]]) -> float:
+    """The mean score over the logarithm of the number of parameters, between the smallest and the largest of `points`
+    (parameters, score); of one point its score."""
+    known = sorted(points)
+    total, span = 0.0, math.log(known[-1][0] / known[0][0])
+    for (small, low), (large, high) in pairwise(known):
+        total += math.log(large / small) * (low + high) / 2
+    return total / span if span else fmean(score for _, score in known)
+
+
+def of_training(outputs: Iterable[Summary]) -> float:
+    """What a training with these outputs is worth; NaN unless all of them have a score."""
+    points = [(one.value("trainable_parameters"), one.value("search_score")) for one in outputs]
+    return area(points) if all(math.isfinite(number) for point in points for number in point) else math.nan
 
 
 class SearchValues:

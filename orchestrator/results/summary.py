@@ -29,8 +29,8 @@ AVERAGED = ("step_seconds", "tokens_per_second", "seconds")
 class Entry:
     """A planned trial as summing up sees it; `result` is None while it has not ended.
 
-    `nested_in` is the configuration whose training made it, where it is a slice of nested ranks; `tunes` names the
-    configuration for which it helps to choose settings, or, from an earlier version, the configurations among which it does.
+    `tunes` names the configuration for which it helps to choose settings, or, from an earlier version, the configurations among
+    which it does. The parameter `cut_from` is the key of the trial from whose adapter it is cut.
     """
 
     key: str
@@ -42,7 +42,6 @@ class Entry:
     protocol: str
     parameters: dict[str, Any]
     result: TrialResult | None
-    nested_in: str | None = None
     tunes: str | None = None
 
     @classmethod
@@ -50,7 +49,7 @@ class Entry:
         run = trial.run
         flat = flat_parameters(run)
         names = (trial.key, trial.configuration, trial.label, flat["method"], run.task, run.seed, run.protocol)
-        return cls(*names, flat, result, trial.nested_in, trial.tunes)
+        return cls(*names, flat, result, trial.tunes)
 
     @property
     def only_tunes(self) -> bool:
@@ -65,10 +64,9 @@ class Summary:
     `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. A `screened`
     configuration ran only to choose another one, with other seeds or with fewer: it is not compared with those that ran with
     all seeds, and it does not count as complete. `tunes` is the configuration for which it is a candidate; then it has search
-    scores alone. `nested_in` is the configuration whose training made this one, if it is a slice of nested ranks; its seconds
-    are that training's. `tuning` is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter
-    has its tuning. `sampling` is the variance that the score has by the number of examples; a `signed` score may be below 0.
-    The count `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class.
+    scores alone. `tuning` is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its
+    tuning. `sampling` is the variance that the score has by the number of examples; a `signed` score may be below 0. The count
+    `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class.
     """
 
     configuration: str
@@ -91,7 +89,6 @@ class Summary:
     may_be_on_front: bool = False
     screened: bool = False
     tunes: str | None = None
-    nested_in: str | None = None
     tuning: Tuning | None = None
     sampling: float = 0.0
     signed: bool = False
@@ -137,8 +134,6 @@ class Summary:
         ended = "finished" if content["complete"] else "incomplete"
         content["status"] = "failed" if self.failed else "stopped" if self.stopped else ended
         content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
-        if self.nested_in:
-            content["nested_in"] = self.nested_in
         if self.tunes:
             content["tunes"] = self.tunes
         if self.tuning is not None:
@@ -179,9 +174,11 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
     groups: dict[str, list[Entry]] = {}
     chosen: dict[str, dict[str, dict[str, Any]]] = {}
     for entry in entries:
-        if entry.nested_in is None and entry.tunes is not None:
+        if "cut_from" in entry.parameters:
+            continue
+        if entry.tunes is not None:
             groups.setdefault(entry.tunes, []).append(entry)
-        elif entry.nested_in is None:
+        else:
             chosen.setdefault(entry.configuration, {})[entry.task] = entry.parameters
     found: dict[str, Tuning] = {}
     for name, group in groups.items():
@@ -194,13 +191,8 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
         values = {one: {task: text(row.get(one)) for task, row in by_task.items()} for one in varied(candidates) if by_task}
         seeds = tuple(sorted({entry.seed for entry in group}))
         found[name] = replace(whole, at_end=ends(candidates, by_task), seeds=seeds, values=values)
-    trained = {entry.key: entry.nested_in or entry.configuration for entry in entries}
-    sources = {
-        entry.configuration: trained.get(entry.parameters["cut_from"])
-        if "cut_from" in entry.parameters
-        else entry.nested_in or entry.configuration
-        for entry in entries
-    }
+    trained = {entry.key: entry.configuration for entry in entries}
+    sources = {entry.configuration: trained.get(entry.parameters.get("cut_from", entry.key)) for entry in entries}
     fixed = {name: Tuning(1) for name in sources.values() if name in chosen} if any(one.seeds for one in found.values()) else {}
     return {name: (fixed | found)[source] for name, source in sources.items() if source in fixed or source in found}
 
@@ -241,7 +233,6 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
         screened=first.only_tunes,
         tunes=first.tunes if first.only_tunes else None,
-        nested_in=first.nested_in,
         tuning=None if first.only_tunes else tuning,
         keys=tuple(entry.key for entry in entries),
     )

@@ -24,7 +24,7 @@ class Tuning:
 
     Attributes:
         candidates: configurations that it was chosen among, itself included; 1 if it was not tuned.
-        trials: their trials that have ended; a training of nested ranks is one trial, whatever it makes. 0 if it was not tuned.
+        trials: their trainings that have ended; 0 if it was not tuned.
         failed: those of `trials` without a score.
         seconds: the time of `trials`.
         over: whether all of its trials have ended.

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.disk import replacing
-from craft.settings import content_hash
+from orchestrator.plan.configuration import cut_id
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER
 from orchestrator.record.folder import SweepFolder
@@ -81,32 +80,18 @@ def cut_configuration(
     Raises:
         ValueError: an adapter cannot be cut so, or not be scored; the message says why.
     """
-    from craft.trainer.adapter_folder import RUN_FILE
-    from craft.trainer.cutting import cut_adapter
-    from craft.trainer.rescoring import score_adapter
+    from craft.trainer.rescoring import cut_and_score
 
-    name = content_hash(["cut", chosen.configuration, str(cut)], 10)
+    name = cut_id(chosen.configuration, str(cut))
     done = []
     for entry in record.trials(chosen.configuration):
-        began, place = time.perf_counter(), scratch / name / entry.key
-        place.mkdir(parents=True)
-        folder = place / ADAPTER_FOLDER
-        run = cut_adapter(record.adapter(entry.key, scratch / "whole" / entry.key), cut, folder, base)
+        place = scratch / name / entry.key
+        adapter = record.adapter(entry.key, scratch / "whole" / entry.key)
+        run, size = cut_and_score(adapter, cut, place, score=score, base=base)
         if score:
-            metrics = score_adapter(folder, place, base=base)
-            tell(f"  {entry.task}, seed {entry.seed}: {metrics['score']:.2f}")
-        content = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-        facts = {key: value for key, value in content["facts"].items() if key != "adapter"}
-        result = TrialResult(
-            run.key,
-            "finished",
-            content["metrics"],
-            content["counts"],
-            seconds=time.perf_counter() - began,
-            notes=content["notes"],
-            facts=facts,
-        )
-        done.append(CutTrial(TrialSpec(run, name, f"{chosen.label}, cut to {_shown(cut)}"), result, folder))
+            tell(f"  {entry.task}, seed {entry.seed}: {size.metrics['score']:.2f}")
+        trial = TrialSpec(run, name, f"{chosen.label}, cut to {_shown(cut)}")
+        done.append(CutTrial(trial, TrialResult.of_size(run.key, size), size.adapter))
     return done
 
 
@@ -157,13 +142,13 @@ def write_down(folder: Path, name: str, cuts: Sequence[CutTrial], uri: str) -> l
     return now.summaries
 
 
-def recorded_cuts(folder: Path, trained: Collection[str]) -> list[Summary]:
-    """The configurations in a sweep's record that were cut from the trials `trained`, by their keys. Without any it reads
-    nothing but the folder's list of names."""
+def recorded_cuts(folder: Path, trained: Collection[str], planned: Collection[str] = ()) -> list[Summary]:
+    """The configurations in a sweep's record that were cut from the trials `trained`, by their keys, and are not `planned`, by
+    their ids. Without any it reads nothing but the folder's list of names."""
     if not SweepFolder(folder).cuts.is_file():
         return []
     entries = read_folder(folder).entries
-    ours = {entry.configuration for entry in entries if entry.parameters.get("cut_from") in trained}
+    ours = {entry.configuration for entry in entries if entry.parameters.get("cut_from") in trained} - {*planned}
     return [summary for summary in summarize_entries(entries) if summary.configuration in ours]
 
 
@@ -196,8 +181,6 @@ def _known(value: float) -> float | None:
 
 
 def _shown(cut: Cut) -> str:
-    if cut.ranks is not None:
-        return "·".join("L" if rank == "all" else str(rank) for rank in cut.ranks)
     return f"r{cut.rank}" if cut.rank is not None else f"{cut.parameters:,} parameters"
 
 

@@ -160,7 +160,6 @@ def _escape(text: str) -> str:
 
 def _csv_row(summary: Summary) -> dict[str, Any]:
     row: dict[str, Any] = {"configuration": summary.configuration, "label": summary.label, "method": summary.method}
-    row |= {"nested_in": summary.nested_in} if summary.nested_in else {}
     row |= {"on_front": summary.on_front, "may_be_on_front": summary.may_be_on_front, "complete": summary.complete}
     measured: Mapping[str, Interval] = summary.metrics | {f"score/{task}": value for task, value in summary.tasks.items()}
     for name, value in measured.items():

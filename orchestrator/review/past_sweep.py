@@ -149,11 +149,13 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     for event, _ in read(SweepFolder(folder).journal):
         if event.get("kind") == "trial_started":
             names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
+            parameters = event["params"]
+            if "training" in event:  # an earlier version: a smaller rank that another trial trained
+                parameters = parameters | {"cut_from": event["training"], "cut_to": parameters.get("ranks", "")}
             known[event["key"]] = Entry(
                 **{name: event[name] for name in names},
-                parameters=event["params"],
+                parameters=parameters,
                 result=None,
-                nested_in=event.get("nested_in"),
                 tunes=event.get("tunes"),
             )
     entries = [replace(entry, result=results.get(key)) for key, entry in known.items()]

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
 
-OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed", "nested_in", "tunes")
+OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed", "tunes")
 OF_RESULT = ("steps", "seconds")
 FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples", "best_step", "device", "versions")
 """What a record says of a trial's surroundings that means something elsewhere."""
@@ -87,6 +87,5 @@ def _entry(row: dict[str, str]) -> Entry:
         facts=group("fact."),
         **{name: cells[name] for name in OF_RESULT},
     )
-    may_be_absent = {"nested_in": None, "tunes": None}
-    of_trial = may_be_absent | {name: cells[name] for name in OF_TRIAL if name in cells or name not in may_be_absent}
+    of_trial = {name: cells[name] for name in OF_TRIAL if name in cells or name != "tunes"}
     return Entry(**of_trial, parameters=group("parameter."), result=result)

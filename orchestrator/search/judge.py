@@ -81,23 +81,12 @@ class Judge:
 
     def decide(self, entrant: Entrant, epoch: float, score: object, last: bool) -> Decision:
         """The decision after an evaluation; a score that is no finite number is passed over."""
-        return self.decide_together([(entrant, score)], epoch, last)
-
-    def decide_together(self, scored: Sequence[tuple[Entrant, object]], epoch: float, last: bool) -> Decision:
-        """The decision on a training of nested ranks: it goes on while any of its slices would by the rule.
-
-        Args:
-            scored: each slice as a trial of its own configuration, with its score.
-        """
-        judged = [one for one in scored if _counts(one[1])] or scored
-        decisions = [self.remember(entrant, epoch, score, last) for entrant, score in judged]
-        decision = next(one for one in (Decision.GO_ON, Decision.PAUSE, Decision.STOP) if one in decisions)
+        decision = self.remember(entrant, epoch, score, last)
         if last:
             return Decision.PAUSE if decision is Decision.PAUSE else Decision.GO_ON
-        configurations = {entrant.configuration for entrant, _ in scored}
         if decision is Decision.STOP:
-            self._given_up |= configurations
-        return Decision.STOP if configurations <= self._given_up else decision
+            self._given_up.add(entrant.configuration)
+        return Decision.STOP if entrant.configuration in self._given_up else decision
 
     def remember(self, entrant: Entrant, epoch: float, score: object, last: bool) -> Decision:
         """Tells the rule an evaluation of an earlier session. The answer has no consequence: it was acted on then."""

@@ -10,8 +10,8 @@
 - `choose: best` with `apart: false`, as earlier versions had it: the best by the mean over tasks gets the seeds in addition to
   its own, and all its scores are reported.
 
-A training of nested ranks gets further seeds for all its slices: under `front` if one of them does, and under `best` if the
-mean over its slices is the best.
+A training whose adapter is cut to sizes gets further seeds under `front` if one of its outputs does. Under `best` it is worth
+the area under the search scores of its outputs (`orchestrator.results.search_values`).
 
 The search score decides, never the reported score. The choice is not stored: it follows from the results of the seeds before,
 so that a resumed sweep chooses the same configurations again.
@@ -29,6 +29,7 @@ import numpy as np
 from orchestrator.plan.tuning import groups_of
 from orchestrator.results.chances import front_chances
 from orchestrator.results.front import POSSIBLE
+from orchestrator.results.search_values import area, of_training
 from orchestrator.results.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -45,52 +46,62 @@ SEARCH_SCORE = "search_score"
 def chosen(
     plan: Plan, results: Mapping[str, TrialResult], summaries: Mapping[str, Summary], rule: ReplicationSettings
 ) -> list[Configuration]:
-    """The configurations of the plan that get more seeds, judged by their results so far; incomplete ones never do."""
-    whole = [one for one in plan.configurations if one.id in summaries and _judged(plan, summaries[one.id])]
+    """The trained configurations of the plan that get more seeds, judged by the results of all their outputs so far; those with
+    an incomplete one never do."""
+    whole = [
+        one
+        for one in plan.configurations
+        if all(output.id in summaries and _judged(plan, summaries[output.id]) for output in one.outputs)
+    ]
     if rule.choose == "front":
-        seeds = [_search_scores(plan, results, one) for one in whole]
-        chances = _front_chances(plan, [summaries[one.id] for one in whole], seeds, rule.margin)
-        return [
-            one
-            for one, scores, chance in zip(whole, seeds, chances, strict=True)
+        outputs = [output for one in whole for output in one.outputs]
+        seeds = [_search_scores(plan, results, one) for one in outputs]
+        chances = _front_chances(plan, [summaries[one.id] for one in outputs], seeds, rule.margin)
+        deserving = {
+            one.id
+            for one, scores, chance in zip(outputs, seeds, chances, strict=True)
             if chance >= POSSIBLE and (chance <= 1 - POSSIBLE or len(scores) == 1)
-        ]
-    judged = {one.id for one in whole}
-    best: dict[str, tuple[float, list[Configuration]]] = {}
+        }
+        return [one for one in whole if any(output.id in deserving for output in one.outputs)]
+    best: dict[str, tuple[float, Configuration]] = {}
     for one in whole:
-        together = plan.together(one)
-        if one is not together[-1] or not all(other.id in judged for other in together):
-            continue
-        group, score = plan.planner.group(one), fmean(_score(summaries[other.id]) for other in together)
+        group, score = plan.planner.group(one), of_training(summaries[output.id] for output in one.outputs)
         if group not in best or score > best[group][0]:
-            best[group] = score, together
-    return [one for _, together in best.values() for one in together]
+            best[group] = score, one
+    return [one for _, one in best.values()]
 
 
-def tuned(plan: Plan, results: Mapping[str, TrialResult]) -> list[list[Configuration]]:
-    """The tuned configuration of each group that has a candidate with a score on every task; with nested ranks, its slices
-    and itself."""
+def tuned(plan: Plan, results: Mapping[str, TrialResult]) -> list[Configuration]:
+    """The tuned configuration of each group that has a candidate with a score on every task."""
     found = []
     for group in groups_of(plan.planner, plan.configurations):
-        name, candidates = plan.planner.group(group[0]), [plan.together(one) for one in group]
+        name = plan.planner.group(group[0])
         if not any(trial.tunes == name for trial in plan.trials_of(group[0].id)):
             continue  # it has no other candidates, and its trials are reported
         best = {}
         for task in plan.sweep.task_names:
-            scores = [_mean_search_score(plan, results, one, task) for one in candidates]
+            scores = [_mean_search_score(plan, results, one, task) for one in group]
             if math.isfinite(highest := max(scores)):
                 best[task] = scores.index(highest)
         if len(best) == len(plan.sweep.task_names):
-            found.append(plan.planner.tuned(name, candidates, best))
+            found.append(plan.planner.tuned(name, group, best))
     return found
 
 
-def _mean_search_score(plan: Plan, results: Mapping[str, TrialResult], together: list[Configuration], task: str) -> float:
-    """The mean over seeds, and over slices, on one task; minus infinity unless every trial finished with a score."""
-    trials = [trial for one in together for trial in plan.trials_of(one.id) if trial.run.task == task]
-    ended = [results.get(trial.key) for trial in trials]
-    scores = [one.metrics.get(SEARCH_SCORE, math.nan) for one in ended if one is not None and one.status == "finished"]
-    return fmean(scores) if len(scores) == len(trials) and all(map(math.isfinite, scores)) else -math.inf
+def _mean_search_score(plan: Plan, results: Mapping[str, TrialResult], one: Configuration, task: str) -> float:
+    """What its trainings are worth on one task, the mean over seeds; minus infinity unless all finished with a score."""
+    worth = []
+    for trial in plan.trials_of(one.id):
+        ended = [results.get(output.key) for output in trial.outputs]
+        points = [
+            (result.counts.get("trainable_parameters", math.nan), result.metrics.get(SEARCH_SCORE, math.nan))
+            for result in ended
+            if result is not None and result.status == "finished"
+        ]
+        if trial.run.task == task:
+            single = points[0][1] if len(ended) == len(points) == 1 else math.nan
+            worth.append(area(points) if len(ended) == len(points) > 1 else single)
+    return fmean(worth) if worth and all(map(math.isfinite, worth)) else -math.inf
 
 
 class Replicating:
@@ -139,13 +150,12 @@ class Replicating:
         while self._rounds and self._first_over and not self._waiting and not self._recorder.standing.remaining:
             seeds, more = self._rounds.pop(0), self._plan.add if self._rule.tunes_apart else self._plan.replicate
             new: list[TrialSpec] = []
-            for together in self._chosen(seeds):
+            for configuration in self._chosen(seeds):
                 if not self._affordable(len(seeds)):
                     self._rounds.clear()
                     break
-                for configuration in together:
-                    new += more(configuration, seeds)
-                self._waiting += together
+                new += more(configuration, seeds)
+                self._waiting.append(configuration)
             self._recorder.grow(new)
             if self._rule.choose == "front" and not self._rounds and new:
                 self._recorder.say("The seeds of `replication` are spent with this round; more would decide more of the front")
@@ -154,12 +164,12 @@ class Replicating:
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))
             ]
 
-    def _chosen(self, seeds: tuple[int, ...]) -> list[list[Configuration]]:
-        """The configurations that get trials now; of nested ranks all that one training makes, if one of them deserves it."""
+    def _chosen(self, seeds: tuple[int, ...]) -> list[Configuration]:
+        """The configurations that get trials now."""
         results = self._recorder.standing.results
         if self._rule.tunes_apart:
             return tuned(self._plan, results)
-        summaries = {one.configuration: one for one in summarize(self._plan.trials, results, self._plan.counts)}
+        summaries = {one.configuration: one for one in summarize(self._plan.outputs, results, self._plan.counts)}
         deserving = chosen(self._plan, results, summaries, self._rule)
         if self._rule.choose == "front":
             if not deserving and not self._known and any(one.complete for one in summaries.values()):
@@ -168,14 +178,14 @@ class Replicating:
             # What an earlier version chose by another rule is trained and stays.
             named = {one.id for one in deserving}
             deserving += [one for one in self._plan.configurations if one.id not in named and self._trained(one, seeds)]
-        return list({one.nested_in or one.id: self._plan.together(one) for one in deserving}.values())
+        return deserving
 
     def _trained(self, configuration: Configuration, seeds: tuple[int, ...]) -> bool:
         return any(map(self._recorder.standing.is_on_record, self._plan.planner.trials(configuration, seeds)))
 
     def _affordable(self, seeds: int) -> bool:
         allowed = self._plan.sweep.budget.trials
-        return allowed is None or len(self._plan.trainings) + seeds * len(self._plan.sweep.task_names) <= allowed
+        return allowed is None or len(self._plan.trials) + seeds * len(self._plan.sweep.task_names) <= allowed
 
 
 def _judged(plan: Plan, summary: Summary) -> bool:
@@ -203,7 +213,3 @@ def _front_chances(plan: Plan, summaries: list[Summary], seeds: list[list[float]
 
 def _value(summary: Summary, objective: str) -> float:
     return summary.value(SEARCH_SCORE if objective == "score" else objective)
-
-
-def _score(summary: Summary) -> float:
-    return summary.value(SEARCH_SCORE)

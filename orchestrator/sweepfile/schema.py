@@ -21,9 +21,8 @@ from orchestrator.sweepfile.settings import SearchSettings
 from orchestrator.sweepfile.space.blocks import OWN_KEYS
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.space.inside import TYPE
-from orchestrator.sweepfile.space.nested import KEY as NESTED
-from orchestrator.sweepfile.space.nested import RANKS
 from orchestrator.sweepfile.space.reading import DISTRIBUTIONS, MAX_VALUES
+from orchestrator.sweepfile.space.sizes import MOST, SIZES
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS, Sweep
 
 Schema = dict[str, Any]
@@ -68,16 +67,8 @@ def parameter_blocks() -> dict[type[BaseModel], list[str]]:
 
 
 def own_parameters(model: type[BaseModel]) -> dict[str, Schema]:
-    """The schema of each parameter of a method, by its canonical name; nested ranks as a form of `ranks`."""
+    """The schema of each parameter of a method, by its canonical name."""
     properties: dict[str, Schema] = _without_titles(model.model_json_schema())["properties"]
-    if NESTED in properties:
-        chain = properties.pop(NESTED)
-        triples = next(form for form in chain["anyOf"] if form.get("type") == "array") | {"minItems": 1}
-        ranks = properties[RANKS]
-        about = {key: ranks[key] for key in ("description", "default")}
-        about["description"] += " `{nested: [[all, 16, 16], [all, 32, 32]]}`: one training makes an adapter of each."
-        alone = {key: one for key, one in ranks.items() if key not in about}
-        properties[RANKS] = about | {"anyOf": [alone, _mapping({NESTED: triples}, [NESTED])]}
     return properties
 
 
@@ -106,10 +97,13 @@ def _block_definitions() -> dict[str, Schema]:
 def _block_keys() -> dict[str, Schema]:
     """The keys that every block may have beside its dimensions."""
     settings = {"type": "object", "propertyNames": _ref("TaskOrSuite"), "additionalProperties": _ref("TrainingSettings")}
+    numbers = {"type": "integer", "minimum": 1}
+    listed = {"type": "array", "items": numbers, "minItems": 1, "maxItems": MOST, "uniqueItems": True}
     forms: dict[str, Schema] = {
         "task_training": settings,
         "warm_start": {"type": "boolean", "default": True},
         "resources": _ref("Resources"),
+        SIZES: {"anyOf": [{"type": "integer", "minimum": 2, "maximum": MOST}, listed]},
         "tuned": {"type": "boolean", "default": True},
     }
     return {key: forms[key] | {"description": meaning} for key, meaning in OWN_KEYS.items()}

@@ -55,7 +55,7 @@ class _Lossy(io.TextIOBase):
 def noise_to_log(path: Path) -> Iterator[IO[str]]:
     """Sends stderr, stdout and all logging to the file `path`; gives a stream to the former stderr.
 
-    A nested call changes nothing and gives the outer call's stream.
+    A call inside another changes nothing and gives the outer call's stream.
     """
     if _screens:
         yield _screens[-1]

@@ -21,10 +21,9 @@ import ray
 from ray import tune
 
 from craft.results import Leave
-from orchestrator.driver.recorder import with_facts
-from orchestrator.driver.slices import EndedSlice
+from orchestrator.driver.recorder import EndedSize, with_facts
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.record.checkpoints import ADAPTER_FOLDER, SLICES_FOLDER, local_adapter, within
+from orchestrator.record.checkpoints import ADAPTER_FOLDER, SIZES_FOLDER, local_adapter, within
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
 from orchestrator.tune.draining import drain_notice
@@ -56,8 +55,8 @@ class Recording(tune.Callback):
         if not progress.get("again"):  # a resumed trial tells what it had before, also where nothing can be trained
             self._parts.common_cause.works()
         if "result" in result:
-            slices = [TrialResult.from_json(one) for one in json.loads(result.get("slices", "[]"))]
-            self._end(TrialResult.from_json(json.loads(result["result"])), slices, result.get("checkpoint_dir_name"))
+            sizes = [TrialResult.from_json(one) for one in json.loads(result.get("sizes", "[]"))]
+            self._end(TrialResult.from_json(json.loads(result["result"])), sizes, result.get("checkpoint_dir_name"))
         elif "progress" in result and not self._recorder.standing.is_settled(key):
             self._recorder.progressed(key, progress)
 
@@ -98,23 +97,23 @@ class Recording(tune.Callback):
         # Ray pickles its whole configuration into a file that this project never reads; open files must not be in it.
         return {}
 
-    def _end(self, result: TrialResult, slices: list[TrialResult], checkpoint: str | None) -> None:
+    def _end(self, result: TrialResult, sizes: list[TrialResult], checkpoint: str | None) -> None:
         if result.status != "finished" or checkpoint is None:
             self._recorder.ended(result)
             return
         there = (f"attempt-{self._attempt}", result.key, checkpoint)
-        kept = [self._kept(one, *there, SLICES_FOLDER, one.key) for one in slices]
+        kept = [self._kept(one, *there, SIZES_FOLDER, one.key) for one in sizes]
         whole = self._kept(result, *there)
         self._recorder.ended(whole.result, whole.adapter, kept)
 
-    def _kept(self, result: TrialResult, *parts: str) -> EndedSlice:
+    def _kept(self, result: TrialResult, *parts: str) -> EndedSize:
         """A result with its adapter, which lies in the folder `parts` on storage."""
         storage, place, adapter = self._parts.storage, (*parts, ADAPTER_FOLDER), None
         try:
             adapter = local_adapter(storage, posixpath.join(*place), self._parts.folder.adapters / result.key)
         except OSError:
             log.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, storage)
-        return EndedSlice(with_facts(result, adapter=within(storage, *place)), adapter)
+        return EndedSize(with_facts(result, adapter=within(storage, *place)), adapter)
 
     def _excuse(self, trial: Any) -> None:
         """A machine that is lost or taken away is no failure of the trial, so long as the trial gets on in between.
@@ -181,10 +180,10 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
 def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
     """A report of `orchestrator.worker.worker` as Tune gets it: the metrics, and the parts with an inside as JSON.
 
-    Of every number in a report, nested ones too, Tune keeps statistics for each trial, and writes them into snapshots of the
+    Of every number in a report, also inside others, Tune keeps statistics for each trial, and writes them into snapshots of the
     experiment. `total_steps` stands at the top, where schedulers look.
     """
-    inside = ("progress", "result", "slices", "outlook")
+    inside = ("progress", "result", "sizes", "outlook")
     told = {name: json.dumps(value) if name in inside else value for name, value in metrics.items()}
     return told | ({"total_steps": metrics["progress"]["total_steps"]} if "progress" in metrics else {})
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.results.search_values import SearchValues
+from orchestrator.results.search_values import SearchValues, of_training
 from orchestrator.results.summary import Summary
 from orchestrator.search.budget import Watch
 from orchestrator.search.proposers import Proposer
@@ -49,12 +50,15 @@ class Exchange:
                 self.configuration_ended(summary)
 
     def configuration_ended(self, summary: Summary) -> None:
-        """All trials of a configuration have ended."""
-        standing = self._recorder.standing
+        """All trials of a configuration have ended. The searcher is told once a training's sizes and the whole have."""
+        standing, configuration = self._recorder.standing, self._plan.configuration(summary.configuration)
         values = self._values.of(summary, standing.results, standing.spec)
-        self._searcher.tell(summary.configuration, values, "complete" if summary.all_finished else "incomplete")
         if summary.complete:
             self._watch.finished(summary.label, values)
+        if configuration.cut_to is None:
+            worth = of_training(standing.summaries([one.id for one in configuration.outputs]))
+            values |= {"score": worth} if configuration.sizes and math.isfinite(worth) else {}
+            self._searcher.tell(summary.configuration, values, "complete" if summary.all_finished else "incomplete")
 
     def configuration_waits(self, configuration: str, score: float) -> None:
         """A configuration was paused with this mean search score, and may never go on."""

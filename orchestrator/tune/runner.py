@@ -71,7 +71,7 @@ def run_sweep(
         try:
             with (
                 noise_to_log(SweepFolder(folder).log) as screen,
-                Display(plan.most_trainings, screen, options.verbosity) as display,
+                Display(plan.most_trials, screen, options.verbosity) as display,
             ):
                 parts = assemble(plan, options, folder, storage, ledger, display, tracker)
                 session = Session(parts, train, shared)

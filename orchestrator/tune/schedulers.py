@@ -64,15 +64,7 @@ class Stopping(FIFOScheduler):
         return TrialScheduler.CONTINUE if last or decision is Decision.GO_ON else TrialScheduler.STOP
 
     def _decide(self, spec: TrialSpec, result: dict[str, Any], last: bool) -> Decision:
-        *slices, own = self._plan.trained_by(spec)
-        told = json.loads(result["progress"]).get("slices", {}) if slices else {}
-        scored = [(self._entrant(one), told.get(one.key, {}).get("search_score")) for one in slices]
-        if told and "search_score" not in result:
-            # The largest of ranks that shrink has had its steps: what it holds is worth the few that the others still need.
-            for entrant, score in scored:
-                self._judge.remember(entrant, result["epoch"], score, last)
-            return Decision.GO_ON
-        return self._judge.decide_together([*scored, (self._entrant(own), result.get("search_score"))], result["epoch"], last)
+        return self._judge.decide(self._entrant(spec), result["epoch"], result.get("search_score"), last)
 
     def _entrant(self, spec: TrialSpec) -> Entrant:
         return entrant(self._plan.sweep, spec, self._plan.configuration(spec.configuration))
@@ -120,13 +112,10 @@ class Pausing(Stopping):
         """
         specs = {spec.key: spec for spec in waiting if spec.configuration not in busy}
         entrants: dict[str, list[Entrant]] = {}
-        trained_by: dict[str, TrialSpec] = {}
         for spec in specs.values():
-            for one in self._plan.trained_by(spec):
-                entrants.setdefault(one.configuration, []).append(self._entrant(one))
-                trained_by[one.key] = spec
+            entrants.setdefault(spec.configuration, []).append(self._entrant(spec))
         chosen = self._turns.next_turn(entrants)
-        return None if chosen is None else trained_by[chosen.key]
+        return None if chosen is None else specs[chosen.key]
 
     def _decide(self, spec: TrialSpec, result: dict[str, Any], last: bool) -> Decision:
         number = re.fullmatch(r"checkpoint_(\d+)", str(result.get("checkpoint_dir_name")))

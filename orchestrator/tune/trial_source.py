@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class TrialSource(Searcher):
     """Hands Ray Tune one trial after another; a configuration's trials follow each other, so that its summary comes early.
 
-    A trial whose result is on record is not handed out, nor is a slice of nested ranks, which another trial trains. Ray saves
-    no state of this class: a resumed sweep knows everything from the plan and the ledger.
+    A trial whose result is on record is not handed out. Ray saves no state of this class: a resumed sweep knows everything from
+    the plan and the ledger.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TrialSource(Searcher):
         return trial_config(trial)
 
     def _to_run(self, trials: Iterable[TrialSpec]) -> list[TrialSpec]:
-        return [trial for trial in trials if trial.nested_in is None and not self._is_settled(trial.key)]
+        return [trial for trial in trials if not self._is_settled(trial.key)]
 
     def _ready(self) -> TrialSpec | None:
         """The first trial that can start: a warm start needs the result of the run it begins from."""

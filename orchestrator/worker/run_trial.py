@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from craft.results import Leave, Progress, RunResult
-from craft.spec import RunSpec
+from craft.spec import BUDGET
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.memory import out_of_memory, smaller_batches
 from orchestrator.plan.trial import Train, TrialResult, TrialSpec
@@ -19,11 +19,11 @@ from orchestrator.worker.shortage import no_room, smaller_sizes
 
 @dataclass(frozen=True)
 class Ended:
-    """How a trial ended; with its adapter's folder where it finished, and the same of each slice of nested ranks."""
+    """How a trial ended; with its adapter's folder where it finished, and the same of each of its sizes."""
 
     result: TrialResult
     adapter: Path | None = None
-    slices: list[Ended] = field(default_factory=list)
+    sizes: list[Ended] = field(default_factory=list)
 
 
 def run_trial(
@@ -57,15 +57,16 @@ def run_trial(
 
     def passed_on(progress: Progress) -> None:
         try:
-            report(_named(progress, run, spec.run))
+            report(progress)
         except Exception as error:
             from_report.append(error)
             raise
 
     while True:
         try:
-            result = train(run, directory, report=passed_on, resume_from=resume_from, on_step=on_step)
-            return _finished(spec, run, result, smaller_sizes(tried))
+            cuts = {"sizes": [size_of(one) for one in spec.sizes]} if spec.sizes else {}
+            result = train(run, directory, report=passed_on, resume_from=resume_from, on_step=on_step, **cuts)
+            return _finished(spec, result, smaller_sizes(tried))
         except Leave:
             raise
         except Exception as error:
@@ -91,20 +92,13 @@ def _train_run() -> Train:
     return train_run
 
 
-def _named(progress: Progress, run: RunSpec, asked: RunSpec) -> Progress:
-    """The progress of `run` with its slices' names in the run that was asked for: smaller micro-batches gave them others."""
-    if not progress.slices:
-        return progress
-    names = _names(run, asked)
-    return replace(progress, slices={names[key]: metrics for key, metrics in progress.slices.items()})
+def size_of(trial: TrialSpec) -> int:
+    """The number of parameters to which the adapter of a size is cut."""
+    assert trial.run.cut_from is not None
+    return int(trial.run.cut_from.to.removeprefix(BUDGET))
 
 
-def _names(run: RunSpec, asked: RunSpec) -> dict[str, str]:
-    return {one.key: other.key for one, other in zip(run.slices, asked.slices, strict=True)}
-
-
-def _finished(spec: TrialSpec, run: RunSpec, result: RunResult, notes: list[str]) -> Ended:
-    names = _names(run, spec.run) if result.slices else {}
+def _finished(spec: TrialSpec, result: RunResult, notes: list[str]) -> Ended:
     whole = TrialResult(
         key=spec.key,
         status="finished",
@@ -113,23 +107,13 @@ def _finished(spec: TrialSpec, run: RunSpec, result: RunResult, notes: list[str]
         steps=result.steps,
         seconds=result.seconds,
         notes=[*notes, *result.notes],
-        facts={**result.facts, "best_step": result.best_step},
+        facts={**result.facts, "best_step": result.best_step, "phases": result.phases},
     )
-    slices = [
-        Ended(
-            replace(
-                whole,
-                key=names[key],
-                metrics=one.metrics,
-                counts=one.counts.known(),
-                notes=[*notes, *one.notes],
-                facts={**whole.facts, "best_step": one.best_step},
-            ),
-            one.adapter,
-        )
-        for key, one in result.slices.items()
+    sizes = [
+        Ended(TrialResult.of_size(trial.key, size, notes), size.adapter)
+        for trial, size in zip(spec.sizes, result.sizes, strict=True)
     ]
-    return Ended(whole, result.adapter, slices)
+    return Ended(whole, result.adapter, sizes)
 
 
 def _failed(spec: TrialSpec, why: str, notes: list[str], started: float, retryable: bool = False) -> Ended:

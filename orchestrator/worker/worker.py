@@ -13,7 +13,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,17 +29,17 @@ from orchestrator.record.checkpoints import (
     EVALUATIONS_FILE,
     PREDICTIONS_FILE,
     RESULT_FILE,
-    SLICES_FOLDER,
+    SIZES_FOLDER,
     newest_whole,
     stored_evaluations,
     stored_result,
-    stored_slices,
+    stored_sizes,
 )
 from orchestrator.tools.scratch import scratch_folder
 from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
 from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, stderr_to
-from orchestrator.worker.run_trial import Ended, run_trial
+from orchestrator.worker.run_trial import Ended, run_trial, size_of
 from orchestrator.worker.settings import Report, WorkerSettings
 
 STDERR_FILE = "stderr.log"
@@ -98,8 +98,15 @@ def _run(
     for evaluation in told:
         report(evaluation | {"progress": evaluation["progress"] | {"again": True}}, None)
     if checkpoint is not None and ended is not None:
-        # It had finished and stored all of it; only the driver died before writing the result down.
-        report(_last_report(ended, stored_slices(checkpoint)), checkpoint)
+        # It had finished and stored all of it; only the driver died before writing the result down, or the file asks for more.
+        sizes = stored_sizes(checkpoint)
+        missing = [one for one in spec.sizes if one.key not in sizes]
+        if missing:
+            with ticking(heartbeat.beat), settings.surrounded(spec.run):
+                checkpoint = _cut_stored(checkpoint, missing, scratch)
+            sizes = stored_sizes(checkpoint)
+            heartbeat.stop()
+        report(_last_report(ended, [*sizes.values()]), checkpoint)
         return
 
     if checkpoint is None and spec.run.warm_start is not None:
@@ -141,12 +148,30 @@ def _run(
     if broken:
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
         end = replace(end, result=replace(end.result, notes=[*end.result.notes, note]))
-    slices = [one.result.to_json() for one in end.slices]
-    report(_last_report(end.result.to_json(), slices), _final_checkpoint(scratch, end, told))
+    cuts = [one.result.to_json() for one in end.sizes]
+    report(_last_report(end.result.to_json(), cuts), _final_checkpoint(scratch, end, told))
 
 
-def _last_report(result: dict[str, Any], slices: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"result": result} | ({"slices": slices} if slices else {})
+def _last_report(result: dict[str, Any], sizes: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"result": result} | ({"sizes": sizes} if sizes else {})
+
+
+def _cut_stored(checkpoint: Path, missing: Sequence[TrialSpec], scratch: Path) -> Path:
+    """The last checkpoint of a finished trial, with the sizes that it lacks."""
+    from craft.trainer.cutting import Cut
+    from craft.trainer.rescoring import cut_and_score
+
+    adapter, cuts = checkpoint / ADAPTER_FOLDER, []
+    for one in missing:
+        _, size = cut_and_score(adapter, Cut(parameters=size_of(one)), scratch / "run" / one.key)
+        cuts.append(Ended(TrialResult.of_size(one.key, size), size.adapter))
+
+    def fill(folder: Path) -> None:
+        shutil.copytree(checkpoint, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+        for end in cuts:
+            _keep(end, folder / SIZES_FOLDER / end.result.key)
+
+    return write_folder(scratch / "final", fill)
 
 
 def _report_leaving(progress: Progress, told: list[dict[str, Any]], report: Report) -> None:
@@ -180,7 +205,6 @@ def _payload(progress: Progress) -> dict[str, Any]:
         "points": progress.points,
         "time": time.time(),
     }
-    content |= {"slices": progress.slices} if progress.slices else {}
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
 
 
@@ -190,8 +214,8 @@ def _final_checkpoint(scratch: Path, end: Ended, told: list[dict[str, Any]]) -> 
 
     def fill(folder: Path) -> None:
         _keep(end, folder)
-        for one in end.slices:
-            _keep(one, folder / SLICES_FOLDER / one.result.key)
+        for one in end.sizes:
+            _keep(one, folder / SIZES_FOLDER / one.result.key)
         (folder / EVALUATIONS_FILE).write_text(json.dumps(told), encoding="utf-8")
 
     return write_folder(scratch / "final", fill)

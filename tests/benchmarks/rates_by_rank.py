@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from craft.methods.nested import REFERENCE_RANK
+from craft.methods.craft_tucker import REFERENCE_RANK
 from orchestrator.results.summary import Entry
 from tests.benchmarks.recorded import finished_trials
 

@@ -84,7 +84,7 @@ def one_sweep(plan: Plan, random: np.random.Generator) -> float:
     assert rule is not None
     results = {trial.key: draw(trial, random) for trial in plan.trials}
     if rule.tunes_apart:
-        best = [one for together in tuned(plan, results) for one in together]
+        best = tuned(plan, results)
     else:
         best = chosen(plan, results, {one.configuration: one for one in summarize(plan.trials, results, plan.counts)}, rule)
     measured = [trial for one in best for trial in plan.planner.trials(one, rule.seeds)]

@@ -31,22 +31,6 @@ DECODER: dict[str, Any] = {
 
 
 @pytest.fixture(scope="session")
-def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random BERT of 3 layers without dropout, with MiniLM's tokenizer, as a local folder."""
-    import torch
-    from transformers import BertConfig, BertModel
-
-    from craft.models.loading import MINILM, load_tokenizer
-
-    folder = tmp_path_factory.mktemp("tiny-bert")
-    torch.manual_seed(0)
-    config = BertConfig(**ENCODER | {"num_attention_heads": 2, "intermediate_size": 64, "initializer_range": 0.2})
-    BertModel(config).save_pretrained(folder)
-    load_tokenizer(MINILM).save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random LLaMA of 2 layers whose tokens are bytes, as a local folder: 384 positions, a token that begins texts."""
     import torch

@@ -118,6 +118,15 @@ def test_a_run_from_a_users_csv_to_an_adapter_that_loads_as_printed(
     assert "continuing from" in capsys.readouterr().err
 
 
+def test_sizes_are_cut_and_shown(tiny_bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["--model", tiny_bert, "--task", "toy/sentiment", "--ranks", "all", "8", "8", *TINY, "--to", str(tmp_path / "out")]
+    assert main([*call, "--sizes", "60", "274"]) == 2
+    assert "the whole adapter has 274 parameters; give fewer" in capsys.readouterr().err
+    assert main([*call, "--sizes", "60", "150"]) == 0
+    assert capsys.readouterr().out.count("parameters: score") == 2
+    assert (tmp_path / "out" / "sizes" / "60" / "adapter" / "adapter_model.safetensors").is_file()
+
+
 def test_a_run_that_diverges_ends_with_1_and_its_reason(
     tiny_bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

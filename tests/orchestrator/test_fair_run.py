@@ -20,8 +20,8 @@ SHARED = {
     "tasks": TASKS,
     "training": {"max_steps": 8, "batch_size": 8, "max_length": 16, "train_examples": 64, "eval_examples": 40},
 }
-NESTED = {"nested": [["all", 2, 2], ["all", 8, 8]]}
-BLOCKS = [{"method": "lora", "rank": 1}, {"method": "lora", "rank": 4}, {"method": "craft", "ranks": NESTED}]
+CRAFT = {"method": "craft", "ranks": ["all", 8, 8], "sizes": [60]}
+BLOCKS = [{"method": "lora", "rank": 1}, {"method": "lora", "rank": 4}, CRAFT]
 
 Row = dict[str, str]
 
@@ -33,6 +33,10 @@ def run(folder: Path, name: str, **content: object) -> list[Row]:
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     assert main([str(file), "--storage", str(folder / "runs"), "--tracking-uri", uri, "--cpus", "2", "--quiet"]) == 0
     return list(csv.DictReader((folder / "runs" / name / "front.csv").open()))
+
+
+def size_of(row: Row) -> str:
+    return row.get("cut_to") or row["trainable_parameters"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def by_hand(folder: Path) -> dict[tuple[str, str, str], str]:
     searched: dict[tuple[str, str], dict[float, list[float]]] = {}
     for one in read_folder(folder / "runs" / "first").entries:
         assert one.result is not None
-        # Nested ranks count together; a LoRA counts by its rank.
+        # The area under two scores is their mean: a CRAFT counts by the sum of its two outputs, a LoRA by its rank.
         rates = searched.setdefault((str(one.parameters.get("rank", "")), one.task), {})
         rates.setdefault(one.parameters["learning_rate"], []).append(one.result.metrics["search_score"])
     best = {key: max(rates, key=lambda rate: (sum(rates[rate]), -rate)) for key, rates in searched.items()}
@@ -64,7 +68,7 @@ def by_hand(folder: Path) -> dict[tuple[str, str, str], str]:
     for number, task in enumerate(TASKS):
         space = [{**block, "learning_rate": best[str(block.get("rank", "")), task]} for block in BLOCKS]
         for row in run(folder, f"second{number}", tasks=[task], seeds=[0, 1], space=space):
-            found[row["method"], row["trainable_parameters"], task] = row["score"]
+            found[row["method"], size_of(row), task] = row["score"]
     return found
 
 
@@ -74,7 +78,7 @@ def test_it_gives_the_numbers_of_sweeps_by_hand(folder: Path) -> None:
         folder, "fair", seeds=[0, 1], compare="fair", tuned={"learning_rate": {"values": RATES}},
         space=[*BLOCKS, {"method": "bitfit", "learning_rate": 5e-3, "tuned": False}],
     )  # fmt: skip
-    fair = {(row["method"], row["trainable_parameters"]): row for row in rows}
+    fair = {(row["method"], size_of(row)): row for row in rows}
     assert len(fair) == len(rows) == 5
     assert all((row["complete"], row["seeds"]) == ("True", "2") for row in rows)
     assert len(hand) == 4 * len(TASKS)

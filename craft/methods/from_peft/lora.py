@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AliasChoices, Field
 
+from craft.methods.cutting import PRODUCTS, Cutting
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach, is_meta
 
@@ -82,6 +83,7 @@ def row(
     build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module],
     singular_vectors: bool = False,
     decays_to_start: bool = False,
+    cutting: Cutting | None = None,
 ) -> Method:
     return Method(
         name,
@@ -92,13 +94,14 @@ def row(
         label,
         singular_vectors=singular_vectors,
         decays_to_start=decays_to_start,
+        cutting=cutting,
     )
 
 
-METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant())
+METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant(), cutting=PRODUCTS)
 METHODS: tuple[Method, ...] = (
     METHOD,
-    row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True)),
+    row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True), cutting=PRODUCTS),
     row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True),
     row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), singular_vectors=True, decays_to_start=True),
     row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora"), decays_to_start=True),

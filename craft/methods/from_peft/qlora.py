@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic.json_schema import SkipJsonSchema
 
+from craft.methods.cutting import PRODUCTS
 from craft.methods.from_peft.lora import LoraParameters, label, lora_settings
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import attach
@@ -55,4 +56,5 @@ METHOD: Method = Method(
     quantization=quantization,
     # Half a byte, and for each block of 64 a constant of one byte.
     base_bytes=0.5 + 1 / 64,
+    cutting=PRODUCTS,
 )

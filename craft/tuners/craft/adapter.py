@@ -11,13 +11,11 @@ another device takes them along, and only a model cast to float64 widens them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from craft.factors.hosvd import resolve_ranks
 from craft.tuners.craft.stack import Stack
 
 
@@ -46,23 +44,6 @@ class CraftAdapter(nn.Module):
     def js(self, stack: Stack) -> list[Tensor]:
         """(J1, J2, J3) of one stack."""
         return [self._parameters[f"{stack.name}_J{mode}"] for mode in (1, 2, 3)]  # type: ignore[misc]
-
-    @contextmanager
-    def cut_to(self, ranks: Sequence[int | str]) -> Iterator[None]:
-        """Inside the block J and stacks are those of smaller ranks; J are copies of the leading slices."""
-        stacks, learnt = self.stacks, {name: weight.data for name, weight in self._parameters.items() if weight is not None}
-        self.stacks = {name: stack.sliced(resolve_ranks(ranks, stack.shape)) for name, stack in stacks.items()}
-        try:
-            for stack in self.stacks.values():
-                for j, rank in zip(self.js(stack), stack.ranks, strict=True):
-                    j.data = j.data[:rank, :rank].clone()
-            self.forget()
-            yield
-        finally:
-            self.stacks = stacks
-            for name, weight in learnt.items():
-                self.get_parameter(name).data = weight
-            self.forget()
 
     def forget(self) -> None:
         for stack in self.stacks.values():

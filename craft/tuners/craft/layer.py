@@ -2,8 +2,6 @@
 
     y = W x + b  +  s U2 M_l U3ᵀ x        for each active adapter; M_l from the adapter's stack (`craft.tuners.craft.stack`)
 
-With `craft_groups` the rows of a batch fall into groups, each with the leading slices of J for its own ranks.
-
 A layer holds nothing that trains. It knows of which stacks it is a slice, and which outputs belong to each slice (a fused
 module holds several). The base layer is called as it is, so it may be quantized or offloaded.
 """
@@ -11,7 +9,7 @@ module holds several). The base layer is called as it is, so it may be quantized
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -21,19 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from craft.factors.hosvd import resolve_ranks
 from craft.models.projections import Located
 from craft.tuners.craft.adapter import CraftAdapter
 from craft.tuners.craft.bypass import HybridLinear, bypass, cheapest
 from craft.tuners.craft.stack import Stack
-
-
-class RankGroup(NamedTuple):
-    """Rows `start` to `stop` of a batch, and the ranks (r1, r2, r3) at which they are computed; 'all' is the full dimension."""
-
-    start: int
-    stop: int
-    ranks: tuple[int | str, int | str, int | str]
 
 
 class Rows(NamedTuple):
@@ -69,16 +58,6 @@ class Slice:
     index: int
     place: Located
     recomputes: bool = False
-    _smaller: dict[Any, Slice] = field(default_factory=dict)
-
-    def at(self, ranks: tuple[int | str, int | str, int | str]) -> Slice:
-        """This share at smaller ranks."""
-        stack = self.stack.sliced(resolve_ranks(ranks, self.stack.shape, name=f"projection {self.stack.name!r}"))
-        if stack is self.stack:
-            return self
-        if ranks not in self._smaller or self._smaller[ranks].stack is not stack:
-            self._smaller[ranks] = Slice(self.adapter, stack, self.index, self.place)
-        return self._smaller[ranks]
 
     def core(self, dtype: torch.dtype, device: torch.device, training: bool) -> Tensor:
         stack = self.stack
@@ -126,7 +105,6 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         object.__setattr__(self, "craft_J", nn.ModuleDict())
         self.craft_slices: dict[str, list[Slice]] = {}
         self.craft_rows: Rows | None = None
-        self.craft_groups: list[RankGroup] | None = None
         self.merged_adapters: list[str] = []
         self._disable_adapters = False
         self._pristine: Tensor | None = None
@@ -146,22 +124,6 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         if self.craft_rows is not None:
             return self._forward_by_row(x, self.base_layer(x, *args, **kwargs))
         slices = [piece for name in self.active_adapters for piece in self.craft_slices.get(name, ())]
-        groups = self.craft_groups
-        if groups is None:
-            return self._forward_whole(slices, x, *args, **kwargs)
-        if len(groups) == 1:
-            return self._forward_whole([piece.at(groups[0].ranks) for piece in slices], x, *args, **kwargs)
-        # Some models flatten rows and tokens before a linear module.
-        tokens, odd = divmod(len(x), groups[-1].stop)
-        if odd:
-            raise ValueError(f"groups of ranks cover {groups[-1].stop} rows, and a layer was given {len(x)}")
-        parts = [
-            self._forward_whole([piece.at(ranks) for piece in slices], x[start * tokens : stop * tokens], *args, **kwargs)
-            for start, stop, ranks in groups
-        ]
-        return torch.cat(parts)
-
-    def _forward_whole(self, slices: list[Slice], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if len(slices) == 1 and not args and not kwargs:
             adapted = self._through_weight(x, slices[0])
             if adapted is not None:
@@ -225,19 +187,10 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         return y
 
     def get_delta_weight(self, adapter_name: str) -> Tensor:
-        """What the adapter adds to the base weight: of its shape, float32 or wider, in its orientation.
-
-        Raises:
-            ValueError: rows have several ranks now, which no one weight gives.
-        """
+        """What the adapter adds to the base weight: of its shape, float32 or wider, in its orientation."""
         conv = isinstance(self.get_base_layer(), Conv1D)
         delta: Tensor | None = None
-        slices, groups = self.craft_slices[adapter_name], self.craft_groups
-        if groups is not None:
-            if len(groups) > 1:
-                raise ValueError("the rows of a batch have several ranks now: no one change of the weight gives them all")
-            slices = [piece.at(groups[0].ranks) for piece in slices]
-        for piece in slices:
+        for piece in self.craft_slices[adapter_name]:
             with torch.no_grad():
                 change = piece.stack.delta(piece.adapter.js(piece.stack), piece.index)
             if delta is None:

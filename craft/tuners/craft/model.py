@@ -17,7 +17,7 @@ Nothing here is compiled. A model compiled with `torch.compile` computes the sam
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,14 +29,13 @@ from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 
-from craft.factors.hosvd import resolve_ranks
 from craft.models.projections import Located
 from craft.tuners.craft import fingerprint
 from craft.tuners.craft.adapter import CraftAdapter
 from craft.tuners.craft.config import CraftConfig, FoundModules
 from craft.tuners.craft.export import to_lora
 from craft.tuners.craft.find_stacks import build_stacks
-from craft.tuners.craft.layer import CraftLinear, RankGroup, Slice
+from craft.tuners.craft.layer import CraftLinear, Slice
 from craft.tuners.craft.rows import adapters_by_row
 from craft.tuners.craft.stack import Stack
 from craft.tuners.joint import JointTuner
@@ -136,48 +135,7 @@ class CraftModel(JointTuner):
             adapter = self.craft_adapter(name)
             for stack in adapter.stacks.values():
                 stack.ready()
-                masks = None  # of this pass, the same for every rank
-                for ranks in dict.fromkeys(group.ranks for group in first.craft_groups or ()) or (stack.ranks,):
-                    small = stack.sliced(resolve_ranks(ranks, stack.shape, name=f"projection {stack.name!r}"))
-                    small.refresh(adapter.js(stack), self._product_dtype(stack), self.model.training, masks)
-                    masks = small.masks
-
-    @contextmanager
-    def at_ranks(self, groups: Sequence[RankGroup]) -> Iterator[None]:
-        """Inside the block, groups of a batch's rows are computed at smaller ranks: with the leading slices of J.
-
-        The backward pass belongs into the block too, because gradient checkpointing runs layers again there.
-
-        Args:
-            groups: in the order of the rows, all of them covered; one group stands for batches of any size.
-
-        Raises:
-            ValueError: ranks are larger than the adapter's. A pass raises it.
-        """
-        layers = list(self._layers())
-        for layer in layers:
-            layer.craft_groups = list(groups)
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.craft_groups = None
-
-    @contextmanager
-    def cut_to(self, ranks: tuple[int | str, int | str, int | str], adapter_name: str = "default") -> Iterator[None]:
-        """Inside the block the adapter is that of smaller ranks alone: what it computes, its weights, counts and saved files.
-
-        J are copies there: what the block writes into them is gone after it.
-        """
-        config, adapter = self.peft_config[adapter_name], self.craft_adapter(adapter_name)
-        assert isinstance(config, CraftConfig)
-        before = config.ranks
-        with adapter.cut_to(ranks), self.at_ranks([RankGroup(0, 0, ranks)]):
-            config.ranks = ranks
-            try:
-                yield
-            finally:
-                config.ranks = before
+                stack.refresh(adapter.js(stack), self._product_dtype(stack), self.model.training)
 
     def _layers(self) -> Iterator[CraftLinear]:
         return (module for module in self.model.modules() if isinstance(module, CraftLinear))

@@ -5,7 +5,6 @@
     CraftAdapter.stacks["q"]: Stack               G, U1, U2, U3                        not in the state dict
         .refresh() -> .cores[l]                   M_l of every layer, once a forward   read by the layers
 
-Factors nest, so the stack at smaller ranks is a `sliced` one: leading slices of the factors, and of the same J.
 `craft.tuners.craft.adapter` holds the trainable J of the stacks. The factors are never narrower than float32.
 
 A GPU reads 16-bit matrices in pieces of 16 bytes, and takes slower kernels where rows do not begin at such a piece. So there
@@ -15,7 +14,6 @@ what is saved and what is counted know nothing of it, and every sum has the same
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +42,6 @@ class Stack:
         name: the projection's name, unique in the adapter.
         layers: where each layer's weight lies.
         ranks: (r1, r2, r3), resolved.
-        masked: those of the J that train, for which dropout masks are drawn; larger than `ranks` in a sliced stack.
         factors: None on the meta device, and until they are loaded from an adapter that carries them.
         weights_hash: SHA-256 of the stacked weights; None on the meta device.
         device: where factors and cores live.
@@ -56,7 +53,7 @@ class Stack:
         self.name = name
         self.device = device
         self.layers = list(layers)
-        self.ranks = self.masked = ranks
+        self.ranks = ranks
         self.scaling = config.scaling
         self.dropout = config.dropout
         self.mask_per_layer = config.dropout_mask == "per_layer"
@@ -66,7 +63,6 @@ class Stack:
         self._cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
         self._turned: dict[torch.dtype, Tensor] = {}
         self._awaited: list[weakref.ref[_Awaited]] = []
-        self._smaller: dict[Ranks, Stack] = {}
         self.forget()
 
     @property
@@ -79,28 +75,7 @@ class Stack:
         self.factors = replace(factors, core=factors.core.contiguous(), u1=factors.u1.contiguous())
         self._cast.clear()
         self._turned.clear()
-        self._smaller.clear()
         self.forget()
-
-    def sliced(self, ranks: Ranks) -> Stack:
-        """This stack at smaller ranks, for the leading slices of its J; itself at its own.
-
-        It is the stack of an adapter of those ranks alone, bit for bit, and is kept.
-
-        Raises:
-            ValueError: a rank is larger than the stack's.
-        """
-        if ranks == self.ranks:
-            return self
-        if ranks not in self._smaller:
-            if any(wanted > held for wanted, held in zip(ranks, self.ranks, strict=True)):
-                raise ValueError(f"projection {self.name!r} has ranks {self.ranks}, which hold no slice of ranks {ranks}")
-            small = copy.copy(self)
-            small.ranks = ranks
-            if self.factors is not None:
-                small.set_factors(self.factors.slice(ranks))
-            self._smaller[ranks] = small
-        return self._smaller[ranks]
 
     def move(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
@@ -114,8 +89,6 @@ class Stack:
         self.masks: tuple[Tensor, ...] | None = None
         self.has_grad = False
         self._stamp: tuple[Any, ...] = ()
-        for small in self._smaller.values():
-            small.forget()
 
     def cast(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
         """U3ᵀ (r3, d_in) and s U2ᵀ (r2, d_out) in the dtype of a layer's products."""
@@ -165,14 +138,12 @@ class Stack:
         """M of all layers, or of one: (L or 1, r2, r3), differentiable in `js`.
 
         Args:
-            js: J1, J2, J3, and `masks` with them; of larger ones the leading slices count.
             dtype: of the products; the factors' own if None. Of the narrow dtypes only bfloat16 is used, because float16 lacks
                 the range for D.
         """
         factors = self.ready()
         if masks is not None:
             js = [j * mask for j, mask in zip(js, masks, strict=True)]
-        js = [j if j.shape[-1] == rank else j[..., :rank, :rank] for j, rank in zip(js, self.ranks, strict=True)]
         turned = self.turned(dtype if dtype == torch.bfloat16 else factors.core.dtype)
         u1 = factors.u1
         if layer is not None:
@@ -191,14 +162,8 @@ class Stack:
         wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
         return self.cores is None or (wants_grad and not self.has_grad) or not _same(self._stamp, _stamp(js))
 
-    def refresh(
-        self, js: Sequence[Tensor], dtype: torch.dtype, training: bool, masks: tuple[Tensor, ...] | None = None
-    ) -> None:
-        """Computes the cores of all layers, with new dropout masks; keeps the present ones if nothing has changed.
-
-        Args:
-            masks: dropout masks to take instead of new ones, where training drops entries.
-        """
+    def refresh(self, js: Sequence[Tensor], dtype: torch.dtype, training: bool) -> None:
+        """Computes the cores of all layers, with new dropout masks; keeps the present ones if nothing has changed."""
         wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
         drops = training and self.dropout > 0
         compiling = torch.compiler.is_compiling()
@@ -206,7 +171,7 @@ class Stack:
         if not compiling and not changed and self.cores and self.cores[0].dtype == dtype:
             return
         layers = len(self.layers) if self.mask_per_layer else None
-        self.masks = (masks or dropout_masks(self.masked, self.dropout, layers, js[0])) if drops else None
+        self.masks = dropout_masks(self.ranks, self.dropout, layers, js[0]) if drops else None
         if wants_grad or compiling:
             cores = self.fitted(self.offsets(js, self.masks, dtype=dtype).to(dtype), dtype, self.device)
             if drops and not compiling:
@@ -259,7 +224,6 @@ class Stack:
             "_cast": {},
             "_turned": {},
             "_awaited": [],
-            "_smaller": {},
             "cores": None,
             "_folded": None,
             "masks": None,

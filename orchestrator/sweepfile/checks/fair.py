@@ -13,7 +13,6 @@ from orchestrator.sweepfile.fair import FAIR, RATE
 from orchestrator.sweepfile.mistakes import Mistake, unknown
 from orchestrator.sweepfile.space.blocks import parameter_names
 from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice
-from orchestrator.sweepfile.space.nested import RANKS, has_nested
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep
@@ -98,8 +97,6 @@ def _check_blocks(blocks: Sequence[Block], sweep: Sweep) -> list[Mistake]:
         for name, how in (sweep.tuned or {}).items()
         if name.startswith(f"{CONFIG}.") and how
     ]
-    if RANKS in names and any(map(has_nested, blocks)):
-        mistakes.append(Mistake(("tuned", RANKS), "nested ranks are trained together, so none of them can be chosen"))
     candidates = {}
     for block in blocks:
         several = [name for name in names if _values(block, name) > 1]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.mistakes import Mistake, section_of, unknown
 from orchestrator.sweepfile.space.dimensions import Block
-from orchestrator.sweepfile.space.nested import has_nested, nested_place
 from orchestrator.sweepfile.space.ordering import is_fixed, is_ordered
+from orchestrator.sweepfile.space.sizes import SIZES
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep
@@ -24,34 +24,16 @@ def check_search(content: dict[str, Any], blocks: list[Block], sweep: Sweep | No
     """
     mistakes = _check_algorithm(content, blocks)
     if sweep is not None:
-        mistakes += [*_check_stopping(sweep), *_check_replication(sweep), *_check_budget(sweep), *_check_nested(sweep)]
+        mistakes += [*_check_stopping(sweep), *_check_replication(sweep), *_check_budget(sweep), *_check_sizes(sweep)]
     return mistakes
 
 
-def _check_nested(sweep: Sweep) -> list[Mistake]:
-    """Mistakes in a sweep with nested ranks, of which one training makes several configurations."""
-    place = nested_place(sweep.blocks)
-    if place is None:
+def _check_sizes(sweep: Sweep) -> list[Mistake]:
+    """A population changes configurations while they train, so that no adapter is finished until its last generation."""
+    if not sweep.scheduler.row.population:
         return []
-    mistakes = []
-    if sweep.search.row.adaptive:
-        message = (
-            f"search.algorithm: {sweep.search.algorithm} learns what one configuration is worth, and a training of nested "
-            "ranks is several; take grid or random, or give the ranks as values"
-        )
-        mistakes.append(Mistake(place, message))
-    if sweep.scheduler.row.population:
-        message = (
-            f"scheduler.name: {sweep.scheduler.name} changes configurations while they train, and nested ranks stay together"
-        )
-        mistakes.append(Mistake(place, f"{message}; take asha or another scheduler, or give the ranks as values"))
-    if sweep.warm_start and any(has_nested(block) and block.warm_start for block in sweep.blocks):
-        message = (
-            "a warm start begins from one adapter, and nested ranks are several; give the block warm_start: false, or the "
-            "ranks as values"
-        )
-        mistakes.append(Mistake(place, message))
-    return mistakes
+    message = f"scheduler.name: {sweep.scheduler.name} trains in generations, which are not cut; take asha, or drop sizes"
+    return [Mistake((*block.path, SIZES), message) for block in sweep.blocks if block.sizes is not None]
 
 
 def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mistake]:

@@ -3,7 +3,6 @@
     learning_rate: 1e-3                                                      a fixed value
     learning_rate: {values: [1e-3, 1e-2]}                                    a choice
     learning_rate: {min: 1e-4, max: 1e-2, distribution: log_uniform}         a range
-    ranks: {nested: [[all, 16, 16], [all, 32, 32]]}                          a fixed value: see `nested`
 
 The keys of a block are its method's parameters, any training setting, and OWN_KEYS. `reading` reads the value of one key,
 `inside` the `config` of a PEFT type.
@@ -25,13 +24,14 @@ from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unkno
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.space.dimensions import Block, Dimension
 from orchestrator.sweepfile.space.inside import CONFIG, check_together, parse_config
-from orchestrator.sweepfile.space.nested import EXAMPLE, KEY
 from orchestrator.sweepfile.space.reading import parse_dimension
+from orchestrator.sweepfile.space.sizes import GONE, SIZES, check_sizes, is_gone
 
 OWN_KEYS = {
     "task_training": "Training settings of single tasks or suites for this block alone; they win over the file's.",
     "warm_start": "`false` makes the block's trials start afresh, whatever the file's `warm_start` says.",
     "resources": "Amounts that the block's trials get in place of the file's `resources`.",
+    SIZES: "Numbers of parameters to which each finished adapter is cut by SVD, or how many of them: each a result of its own.",
     "tuned": "`false` under `compare: fair`: the block's settings (a paper's) stay as they are, marked as not tuned.",
 }
 """Keys of a block that are no dimensions, and their meanings."""
@@ -59,15 +59,14 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
         if key in ("method", *OWN_KEYS):
             continue
         canonical = names.get(key)
-        if key == KEY and KEY in method.parameters.model_fields:
-            message = f"is no key of a block; nested ranks are a value of ranks, as in {EXAMPLE}"
-            mistakes.append(Mistake((*path, key), message))
+        if is_gone(key, value):
+            mistakes.append(Mistake((*path, key), GONE))
         elif canonical is None and (removed := why_retired(method.parameters, str(key))):
             mistakes.append(Mistake((*path, key), removed))
         elif canonical is None:
             message = (
                 f"unknown key {shown(key)} for method {name}.{nearest(key, names)} "
-                f"Its parameters: {', '.join(name for name in shown_names(method.parameters) if name != KEY)}. "
+                f"Its parameters: {', '.join(shown_names(method.parameters))}. "
                 f"Training settings: {', '.join(shown_names(TrainingSettings))}. Also: {', '.join(OWN_KEYS)}"
             )
             mistakes.append(Mistake((*path, key), message))
@@ -105,6 +104,8 @@ def _parse_own(content: dict[str, Any], path: YamlPath) -> tuple[dict[str, Any],
     if not isinstance(own.get("tuned", True), bool):
         mistakes.append(Mistake((*path, "tuned"), f"got {shown(own['tuned'])}; false where its settings stay as they are"))
     mistakes += _check_resources(own.get("resources", {}), (*path, "resources"))
+    if own.get(SIZES) is not None:
+        mistakes += check_sizes(own[SIZES], content["method"], (*path, SIZES))
     by_task = own.get("task_training", {})
     if not isinstance(by_task, dict) or not all(isinstance(one, dict) for one in by_task.values()):
         message = f"got {shown(by_task)}; settings by task, as in {{glue/rte: {{epochs: 80}}}}"
@@ -131,7 +132,5 @@ def _check_resources(given: Any, path: YamlPath) -> list[Mistake]:
 
 
 def parameter_names(method: Method) -> dict[str, str]:
-    """Every key that a dimension of `method` may have -> its canonical name. A parameter wins over a training setting.
-    Nested ranks are a value of `ranks`."""
-    found = spellings(TrainingSettings) | spellings(method.parameters)
-    return {key: name for key, name in found.items() if name != KEY}
+    """Every key that a dimension of `method` may have -> its canonical name. A parameter wins over a training setting."""
+    return spellings(TrainingSettings) | spellings(method.parameters)

@@ -60,7 +60,7 @@ Dimension = Choice | Range
 class Block:
     """One method block: `dimensions` by the canonical names of the method's parameters and of training settings.
 
-    `task_training`, `warm_start`, `resources` and `tuned` are the block's further keys
+    `task_training`, `warm_start`, `resources`, `tuned` and `sizes` are the block's further keys
     (`orchestrator.sweepfile.space.blocks.OWN_KEYS`).
     """
 
@@ -71,6 +71,7 @@ class Block:
     warm_start: bool = True
     resources: dict[str, Any] = field(default_factory=dict)
     tuned: bool = True
+    sizes: list[int] | int | None = None
 
     @property
     def own(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from craft.settings import Settings
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
 from orchestrator.sweepfile.space.dimensions import Choice, Dimension, Range
-from orchestrator.sweepfile.space.nested import check_nested, is_nested
+from orchestrator.sweepfile.space.sizes import GONE, is_gone
 
 DISTRIBUTIONS: dict[str, str] = {
     "uniform": "any number from min to max",
@@ -36,7 +36,7 @@ def parse_dimension(
         canonical: its name in `model`.
         model: takes its values.
     """
-    if not isinstance(value, dict) or is_nested(value):
+    if not isinstance(value, dict):
         checked, mistakes = _check(value, path, key, canonical, model)
         return Choice((checked,)), mistakes
     if not any(word in value for word in _RANGE_KEYS):
@@ -115,8 +115,8 @@ def _parse_range(
 
 def _check(value: Any, path: YamlPath, key: str, canonical: str, model: type[Settings]) -> tuple[Any, list[Mistake]]:
     """`value` as `model` converts it for the field `canonical`, which the file calls `key`; and its mistakes."""
-    if is_nested(value):
-        return check_nested(value, path, canonical, model)
+    if is_gone(key, value):
+        return value, [Mistake(path, GONE)]
     try:
         whole = model.model_validate({key: value})
     except ValidationError as error:

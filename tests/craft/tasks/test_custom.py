@@ -133,9 +133,9 @@ def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
         (
             "r.jsonl",
             '{"title": ' + "[" * 100_000 + "]" * 100_000 + "}",
-            "r.jsonl, line 1: lists or objects are nested too deeply",
+            "r.jsonl, line 1: lists or objects lie in each other too deeply",
         ),
-        ("s.json", "[" * 100_000, "s.json: lists or objects are nested too deeply"),
+        ("s.json", "[" * 100_000, "s.json: lists or objects lie in each other too deeply"),
     ],
 )
 def test_mistakes_are_named_with_their_place(tmp_path, name, content, message):

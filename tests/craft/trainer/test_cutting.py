@@ -1,9 +1,8 @@
-"""Cut adapters against the arithmetic written out by hand: sliced J over leading factors, numpy's SVD of s B A."""
+"""Cut adapters against the arithmetic written out by hand, numpy's SVD of J - I and of s B A; and the sizes of a run."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,6 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from craft.factors.hosvd import hosvd
 from craft.models.loading import load_model
 from craft.models.projections import find_projections
 from craft.results import RunResult
@@ -29,6 +27,7 @@ from craft.trainer.training import train_run
 
 Trained = Callable[..., tuple[RunSpec, RunResult]]
 SHORT = {"max_steps": 4, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 3e-2}
+SIZES = {"craft": (60, 150), "lora": (460, 1000)}
 PLACE = {"q": "attention.self.query", "v": "attention.self.value"}
 
 
@@ -40,7 +39,7 @@ def trained(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Trained
     def get(method: str, **parameters: Any) -> tuple[RunSpec, RunResult]:
         if method not in known:
             spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=SHORT)
-            known[method] = spec, train_run(spec, tmp_path_factory.mktemp(method))
+            known[method] = spec, train_run(spec, tmp_path_factory.mktemp(method), sizes=SIZES.get(method, ()))
         return known[method]
 
     return get
@@ -73,53 +72,6 @@ def changed_by_hand(spec: RunSpec, adapter: Path, change: Callable[[str, int, np
                 weight = base.bert.encoder.layer[layer].get_submodule(PLACE[word]).weight
                 weight.add_(torch.from_numpy(change(word, layer, weight.numpy())).float())
     return base.eval()
-
-
-@pytest.mark.parametrize("ranks", [("all", 4, 4), (2, 6, 3), ("all", 8, 8)])
-def test_a_cut_craft_adapter_is_the_sliced_j(trained: Trained, tmp_path: Path, ranks: tuple[Any, Any, Any]) -> None:
-    spec, result = craft(trained)
-    to = tmp_path / "cut"
-    smaller = cut_adapter(result.adapter, Cut(ranks=ranks), to)
-    tensors = load_file(result.adapter / "adapter_model.safetensors")
-    base: Any = load_model(spec.model, "classification", ("a", "b"), precision="float32", device="cpu")
-    numbers = [3 if rank == "all" else rank for rank in ranks]
-    deltas = {}
-    for word in ("q", "v"):
-        weights = torch.stack([layer.get_submodule(PLACE[word]).weight.detach() for layer in base.bert.encoder.layer])
-        factors = hosvd(weights, (3, 8, 8))  # those of the trained ranks: the leading columns are taken here
-        u = [one.double().numpy()[:, :k] for one, k in zip((factors.u1, factors.u2, factors.u3), numbers, strict=True)]
-        core = factors.core.double().numpy()[: numbers[0], : numbers[1], : numbers[2]]
-        named = {key.rpartition(".")[2]: value for key, value in tensors.items()}
-        js = [named[f"{word}_J{mode}"][:k, :k].astype(float) for mode, k in enumerate(numbers, start=1)]
-        moved = np.einsum("abc,la,ob,ic->loi", core, *(one @ j for one, j in zip(u, js, strict=True)))
-        deltas[word] = 1.5 * (moved - np.einsum("abc,la,ob,ic->loi", core, *u))
-    by_hand = changed_by_hand(spec, result.adapter, lambda word, layer, _weight: deltas[word][layer])
-    model, _ = load_adapter(to)
-    torch.testing.assert_close(outputs(model), outputs(by_hand), rtol=1e-4, atol=1e-5)
-    if numbers == [3, 8, 8]:
-        assert torch.equal(outputs(model), outputs(load_adapter(result.adapter)[0])), "nothing is cut: the very same"
-    else:
-        assert not torch.allclose(outputs(model), outputs(load_adapter(result.adapter)[0]), atol=1e-3)
-    record = json.loads((to / "run.json").read_text())
-    squares = 2 * sum(k * k for k in numbers)
-    assert record["counts"]["trainable_parameters"] == squares == planned_counts(smaller).trainable_parameters
-    assert record["counts"]["adapter_bytes"] == planned_counts(smaller).adapter_bytes
-    assert "score" not in record["metrics"]
-    assert record["spec"]["cut_from"] == {"run": spec.key, "to": ",".join(map(str, ranks))}
-    assert smaller.key not in (spec.key, smaller.model_copy(update={"cut_from": None}).key), "no trained run has its key"
-
-
-def test_the_adapter_of_nested_ranks_is_cut_to_a_plain_one(trained: Trained, tmp_path: Path) -> None:
-    spec, result = craft(trained)
-    record = json.loads((result.adapter / "run.json").read_text())
-    nested = spec.parameters | {"nested": [["all", 4, 4], ["all", 8, 8]], "nested_training": "cut"}
-    folder = Path(shutil.copytree(result.adapter, tmp_path / "nested"))
-    (folder / "run.json").write_text(json.dumps(record | {"spec": record["spec"] | {"parameters": nested}}))
-    smaller = cut_adapter(folder, Cut(ranks=("all", 2, 2)), tmp_path / "cut")
-    assert "nested" not in smaller.parameters
-    plain = cut_adapter(result.adapter, Cut(ranks=("all", 2, 2)), tmp_path / "plain")
-    assert plain.key != smaller.key, "another training"
-    assert torch.equal(outputs(load_adapter(tmp_path / "cut")[0]), outputs(load_adapter(tmp_path / "plain")[0]))
 
 
 def j_of(adapter: Path) -> dict[str, np.ndarray]:
@@ -182,7 +134,7 @@ def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_pat
     whole = outputs(load_adapter(result.adapter)[0])
     assert torch.allclose(outputs(model), whole, atol=1e-5) == (rank == 4), "cutting to its own rank changes nothing"
     counts = json.loads((to / "run.json").read_text())["counts"]
-    planned = planned_counts(smaller)
+    planned = planned_counts(smaller.model_copy(update={"parameters": smaller.parameters | {"rank": rank}}))
     for name in ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes"):
         assert counts[name] == getattr(planned, name), name
 
@@ -217,12 +169,10 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["craft", "lora", "threshold"])
-def test_plain_peft_loads_the_folder_in_a_new_process(trained: Trained, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", ["craft", "lora"])
+def test_plain_peft_loads_the_folder_in_a_new_process(trained: Trained, method: str) -> None:
     spec, result = craft(trained) if method == "craft" else lora(trained)
-    cut = {"craft": Cut(ranks=("all", 4, 4)), "lora": Cut(rank=2), "threshold": Cut(parameters=460)}[method]
-    to = tmp_path / "cut"
-    cut_adapter(result.adapter, cut, to)
+    to = result.sizes[0].adapter
     ask = (
         "import torch, peft\n"
         + ("import craft\n" if method == "craft" else "")
@@ -237,31 +187,34 @@ def test_plain_peft_loads_the_folder_in_a_new_process(trained: Trained, tmp_path
 
 
 @pytest.mark.parametrize("method", ["craft", "lora"])
-def test_scores_are_those_of_the_run(trained: Trained, tmp_path: Path, method: str) -> None:
-    """An adapter cut to its own ranks scores what its run scored; a smaller one has a score of its own in its record."""
-    _, result = craft(trained) if method == "craft" else lora(trained)
-    same = Cut(ranks=("all", 8, 8)) if method == "craft" else Cut(rank=4)
-    cut_adapter(result.adapter, same, tmp_path / "same")
-    metrics = score_adapter(tmp_path / "same", tmp_path)
-    for name in ("search_score", "score", "search_loss"):
-        assert metrics[name] == pytest.approx(result.metrics[name], abs=1e-4)
-    assert json.loads((tmp_path / "same" / "run.json").read_text())["metrics"] == metrics
-    load_adapter(tmp_path / "same")
+def test_a_size_of_a_run_is_its_finished_adapter_cut_and_scored_bit_for_bit(
+    trained: Trained, tmp_path: Path, method: str
+) -> None:
+    spec, result = craft(trained) if method == "craft" else lora(trained)
+    for size, found in zip(SIZES[method], result.sizes, strict=True):
+        to = tmp_path / str(size)
+        run = cut_adapter(result.adapter, Cut.read(f"parameters:{size}", method), to)
+        metrics = score_adapter(to, tmp_path)
+        assert found.metrics == metrics
+        ours, theirs = (json.loads((one / "run.json").read_text()) for one in (found.adapter, to))
+        assert ours == theirs
+        assert (found.counts, found.notes, found.facts) == (theirs["counts"], theirs["notes"], theirs["facts"])
+        assert run == spec.cut_to(f"parameters:{size}"), "its key is known before anything is trained"
+        for name in ("adapter_model.safetensors", "adapter_config.json"):
+            assert (found.adapter / name).read_bytes() == (to / name).read_bytes()
+        predictions = found.adapter.parent / "predictions.safetensors"
+        assert predictions.read_bytes() == (tmp_path / predictions.name).read_bytes()
+    assert result.metrics == train_run(spec, tmp_path / "alone").metrics, "cutting changes nothing of the run itself"
 
 
 @pytest.mark.parametrize(
     ("method", "text", "said"),
     [
-        ("craft", "all,9,8", "r2 of projection q is 9, but the adapter was trained with 8"),
-        ("craft", "all,8,all", "r3 of projection q is 32, but the adapter was trained with 8"),
-        ("craft", "4,8,8", "has 3 stacked layers"),
         ("craft", "5", "the rank is 5, but from rank 4 on nothing is cut. Give a rank from 1 to 4"),
-        ("craft", "all,8", "three ranks, such as all,16,16, a rank, such as 4, or parameters:20000"),
+        ("craft", "all,8,8", "is cut to a rank, such as 4, or parameters:20000"),
         ("craft", "parameters:5", "too few for one direction; the first takes up to 16"),
         ("craft", "parameters:275", "more than the 274 that the adapter was trained with"),
-        ("craft", "all,0,8", "three ranks"),
-        ("lora", "5", "the rank is 5, but the adapter was trained with 4"),
-        ("lora", "all,4,4", "a rank, such as 4, or parameters:20000"),
+        ("lora", "5", "the rank is 5, but from rank 4 on nothing is cut"),
         ("lora", "all", "a rank, such as 4"),
         ("lora", "parameters:63", "too few for one direction; the first takes up to 64"),
         ("lora", "parameters:9_999", "more than the 1,536 that the adapter was trained with"),

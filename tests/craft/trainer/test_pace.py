@@ -21,10 +21,10 @@ class Clock:
 class Run:
     """A run of 10 steps of 2 s, evaluated at 5 and 10 on 40 examples, with 800 reported ones, of 0.5 s each."""
 
-    def __init__(self, step: int = 0, due: bool = False, models: int = 1) -> None:
+    def __init__(self, step: int = 0, due: bool = False, cuts: int = 0) -> None:
         self.clock = Clock()
         sizes = {"search": 40, "reported": 800}
-        self.pace = Pace(10, 6, [5, 10], sizes, models, step=step, due=due, clock=self.clock)
+        self.pace = Pace(10, 6, [5, 10], sizes, cuts, step=step, due=due, clock=self.clock)
 
     def steps(self, first: int, last: int) -> None:
         for step in range(first, last + 1):
@@ -75,15 +75,15 @@ def test_seconds_left_are_those_of_the_steps_the_evaluations_and_the_final_scori
 
 @pytest.mark.parametrize(
     ("run", "steps", "evaluations"),
-    [(Run(step=5), 5, 1), (Run(step=10, due=True), 0, 1), (Run(step=9, models=3), 1, 3)],
-    ids=["resumed", "evaluation still due", "nested ranks"],
+    [(Run(step=5), 5, 1), (Run(step=10, due=True), 0, 1), (Run(step=9, cuts=2), 1, 1)],
+    ids=["resumed", "evaluation still due", "with cuts"],
 )
 def test_a_resumed_run_has_left_what_no_process_has_done(run: Run, steps: int, evaluations: int) -> None:
     assert run.pace.outlook() == Outlook(f"step {10 - steps}/10", 1 - steps / 10, None), "nothing is measured yet"
     run.steps(11 - steps, 10)
     for _ in range(evaluations):
         run.scores("search", 40)
-    assert run.pace.outlook().left == pytest.approx(400.0 * run.pace.models)
+    assert run.pace.outlook().left == pytest.approx(400.0 + run.pace.cuts * 420.0)
 
 
 def test_a_run_reports_every_few_seconds_and_the_listener_takes_none_of_its_time() -> None:

@@ -360,7 +360,7 @@ def test_a_run_of_one_step_trains(tiny_spec: MakeSpec, tmp_path: Path) -> None:
 )
 def test_rates_of_every_step(schedule: str, warmup: float, steps: int, expected: list[float]) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    made = make_schedule(TrainingSettings(schedule=schedule, warmup_ratio=warmup), optimizer, [steps])
+    made = make_schedule(TrainingSettings(schedule=schedule, warmup_ratio=warmup), optimizer, steps)
     rates = []
     for _ in range(steps):
         rates.append(optimizer.param_groups[0]["lr"])
@@ -425,3 +425,24 @@ def test_a_note_says_how_many_inputs_are_cut(tiny_spec: MakeSpec, tmp_path: Path
     said = [note for note in result.notes if note.startswith("inputs cut to max_length: ")]
     assert bool(said) == cut
     assert not cut or "% of the training split" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "passes"), [("honest", ["search", "search", "reported"]), ("customary", ["search", "search"])]
+)
+def test_no_split_is_scored_twice_with_the_same_weights(
+    tiny_spec: MakeSpec, tmp_path: Path, protocol: str, passes: list[str]
+) -> None:
+    """Under `customary` the last evaluation is of the split that is reported."""
+    seen: list[str] = []
+
+    def on_score(what: str, done: int, total: int) -> None:
+        if done == total:
+            seen.append(what)
+
+    spec = tiny_spec(training={"select": "last", "epochs": 2}).model_copy(update={"protocol": protocol})
+    result = train_run(spec, tmp_path, on_score=on_score)
+    assert seen == passes
+    assert result.metrics["score"] == result.metrics["search_score"] or protocol == "honest"
+    assert {"load", "data", "decompose", "train", "score", "store"} <= result.phases.keys()
+    assert sum(result.phases.values()) == pytest.approx(result.seconds, rel=0.1)

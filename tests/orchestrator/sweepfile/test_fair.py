@@ -139,12 +139,6 @@ FAIR = "seeds: [0, 1]\ncompare: fair\n"
         (f"compare: far\nspace:\n{LORA}", 4, "allowed: fair"),
         (f"tuned: [learning_rate]\nspace:\n{LORA}", 4, "goes with compare: fair"),
         ("space:\n  - {method: lora, tuned: false}\n", 5, "goes with compare: fair"),
-        (
-            f"{FAIR}tuned: {{ranks: {{values: [[all, 8, 8]]}}}}\nspace:\n"
-            "  - {method: craft, ranks: {nested: [[all, 2, 2], [all, 4, 4]]}}\n",
-            6,
-            "nested ranks are trained together",
-        ),
     ],
 )  # fmt: skip
 def test_what_is_not_fair_is_refused_with_its_line(tmp_path: Path, text: str, where: int, message: str) -> None:

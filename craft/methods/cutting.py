@@ -1,0 +1,98 @@
+"""How adapters of a method are cut to fewer parameters: which products an SVD cuts, and how the smaller ones are saved.
+
+=========  =================================================================================================================
+J_MINUS_I  CRAFT: J - I of every J, to its nearest matrix of rank k. 2 r k numbers determine it; from k = r / 2 on J stays as it
+           is, with its r^2 numbers
+PRODUCTS   LoRA: s B A of every module, with s in both halves; a module of rank 0 is left out
+=========  =================================================================================================================
+
+What training changed lies in few directions, so it is cut by its own singular values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = dict[str, "Tensor"]
+Choose = Callable[[Tensors, dict[str, int]], Mapping[str, int]]
+"""Gives the rank of every product, from its singular values and the parameters of one of them."""
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How a method's adapters are cut.
+
+    Attributes:
+        costs: `costs(tensors)` gives the parameters of one direction of every product in an adapter's file.
+        cut: `cut(tensors, config, choose)` cuts the tensors in place and returns PEFT's configuration of the smaller adapter,
+            and the number of its parameters.
+    """
+
+    costs: Callable[[Mapping[str, Tensor]], dict[str, int]]
+    cut: Callable[[Tensors, dict[str, Any], Choose], tuple[dict[str, Any], int]]
+
+
+def _j_costs(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    return {key: 2 * len(j) for key, j in tensors.items() if ".craft_J." in key}
+
+
+def _cut_js(tensors: Tensors, config: dict[str, Any], choose: Choose) -> tuple[dict[str, Any], int]:
+    import torch
+
+    from craft.factors.low_rank import halves
+
+    costs, kept = _j_costs(tensors), 0
+    identity = {key: torch.eye(len(tensors[key]), dtype=torch.float64) for key in costs}
+    spectra = {key: torch.linalg.svd(tensors[key].double() - identity[key]) for key in costs}
+    # From this rank on the factors of J - I have as many parameters as J: then nothing is cut of it.
+    whole = {key: -(-len(tensors[key]) // 2) for key in costs}
+    ranks = choose({key: s[: whole[key]] for key, (_, s, _) in spectra.items()}, costs)
+    for key, rank in ranks.items():
+        j = tensors[key]
+        kept += j.numel() if rank >= whole[key] else costs[key] * rank
+        if rank < whole[key]:
+            left, right = halves(spectra[key], rank)
+            tensors[key] = (identity[key] + left @ right).to(j.dtype)
+    return config, kept
+
+
+def _product_costs(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    ends = {key.removesuffix(".lora_A.weight"): a.shape[1] for key, a in tensors.items() if key.endswith(".lora_A.weight")}
+    return {name: d_in + len(tensors[f"{name}.lora_B.weight"]) for name, d_in in ends.items()}
+
+
+def _cut_products(tensors: Tensors, config: dict[str, Any], choose: Choose) -> tuple[dict[str, Any], int]:
+    from craft.factors.low_rank import halves, product_svd
+
+    costs = _product_costs(tensors)
+    pairs = {name: (tensors.pop(f"{name}.lora_B.weight"), tensors.pop(f"{name}.lora_A.weight")) for name in costs}
+    scale = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
+    spectra = {name: product_svd(b, a, scale) for name, (b, a) in pairs.items()}
+    ranks = choose({name: singular for name, (_, singular, _) in spectra.items()}, costs)
+    for name, rank in ranks.items():
+        if rank:
+            for half, cut in zip("BA", halves(spectra[name], rank), strict=True):
+                tensors[f"{name}.lora_{half}.weight"] = cut.to(pairs[name][0].dtype).contiguous()
+    own = {name.removeprefix("base_model.model."): rank for name, rank in ranks.items()}
+    return config | _settings_of(config, own), sum(rank * costs[name] for name, rank in ranks.items())
+
+
+def _settings_of(config: dict[str, Any], ranks: dict[str, int]) -> dict[str, Any]:
+    """PEFT's settings for these ranks, with a scale of 1 in every module. A module of rank 0 is left out."""
+    largest = max(ranks.values())
+    alpha = (lambda rank: rank**0.5) if config["use_rslora"] else (lambda rank: rank)
+    others = {name: rank for name, rank in ranks.items() if 0 < rank < largest}
+    settings: dict[str, Any] = {"r": largest, "lora_alpha": alpha(largest)}
+    settings |= {"rank_pattern": others, "alpha_pattern": {name: alpha(rank) for name, rank in others.items()}}
+    if not all(ranks.values()):
+        settings["target_modules"] = sorted(name for name, rank in ranks.items() if rank)
+    return settings
+
+
+J_MINUS_I = Cutting(_j_costs, _cut_js)
+PRODUCTS = Cutting(_product_costs, _cut_products)

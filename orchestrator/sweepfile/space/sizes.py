@@ -1,0 +1,50 @@
+"""`sizes` of a block: the numbers of parameters to which each finished adapter is cut. Each is a configuration of its own.
+
+sizes: [2000, 8000, 32000]      these, as far as they are smaller than the whole adapter
+sizes: 4                        so many with the whole one, evenly in the logarithm from an eighth of it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from craft.methods import find_cutting
+from craft.plain_yaml import YamlPath
+from orchestrator.sweepfile.mistakes import Mistake, shown
+
+SIZES = "sizes"
+SPAN = 8
+"""Where a number of sizes begins: an eighth of the whole. Further down a small training of its own is often better."""
+MOST = 100
+GONE = (
+    "nested ranks are no more: a training is cut instead. Give the largest ranks alone, as in ranks: [all, 64, 64], and beside "
+    "them sizes: [2000, 8000] or sizes: 4. The sweep needs another name; what it has recorded so far stays readable"
+)
+
+
+def is_gone(key: Any, value: Any) -> bool:
+    """Whether a dimension is of the nested ranks that earlier versions trained."""
+    return key in ("nested", "nested_training") or (isinstance(value, dict) and "nested" in value)
+
+
+def check_sizes(given: Any, method: str, path: YamlPath) -> list[Mistake]:
+    """Mistakes in the `sizes` of a block with this method."""
+    numbers = given if isinstance(given, list) else [given]
+    whole = all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in numbers)
+    if isinstance(given, list):
+        if not whole or not given or len(given) > MOST or len({*given}) < len(given):
+            return [Mistake(path, f"got {shown(given)}; numbers of parameters, each once, as in [2000, 8000, 32000]")]
+    elif not whole or not 2 <= given <= MOST:
+        return [Mistake(path, f"got {shown(given)}; how many sizes with the whole one (2 to {MOST}), or a list of them")]
+    try:
+        find_cutting(method)
+    except ValueError as error:
+        return [Mistake(path, str(error))]
+    return []
+
+
+def sizes_within(sizes: list[int] | int | None, whole: int) -> list[int]:
+    """The sizes below `whole` that a block's `sizes` mean for an adapter of so many parameters, ascending."""
+    if isinstance(sizes, list):
+        return sorted(size for size in sizes if size < whole)
+    return [round(whole * SPAN ** (at / (sizes - 1) - 1)) for at in range(sizes - 1)] if sizes else []
