@@ -79,6 +79,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
                 print(outcome.trouble, file=screen)
 
         try:
+            if (slices := len(plan.trials) - len(plan.trainings)) > 0:
+                console.print(f"{len(plan.trainings)} trainings, which train {slices} smaller ranks too")
             begin(plan, tracker, dict(shared.fingerprints) if shared else {})
             outcome, summaries, files = _run(plan, options, tracker, shared, last_words, console)
             if outcome.signal is None:
@@ -95,7 +97,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         objectives = plan.sweep.objectives
         console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
         console.print(caption(summaries, objectives), markup=False)
-    show_outcome(plan, outcome, console, uri, files)
+    show_outcome(plan, outcome, console, uri, files, again)
     show_rest(outcome, left, folder, console, again)
     return outcome
 

@@ -13,6 +13,8 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.tracking_uri import resolve_uri
+from orchestrator.sweepfile.settings import TrackingSettings
 
 FAILURES_SHOWN = 5
 PHASES = {
@@ -28,8 +30,12 @@ PHASES = {
 """Phases of a run (`craft.trainer.meter`), as they are shown."""
 
 
-def show_outcome(plan: Plan, outcome: SweepOutcome, console: Console, uri: str, files: Sequence[Path]) -> None:
-    """Prints the first failures with their reasons, and where files, runs and the log are."""
+def show_outcome(plan: Plan, outcome: SweepOutcome, console: Console, uri: str, files: Sequence[Path], again: str) -> None:
+    """Prints the first failures with their reasons, where files, runs and the log are, and what can be done next.
+
+    Args:
+        again: the command that goes on with the sweep.
+    """
     trials = {trial.key: trial for trial in plan.trials}
     for key in outcome.failed[:FAILURES_SHOWN]:
         console.print(f"failed: {trial_name(trials[key])}: {outcome.results[key].error}", style="red", markup=False)
@@ -41,8 +47,24 @@ def show_outcome(plan: Plan, outcome: SweepOutcome, console: Console, uri: str, 
         console.print(line, markup=False)
     if files:
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
-    console.print(f"runs and adapters: mlflow ui --backend-store-uri {redact(uri)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
+    if outcome.finished:
+        for what, command in _next(plan, uri, again).items():
+            console.print(f"{what:<16} {command}", markup=False, soft_wrap=True)
+
+
+def _next(plan: Plan, uri: str, again: str) -> dict[str, str]:
+    sweep = plan.sweep
+    rule = "knee" if len(sweep.objectives) == 2 else "best"
+    store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
+    commands = {
+        "take an adapter:": f"python -m orchestrator.adapters {shown_path(sweep.folder)} --pick {rule} --to adapter",
+        "open the page:": f"python -m dashboards serve{store}",
+    }
+    if len(sweep.seeds) < 3 and sweep.replication is None:
+        seeds = [*sweep.seeds, *(seed for seed in range(3) if seed not in sweep.seeds)][:3]
+        commands["add seeds:"] = f"{again} --set 'seeds={str(seeds).replace(' ', '')}'"
+    return commands
 
 
 def _where_time_went(outcome: SweepOutcome) -> str | None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
-from orchestrator.driver.tally import Outlook, Tally, trial_name
+from orchestrator.driver.tally import STARTING, Outlook, Tally, trial_name
 from orchestrator.plan.trial import TrialResult, TrialSpec
 
 PLAIN_EVERY = 30.0
@@ -116,7 +116,7 @@ class Display:
         tally = self.tally
         left = "…" if tally.left is None else format_duration(tally.left)
         counts = Text.assemble(
-            (f"{tally.done}", "bold green"), f"/{tally.total} done   ",
+            (f"{tally.done}", "bold green"), f"/{tally.total} trainings   ",
             (f"{len(tally.running)}", "bold"), " running   ",
             (f"{len(tally.paused)} paused   " if tally.paused else ""),
             (f"{tally.failed}", "bold red" if tally.failed else "bold"), " failed   ",
@@ -126,19 +126,21 @@ class Display:
         head.add_row(ProgressBar(total=max(1, tally.total), completed=tally.done + tally.failed, width=24), counts)
         lines: list[RenderableType] = [head]
         if tally.best:
-            lines.append(Text(f"best so far {tally.best[0]:.1f}: {tally.best[1]}"))
-        lines.append(self._running_table())
+            lines.append(Text(f"best reported score {tally.best[0]:.1f}: {tally.best[1]}"))
+        lines.append(self._running_table() if tally.running or tally.done else Text(STARTING, style="dim"))
         return Group(*lines)
 
     def _running_table(self) -> Table:
         table, now = Table.grid(padding=(0, 2)), self.tally.clock()
+        if any(trial.score is not None for trial in self.tally.running.values()):
+            table.add_row("", "", "", "", Text("search score", style="dim"))
         for trial in list(self.tally.running.values())[:SHOWN_RUNNING]:
             score = "" if trial.score is None else f"{trial.score:.1f}"
             left = trial.left_at(now)
             table.add_row(
                 Text(trial_name(trial.spec), style="dim", overflow="ellipsis", no_wrap=True),
                 f"{trial.share:4.0%}",
-                trial.phase,
+                trial.phase or "starting",
                 "" if left is None else f"{format_duration(left)} left",
                 score,
             )

@@ -12,6 +12,7 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 
 Outlook = Mapping[str, Any]
 EARLY = 0.1
+STARTING = "starting processes, loading the model"
 
 
 @dataclass
@@ -129,12 +130,12 @@ class Tally:
 
     def sentence(self) -> str:
         """All counts and times in one line."""
-        parts = [f"{self.done}/{self.total} trials done", f"{len(self.running)} running", f"{self.failed} failed"]
+        parts = [f"{self.done}/{self.total} trainings done", f"{len(self.running)} running", f"{self.failed} failed"]
         parts[1] += f" ({self.doing})" if self.doing else ""
         if self.paused:
             parts.insert(2, f"{len(self.paused)} paused")
         if self.best:
-            parts.append(f"best {self.best[0]:.1f} ({self.best[1]})")
+            parts.append(f"best reported score {self.best[0]:.1f} ({self.best[1]})")
         parts.append(f"{format_duration(self.elapsed)} passed")
         if self.left is not None:
             parts.append(f"{format_duration(self.left)} left")
@@ -142,8 +143,10 @@ class Tally:
 
     @property
     def doing(self) -> str:
-        """The phase of a single trial that runs, or how many of several are scored."""
+        """The phase of a single trial that runs, or how many of several are scored; that the first ones are starting."""
         phases = [trial.phase for trial in self.running.values()]
+        if not (any(phases) or self.done or self.failed):
+            return STARTING
         scoring = sum(phase.startswith("scoring") for phase in phases)
         return phases[0] if len(phases) == 1 else f"{scoring} scoring" if scoring else ""
 

@@ -178,7 +178,7 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
 
     first = call()
     assert first.returncode == run.GOOD, first.stderr
-    assert "mlflow ui --backend-store-uri sqlite:///" in first.stdout
+    assert "python -m dashboards serve" in first.stdout
     assert "WARNING" not in first.stdout + first.stderr
     stored = folder / "runs" / "small"
     assert {"sweep.yaml", "ledger.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))

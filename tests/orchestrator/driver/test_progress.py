@@ -134,7 +134,7 @@ def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:
     assert (
         stream.getvalue()
         .splitlines()[-1]
-        .startswith("1/2 trials done, 0 running, 1 failed, best 70.0 (LoRA 1 on glue/rte, seed 1)")
+        .startswith("1/2 trainings done, 0 running, 1 failed, best reported score 70.0 (LoRA 1 on glue/rte, seed 1)")
     )
 
 
@@ -147,7 +147,15 @@ def test_a_terminal_gets_a_block_with_everything() -> None:
         stream.seek(stream.truncate(0))
         display.tick()
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-    for part in ("1/4 done", "1 running", "0 failed", "best so far 70.0: LoRA 1 on glue/rte, seed 1", "75%", "66.6"):
+    for part in (
+        "1/4 trainings",
+        "1 running",
+        "0 failed",
+        "search score",
+        "best reported score 70.0: LoRA 1 on glue/rte, seed 1",
+        "75%",
+        "66.6",
+    ):
         assert part in shown
 
 
