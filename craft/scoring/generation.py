@@ -32,10 +32,10 @@ def positions(tokenizer: PreTrainedTokenizerBase, config: Any) -> int:
     return int(min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9, 10**9))
 
 
-def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[list[int]]:
+def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], special: bool = True) -> list[list[int]]:
     """Prompts as tokens, without an end-of-text token that a tokenizer may add."""
-    end = tokenizer.eos_token_id
-    return [ids[:-1] if ids and ids[-1] == end else list(ids) for ids in tokenizer(list(prompts))["input_ids"]]
+    end, found = tokenizer.eos_token_id, tokenizer(list(prompts), add_special_tokens=special)["input_ids"]
+    return [ids[:-1] if ids and ids[-1] == end else list(ids) for ids in found]
 
 
 def fitted(tokens: list[int], room: int, first: int | None) -> list[int]:

@@ -21,6 +21,7 @@ from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
 from craft.settings import GenerationSettings
 from craft.tasks import cloze
+from craft.tasks.instructions import Form
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
 
 if TYPE_CHECKING:
@@ -74,24 +75,32 @@ class EncodedTexts(Dataset[Example]):
 
 
 def encode_texts(
-    split: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_length: int, *, key: object
+    split: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: GenerationSettings,
+    max_length: int,
+    *,
+    key: object,
+    form: Form | None = None,
 ) -> EncodedTexts:
     """The training texts of a split, from this process's memory if it has seen them before.
 
     Args:
-        split: with the columns of `craft.tasks.commonsense.COLUMNS`.
+        split: with the columns of `craft.tasks.commonsense.COLUMNS`, or of own instructions, whose `form` is given.
         max_length: tokens a text is cut to.
         key: all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
     """
 
     def make() -> EncodedTexts:
-        return _encoded(split, tokenizer, settings, max_length)
+        return _encoded(split, tokenizer, settings, max_length, form)
 
-    form = "cloze" if settings.score == "cloze" else settings.prompt
-    return remembered(("texts", form, settings.loss, max_length, key), make)
+    name = form.name if form else "cloze" if settings.score == "cloze" else settings.prompt
+    return remembered(("texts", name, settings.loss, max_length, key), make)
 
 
-def _encoded(split: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_length: int) -> EncodedTexts:
+def _encoded(
+    split: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_length: int, form: Form | None
+) -> EncodedTexts:
     prompt = PROMPTS[settings.prompt]
     tokens: list[np.ndarray] = []
     lengths: list[int] = []
@@ -100,11 +109,15 @@ def _encoded(split: Any, tokenizer: PreTrainedTokenizerBase, settings: Generatio
     for begin in range(0, len(split), _PIECE):
         rows = split[begin : begin + _PIECE]
         prompts, responses = (
-            cloze.taught(rows)
+            form.taught(rows)
+            if form
+            else cloze.taught(rows)
             if settings.score == "cloze"
             else ([prompt.for_training(*pair) for pair in zip(rows["text"], rows["input"], strict=True)], rows["response"])
         )
-        for text in encode(tokenizer, prompts, responses, max_length=max_length, loss=settings.loss):
+        for text in encode(
+            tokenizer, prompts, responses, max_length=max_length, loss=settings.loss, special=not (form and form.templated)
+        ):
             if not text.teaches:
                 untaught += 1
                 continue

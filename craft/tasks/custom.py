@@ -3,6 +3,7 @@
     data:
       custom:
         tickets: {train: tickets.csv, text: [subject, body], label: queue, metric: macro_f1}
+        helpdesk: {kind: generation, train: chat.jsonl, prompt: question, response: answer}     (craft.tasks.instructions)
     tasks: [custom/tickets]
 
 The training file is opened when the row is made, because the number of classes decides the size of the head: a missing file
@@ -13,9 +14,11 @@ gets reported.
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from craft.settings import CustomTask, DataSettings
+from craft.tasks import instructions
 from craft.tasks.files import DataError, Rows, read_rows
 from craft.tasks.rows import class_index, fingerprint, label_name, to_dataset
 from craft.tasks.task import RawData, Task
@@ -30,20 +33,24 @@ def row(name: str, given: CustomTask) -> Task:
     from craft.tasks.metrics import METRICS
 
     rows = _read(given.train, _stamp(given.train))
-    for column in (*given.text, given.label):
+    words = given.kind == "generation"
+    label = given.label or ""
+    for column in instructions.columns(given) if words else (*given.text, label):
         rows.column(column)
     labels = _labels(given, rows) if given.kind == "classification" else ()
-    usual = ("pearson", "spearman")
+    usual: tuple[str, ...] = instructions.METRICS if words else ("pearson", "spearman")
     if given.kind == "classification":
-        usual = ("accuracy", "macro_f1", "matthews") if len(labels) > 2 else ("accuracy", "f1", "macro_f1", "matthews")  # type: ignore[assignment]
+        usual = ("accuracy", "macro_f1", "matthews") if len(labels) > 2 else ("accuracy", "f1", "macro_f1", "matthews")
     if given.metric is not None and given.metric not in usual:
-        known = "" if given.metric in METRICS else "unknown "
+        known = "" if given.metric in METRICS or given.metric in instructions.METRICS else "unknown "
         raise ValueError(
             f"data.custom.{name}.metric: {known}metric {given.metric!r} does not fit; allowed are: {', '.join(usual)}"
         )
+    if given.metric == "chrf" and find_spec("sacrebleu") is None:
+        raise ValueError(f"data.custom.{name}.metric: chrf is computed by sacrebleu: pip install 'craft-sweeps[chrf]'")
     return Task(
-        f"custom/{name}", f"{name} ({Path(given.train).name})", given.kind, given.text, given.label, labels, usual,
-        given.metric or usual[0], load,
+        f"custom/{name}", f"{name} ({Path(given.train).name})", given.kind, given.text, label, labels, usual,
+        given.metric or usual[0], load, groups=instructions.same_opening if words else None,
     )  # fmt: skip
 
 
@@ -55,11 +62,17 @@ def load(task: Task, data: DataSettings) -> RawData:
     parts = [given.train] if given.validation is None else [given.train, given.validation]
     tables = [_read(part, _stamp(part)) for part in parts]
     named = given.labels is not None
-    splits = [to_dataset(table, text=task.text, label=task.label, labels=task.labels, positions=named) for table in tables]
+    splits = [
+        instructions.to_dataset(table, given)
+        if task.kind == "generation"
+        else to_dataset(table, text=task.text, label=task.label, labels=task.labels, positions=named)
+        for table in tables
+    ]
     whole = fingerprint(splits)
     if given.validation is None:
         strata = splits[0]["label"][:] if task.labels else [None] * len(splits[0])
-        kept, apart = carve(strata, _REPORTED_SHARE, _REPORTED_SEED)
+        groups = None if task.groups is None else task.groups(splits[0]["text"][:])
+        kept, apart = carve(strata, _REPORTED_SHARE, _REPORTED_SEED, groups)
         if not kept or not apart:
             raise DataError(f"{given.train}: {len(strata)} rows are too few to set a tenth apart; name a validation file")
         splits = [splits[0].select(kept), splits[0].select(apart)]
@@ -67,6 +80,7 @@ def load(task: Task, data: DataSettings) -> RawData:
 
 
 def _labels(given: CustomTask, rows: Rows) -> tuple[str, ...]:
+    assert given.label is not None, "checked with the settings"
     cells = rows.column(given.label)
     if given.labels is not None:
         if len(given.labels) < 2 or len(set(given.labels)) < len(given.labels):

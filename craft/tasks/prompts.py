@@ -95,6 +95,7 @@ def encode(
     max_length: int | None,
     loss: Loss,
     ends: bool = True,
+    special: bool = True,
 ) -> list[TaughtText]:
     """Training texts as tokens: prompt, response, end of text.
 
@@ -109,12 +110,14 @@ def encode(
         max_length: the most tokens, the special ones included; nothing is cut if None.
         loss: `response`, the paper's, or `text`, the published trainer's loss on the prompt as well.
         ends: whether the end of text belongs to the response.
+        special: whether the tokenizer adds its special tokens, which texts of a chat template have already.
     """
     found: Any = tokenizer(
         [prompt + response for prompt, response in zip(prompts, responses, strict=True)],
         truncation=max_length is not None,
         max_length=max_length,
         return_offsets_mapping=True,
+        add_special_tokens=special,
     )
     end_of_text = tokenizer.eos_token_id
     texts = []

@@ -125,7 +125,7 @@ def cut(split: Dataset, examples: int | None) -> Dataset:
 
 def _strata(task: Task, split: Dataset) -> Sequence[object]:
     column = {"classification": "label", "generation": "family"}.get(task.kind)
-    return split[column][:] if column else [None] * len(split)
+    return split[column][:] if column in split.column_names else [None] * len(split)
 
 
 def _groups(task: Task, raw: RawData) -> Sequence[int] | None:

@@ -137,10 +137,24 @@ def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[st
     texts = [run.measure.forgetting for run in needs.tasks if run.measure.forgetting is not None]
     digests = {name_of(text): text_digest(text) for text in texts}
     fingerprints = {run.task: _fingerprint(run) for run in needs.tasks}
+    for run in needs.tasks:
+        _refuse_chats(run)
     for base in needs.bases:
         _prepare_base(base, cores, elsewhere)
     files = {base.run.model: gguf_digest(base.run.model) for base in needs.bases}
     return fingerprints | digests | {name: digest for name, digest in files.items() if digest is not None}
+
+
+def _refuse_chats(run: RunSpec) -> None:
+    """Raises ValueError if the run's own instructions cannot be written for its model: its tokenizer has no chat template."""
+    task = find_task(run.task, run.data)
+    if task.kind == "generation" and task.suite == "custom":
+        from craft.models.loading import load_tokenizer
+        from craft.tasks.instructions import Form
+        from craft.tasks.splits import load_splits
+
+        rows = load_splits(task, run.data, protocol=run.protocol).train[:100]
+        Form(load_tokenizer(run.model, revision=run.revision), run.data.generation).taught(rows)
 
 
 def _prepare_base(base: Base, cores: int, elsewhere: bool) -> None:

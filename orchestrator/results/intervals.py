@@ -105,11 +105,14 @@ def sampling_variance(metrics: Mapping[str, float], examples: float) -> float:
     """The variance, in squared points, that a score has because only so many examples were scored.
 
     A share of right answers is binomial, with two right and two wrong ones added (Agresti and Coull 1998), so that 39 of 39 is
-    not without error. A correlation r has (1 - r²)² / (n - 1); so, about, has Matthews' for two classes.
+    not without error. A correlation r has (1 - r²)² / (n - 1); so, about, has Matthews' for two classes. A likelihood's is in
+    its metrics.
     """
     if not examples > 1:
         return 0.0
     score = metrics["score"] / 100
+    if metrics.get("likelihood") == metrics["score"]:
+        return metrics.get("likelihood_error", 0.0) ** 2
     if any(metrics.get(name) == metrics["score"] for name in SIGNED):
         return 1e4 * (1 - min(1.0, score**2)) ** 2 / (examples - 1)
     share = (score * examples + 2) / (examples + 4)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from craft.models.cached import base_name
 from craft.models.gguf import MODEL_DIGEST, is_gguf
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.intervals import Interval
@@ -131,22 +130,19 @@ def _asking(record: Mapping[str, Any], pair: bool) -> list[str]:
     ask = f'inputs = tokenizer({inputs}, truncation=True, max_length={length}, return_tensors="pt")'
     if record["kind"] == "generation":
         tokens = record["spec"]["data"]["generation"]["max_new_tokens"]
+        if record["facts"].get("prompt_form") == "chat template":
+            return [
+                'chat = [{"role": "user", "content": "a question"}]',
+                "inputs = tokenizer.apply_chat_template(",
+                '    chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
+                ")",
+                f"output = model.generate(**inputs, max_new_tokens={tokens}, do_sample=False)",
+                'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))',
+            ]
         return [ask, f"output = model.generate(**inputs, max_new_tokens={tokens})", "print(tokenizer.decode(output[0]))"]
     if record["kind"] == "regression":
         return [ask, "value = model(**inputs).logits.item()", "print(value)"]
     return [ask, "logits = model(**inputs).logits", "print(model.config.id2label[logits.argmax().item()])"]
-
-
-def base_name(model: str) -> str:
-    """The base's name on the hub if `model` is or comes from one; of another local folder or file its last part."""
-    cached = re.search(r"models--([^/]+?)--([^/]+)/snapshots/", model)
-    if cached:
-        return "/".join(cached.groups())
-    return Path(model).name if _is_local(model) else model
-
-
-def _is_local(model: str) -> bool:
-    return model.startswith((".", "/", "~")) or model.count("/") > 1 or is_gguf(model)
 
 
 def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:

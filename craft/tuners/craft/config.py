@@ -7,13 +7,18 @@ for each projection type, whose weights of all layers are one stack. `craft.tune
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from peft.config import PeftConfig
 from peft.utils.peft_types import PeftType
 
+from craft.models.cached import base_name
 from craft.models.families import WORDS
+from craft.words import nearest
 
 DEFAULT_PROJECTIONS = ("q", "v")
 
@@ -25,13 +30,33 @@ class FoundModules(set[str]):
     """
 
 
+def _explained(config: type[CraftConfig]) -> type[CraftConfig]:
+    """Makes an argument that only other methods have an error that says what to write."""
+    made, known = config.__init__, [one.name for one in fields(config) if one.init]
+
+    @wraps(made)
+    def init(self: CraftConfig, *args: Any, **kwargs: Any) -> None:
+        for name in [name for name in kwargs if name not in known]:
+            said = _SAID.get(name) or f"{nearest(name, known)} Its arguments: {', '.join(known)}"
+            raise TypeError(f"CraftConfig got an unexpected keyword argument {name!r}.{said.format(kwargs[name])}")
+        made(self, *args, **kwargs)
+
+    config.__init__ = init  # type: ignore[method-assign]
+    return config
+
+
+_RANKS = ' CRAFT has three ranks, of layers, outputs and inputs: write ranks=("all", {0}, {0})'
+_SAID = {"r": _RANKS, "rank": _RANKS, "lora_alpha": " Write scaling, the factor on the change of the weights"}
+
+
+@_explained
 @dataclass
 class CraftConfig(PeftConfig):
     """Configuration of a CRAFT adapter (paper, Algorithm 1).
 
     Args:
         ranks: (r1, r2, r3) of layers, outputs and inputs; 'all' is the full dimension. r1 <= L. Each stack trains
-            r1^2 + r2^2 + r3^2 parameters.
+            r1^2 + r2^2 + r3^2 parameters. If absent: all layers, and 64 outputs and inputs, or as many as there are.
         projections: words of `craft.models.families.WORDS`; q and v if neither these nor `target_modules` are given.
         dropout: probability with which an entry of J is zeroed in training (the others grow by 1 / (1 - p)).
         scaling: s, the factor on the change of the weights.
@@ -52,8 +77,9 @@ class CraftConfig(PeftConfig):
         ValueError: a value outside its range, `projections` together with `target_modules`, or `layers_to_transform`.
     """
 
-    ranks: tuple[int | str, int | str, int | str] = field(
-        default=("all", 64, 64), metadata={"help": "(r1, r2, r3) of layers, outputs, inputs; 'all' is the full dimension"}
+    ranks: tuple[int | str, int | str, int | str] | None = field(
+        default=None,
+        metadata={"help": "(r1, r2, r3) of layers, outputs, inputs; 'all' is the full dimension; by default all, up to 64, 64"},
     )
     projections: tuple[str, ...] | None = field(default=None, metadata={"help": f"words among {', '.join(WORDS)}"})
     dropout: float = field(default=0.0, metadata={"help": "on the entries of J, in training only"})
@@ -75,7 +101,7 @@ class CraftConfig(PeftConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.peft_type = PeftType("CRAFT")
-        self.ranks = self._checked_ranks(self.ranks)
+        self.ranks = None if self.ranks is None else self._checked_ranks(self.ranks)
         if self.projections is not None:
             self.projections = (self.projections,) if isinstance(self.projections, str) else tuple(self.projections)
             if not self.projections or len(set(self.projections)) != len(self.projections):
@@ -109,6 +135,16 @@ class CraftConfig(PeftConfig):
                 raise ValueError(f"ranks are whole numbers from 1, or 'all'; got {rank!r} in {list(ranks)}")
         return tuple(ranks)
 
+    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
+        """Writes the configuration, and a card that says how to load the adapter in place of PEFT's empty form."""
+        super().save_pretrained(save_directory, **kwargs)
+        card = Path(save_directory) / "README.md"
+        if card.is_file() and "[More Information Needed]" not in card.read_text(encoding="utf-8"):
+            return
+        shown = base_name(str(self.base_model_name_or_path or "")) or "the base model"
+        matter = f"base_model: {json.dumps(shown)}\n" if "/" in shown else ""
+        card.write_text(_CARD.format(matter=matter, base=json.dumps(shown), shown=shown), encoding="utf-8")
+
     @property
     def words(self) -> tuple[str, ...]:
         """The projection words in force; empty where `target_modules` chooses the modules."""
@@ -120,3 +156,24 @@ class CraftConfig(PeftConfig):
         """What is saved: the modules that the user chose, none that were found."""
         content: dict[str, Any] = super().to_dict()
         return content | {"target_modules": None} if isinstance(self.target_modules, FoundModules) else content
+
+
+_CARD = """\
+---
+library_name: peft
+{matter}tags: [craft]
+---
+
+# A CRAFT adapter of {shown}
+
+```python
+import craft  # makes CRAFT known to PEFT; from the project craft-sweeps
+from peft import PeftModel
+
+base = ...  # the model {base}, by the class of transformers that you trained
+model = PeftModel.from_pretrained(base, ".")
+```
+
+Without `import craft` PEFT stops with `KeyError: 'CRAFT'`. `model.to_lora(folder)` writes the same adapter as LoRA, for
+programs that know LoRA alone.
+"""

@@ -27,3 +27,30 @@ def scaled_adamw(groups: list[dict[str, Any]], adapter: CraftAdapter, reference:
         ordered = sorted(rates.items(), key=lambda item: item[0] != 1.0)
         by_rate += [group | {"params": weights, "lr": group["lr"] * rate} for rate, weights in ordered]
     return torch.optim.AdamW(by_rate)
+
+
+def rank_scaled_adamw(
+    model: nn.Module,
+    learning_rate: float = 3e-3,
+    head_learning_rate: float = 1e-3,
+    weight_decay: float = 0.0,
+    adapter_name: str = "default",
+    reference: int = 64,
+) -> torch.optim.AdamW:
+    """AdamW for a program that trains a CRAFT adapter itself: J2 and J3 learn at `learning_rate` x `reference` / their rank, as
+    under `rate_scaling: rank` of a sweep file, so that one rate serves all ranks.
+
+    Args:
+        model: the `PeftModel` with the adapter.
+        learning_rate: of J1, and of J2 and J3 at the reference rank.
+        head_learning_rate: of everything else that trains, such as a task head.
+        weight_decay: of that; J is never pulled to 0, where it would erase the weights.
+    """
+    adapter = model.base_model.craft_adapter(adapter_name)  # type: ignore[union-attr, operator]
+    js = list(adapter.parameters())
+    own = set(js)
+    rest = [weight for weight in model.parameters() if weight.requires_grad and weight not in own]
+    groups: list[dict[str, Any]] = [{"params": js, "lr": learning_rate, "weight_decay": 0.0}]
+    if rest:
+        groups.append({"params": rest, "lr": head_learning_rate, "weight_decay": weight_decay})
+    return scaled_adamw(groups, adapter, reference)

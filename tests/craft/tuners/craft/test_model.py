@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModel, LlamaConfig, RobertaConfig
 from transformers.pytorch_utils import Conv1D
 
-from craft import CraftConfig
+from craft import CraftConfig, rank_scaled_adamw
 from craft.factors.hosvd import hosvd
 from craft.tuners.craft.export import merged, to_lora
 from craft.tuners.craft.layer import CraftLinear
@@ -304,6 +304,50 @@ def test_saved_adapters_are_small(tiny_model: TinyModel, tmp_path: Path) -> None
     folder = save(model, tmp_path)
     j_bytes = 4 * model.get_nb_trainable_parameters()[0]
     assert (folder / "adapter_model.safetensors").stat().st_size < 1.5 * j_bytes + 4096
+
+
+def test_the_default_ranks_are_64_or_what_a_narrow_model_has(tiny_model: TinyModel, tmp_path: Path) -> None:
+    model = get_peft_model(tiny_model("bert"), CraftConfig(init_seed=3))
+    (shape,) = {stack.ranks for stack in model.base_model.craft_J["default"].stacks.values()}
+    assert shape == (3, 32, 32)
+    move_j(model)
+    again = PeftModel.from_pretrained(tiny_model("bert"), save(model, tmp_path))
+    assert torch.equal(hidden(again), hidden(model.eval()))
+
+
+def test_a_saved_folder_says_how_it_is_loaded(tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = save(adapted(tiny_model("bert")), tmp_path)
+    card = (folder / "README.md").read_text()
+    assert "import craft" in card
+    assert "[More Information Needed]" not in card
+    (folder / "README.md").write_text("mine")
+    adapted(tiny_model("bert")).peft_config["default"].save_pretrained(str(folder))
+    assert (folder / "README.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"r": 8}, 'write ranks=("all", 8, 8)'),
+        ({"lora_alpha": 8}, "Write scaling"),
+        ({"lora_dropout": 0.1}, "Did you mean 'dropout'?"),
+    ],
+)
+def test_an_argument_of_another_method_is_answered_with_the_right_one(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        CraftConfig(**given)
+    assert said in str(caught.value)
+
+
+def test_one_rate_serves_all_ranks_and_the_head_has_its_own(tiny_model: TinyModel) -> None:
+    model = adapted(tiny_model("bert"), ranks=("all", 32, 16), modules_to_save=["pooler"])
+    optimizer = rank_scaled_adamw(model, learning_rate=1e-3, head_learning_rate=5e-4, weight_decay=0.1)
+    rates = {id(weight): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for weight in group["params"]}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            wanted = {"J1": 1e-3, "J2": 2e-3, "J3": 4e-3}.get(name[-2:])
+            assert rates.pop(id(weight)) == ((5e-4, 0.1) if wanted is None else (wanted, 0.0)), name
+    assert not rates
 
 
 @pytest.mark.parametrize("words", [("q", "v"), ("q", "k", "v", "o")])

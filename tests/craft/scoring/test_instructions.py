@@ -1,0 +1,89 @@
+"""Runs on own instructions: the score is the likelihood of held-out responses, or what the answers are worth."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from craft.spec import RunSpec
+from craft.trainer.adapter_folder import load_adapter
+from craft.trainer.training import train_run
+from orchestrator.results.intervals import sampling_variance
+
+WORDS = ("red", "blue", "green", "gold")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("qa") / "qa.jsonl"
+    rows = [{"question": f"Colour of {n}?", "answer": f"It is {WORDS[n % 4]}."} for n in range(60)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def spec_of(model: str, file: str, metric: str | None = None, **training: Any) -> RunSpec:
+    task = {"kind": "generation", "train": file, "prompt": "question", "response": "answer", "metric": metric}
+    settings = {"max_steps": 3, "batch_size": 4, "eval_batch_size": 4, "max_length": 300, "learning_rate": 3e-3}
+    return RunSpec(
+        model=model,
+        task="custom/qa",
+        method="full",
+        training=settings | training,
+        data={"custom": {"qa": task}, "generation": {"beams": 1, "max_new_tokens": 16}},
+    )
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "predictions" / "reported.jsonl").read_text().splitlines()]
+
+
+def test_the_score_is_the_mean_probability_of_a_held_out_token(tiny_llama: str, file: str, tmp_path: Path) -> None:
+    losses: list[float] = []
+    spec = spec_of(tiny_llama, file, max_steps=60, evaluate_every=0.7)
+    result = train_run(spec, tmp_path, report=lambda progress: losses.append(progress.metrics["search_loss"]))
+    kept, metrics = lines(tmp_path), result.metrics
+    assert len(kept) == 6 == result.facts["reported_examples"]
+    model, tokenizer = load_adapter(result.adapter)
+    for one in kept:
+        before = tokenizer(one["prompt"])["input_ids"]
+        ids = [*tokenizer(one["prompt"] + one["response"])["input_ids"], tokenizer.eos_token_id]
+        with torch.no_grad():
+            log_p = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        wanted = sum(float(log_p[at - 1, ids[at]]) for at in range(len(before), len(ids)))
+        assert (one["log_likelihood"], one["tokens"]) == (pytest.approx(wanted, abs=1e-3), len(ids) - len(before))
+        assert "output" not in one
+    bits = -sum(one["log_likelihood"] for one in kept) / sum(one["tokens"] for one in kept) / math.log(2)
+    assert metrics["bits_per_token"] == pytest.approx(bits)
+    assert metrics["score"] == metrics["likelihood"] == pytest.approx(100 * 2**-bits)
+    assert sampling_variance(metrics, 6) == metrics["likelihood_error"] ** 2 > 0
+    assert losses[-1] < 0.7 * losses[0]
+    assert result.facts["prompt_form"] == "alpaca"
+
+
+def test_answers_are_compared_with_the_responses(tiny_llama: str, file: str, tmp_path: Path) -> None:
+    metrics = pytest.importorskip("sacrebleu.metrics")
+    result = train_run(spec_of(tiny_llama, file, "chrf"), tmp_path)
+    kept = lines(tmp_path)
+    assert result.metrics["exact_match"] == 100 * sum(one["output"] == one["response"] for one in kept) / 6
+    outputs, responses = ([one[name] for one in kept] for name in ("output", "response"))
+    assert result.metrics["score"] == metrics.CHRF().corpus_score(outputs, [responses]).score
+    assert {"likelihood", "search_exact_match", "search_chrf"} <= result.metrics.keys()
+
+
+def test_what_decides_the_answers_decides_the_key(tiny_llama: str, file: str) -> None:
+    spec = spec_of(tiny_llama, file)
+    data = spec.data
+    others = [
+        {"generation": data.generation.model_copy(update={"beams": 2})},
+        {"search_groups": False},
+        {"custom": {"qa": data.custom["qa"].model_copy(update={"metric": "exact_match"})}},
+    ]
+    keys = {spec.model_copy(update={"data": data.model_copy(update=one)}).key for one in others}
+    assert len(keys | {spec.key}) == 4
+    unread = data.generation.model_copy(update={"score": "likelihood", "tests": ("boolq",)})
+    assert spec.model_copy(update={"data": data.model_copy(update={"generation": unread})}).key == spec.key
