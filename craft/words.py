@@ -112,3 +112,20 @@ def redacted(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return [redacted(item) for item in content]
     return content
+
+
+MARKUP = "\\`*_[]|#!~"
+
+
+def plain(words: object) -> str:
+    """Text on one line that Markdown and HTML show as it is, without markup, links or pictures: MLflow and model hubs show
+    descriptions as HTML, and would fetch a picture's address."""
+    line = " ".join(str(words).split())
+    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        line = line.replace(sign, safe)
+    return "".join(f"\\{sign}" if sign in MARKUP else sign for sign in line)
+
+
+def paragraphs(words: str) -> str:
+    """A text of several lines, each as a paragraph of plain text."""
+    return "\n\n".join(plain(line) for line in words.splitlines() if line.strip())

@@ -25,7 +25,7 @@ from craft.settings import DataSettings
 from craft.tasks import find_task
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import redact
-from orchestrator.command import answer, flags_for
+from orchestrator.command import answer, flags_for, refuse_full, slug
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.summary import Entry
 from orchestrator.review.front_words import full_label
@@ -33,7 +33,6 @@ from orchestrator.review.model_card import Origin, loading, model_card
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import RULES, choose_seed, pick, titles
 from orchestrator.sweepfile.mistakes import unknown
-from orchestrator.tools.folders import refuse_full, slug
 
 CARD_FILE = "README.md"
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 
@@ -87,3 +89,16 @@ def joinable(text: str) -> str:
         return cluster_address(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def slug(name: str) -> str:
+    """`name` as part of a path or of a model's name: letters and digits of any script, `_` and `-`; never empty."""
+    return re.sub(r"[^\w-]+", "-", name).strip("-")[:80] or "task"
+
+
+def refuse_full(to: Path) -> None:
+    """Checks `--to`. Raises ValueError if it is a file, or a folder with content."""
+    if to.exists() and not to.is_dir():
+        raise ValueError(f"--to {to} is a file; give a folder that is empty or not there")
+    if to.is_dir() and any(to.iterdir()):
+        raise ValueError(f"--to {to} is not empty; give another folder, or empty it first: nothing is ever written over")

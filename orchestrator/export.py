@@ -16,11 +16,10 @@ from pathlib import Path
 from rich.console import Console
 
 from craft.disk import replacing
-from orchestrator.command import answer, flags_for
+from orchestrator.command import answer, flags_for, refuse_full
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import NothingMeets
 from orchestrator.review.trials_table import write_trials
-from orchestrator.tools.folders import refuse_full
 
 TRIALS_FILE = "trials.csv"
 

@@ -37,8 +37,7 @@ from orchestrator.results.control import NORMALIZED
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.cuts import recorded_cuts
-from orchestrator.review.front_files import write_front
-from orchestrator.review.front_tables import markdown, terminal_table
+from orchestrator.review.front_tables import markdown, terminal_table, write_front
 from orchestrator.review.front_words import caption
 from orchestrator.tools.quiet import noise_to_log
 from orchestrator.tune.runner import run_sweep

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from orchestrator.command import refuse_full, slug
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
 from orchestrator.results.summary import Summary
@@ -23,7 +24,6 @@ from orchestrator.review.cuts import CutTrial, as_json, cut_configuration, refus
 from orchestrator.review.front_words import full_label, shown
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import pick
-from orchestrator.tools.folders import refuse_full, slug
 
 CUTS_FILE = "cuts.json"
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.record.mlflow_client import quiet_mlflow
-from orchestrator.record.mlflow_run import StoredRun
-from orchestrator.record.mlflow_text import NAME_LIMIT, TAG_LIMIT, cut
+from orchestrator.record.mlflow_run import NAME_LIMIT, TAG_LIMIT, StoredRun, cut
 from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.tools.journal import Event
 

@@ -14,13 +14,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from craft.words import paragraphs, plain
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.artifacts import store_json, store_path
 from orchestrator.record.folder import EFFECTIVE_FILE
-from orchestrator.record.mlflow_run import StoredRun
+from orchestrator.record.mlflow_run import StoredRun, named, with_pictures
 from orchestrator.record.mlflow_table import RunTable
-from orchestrator.record.mlflow_text import named, with_pictures
-from orchestrator.tools.escaping import paragraphs, plain
 from orchestrator.tools.journal import Event
 
 log = logging.getLogger(__name__)

@@ -169,7 +169,7 @@ class Shipper:
         self._offered_again = True
 
     def _connect(self) -> MlflowWriter:
-        opened, _ = next(read(self._path))
+        opened = next(event for event, _ in read(self._path) if event.get("kind") == "opened")
         writer = MlflowWriter(self._uri, opened, self._folder.path)
         if not writer.knows_sweep:
             self._offset = 0  # a new store, or somebody emptied or replaced it: it gets the whole record

@@ -26,8 +26,7 @@ from orchestrator.record.lock import one_driver
 from orchestrator.record.tracker import Tracker
 from orchestrator.results.front import marks
 from orchestrator.results.summary import Entry, Summary, summarize_entries
-from orchestrator.review.front_files import write_front
-from orchestrator.review.front_tables import markdown
+from orchestrator.review.front_tables import markdown, write_front
 from orchestrator.review.front_words import full_label, trials
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
-from orchestrator.record.folder import FRONT_CSV
+from craft.words import plain
+from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
 from orchestrator.results.intervals import Interval
 from orchestrator.results.presentation import amount, metric_of, spread
 from orchestrator.results.summary import Summary
@@ -31,7 +32,6 @@ from orchestrator.review.front_words import (
     tuning,
 )
 from orchestrator.sweepfile.objectives import Objectives
-from orchestrator.tools.escaping import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -187,3 +187,15 @@ def _csv_value(value: Any) -> Any:
         # A spreadsheet would run a cell that begins so as a formula.
         return f"'{value}"
     return value
+
+
+def write_front(summaries: Sequence[Summary], objectives: Objectives, folder: Path, title: str) -> list[Path]:
+    """`front.csv`, `front.tex` and `front.png` in `folder`; returns their paths."""
+    from orchestrator.review.front_picture import write_png
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / name for name in (FRONT_CSV, FRONT_TEX, FRONT_PNG)]
+    write_csv(summaries, objectives, paths[0])
+    paths[1].write_text(latex(summaries, objectives), encoding="utf-8")
+    write_png(summaries, objectives, paths[2], title)
+    return paths

@@ -16,12 +16,12 @@ import yaml
 
 from craft.models.cached import base_name
 from craft.models.gguf import MODEL_DIGEST, is_gguf
+from craft.words import plain
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.results.intervals import Interval
 from orchestrator.results.presentation import METRICS, amount
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, number
-from orchestrator.tools.escaping import plain
 
 PROTOCOLS = {
     "honest": "Training and every choice (the best evaluation, the seed) saw the training data and a part carved from it; the "

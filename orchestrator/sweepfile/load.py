@@ -20,9 +20,8 @@ from craft.models.gguf import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
 from craft.settings import RECORDED, ForgettingSettings, with_older
 from orchestrator.sweepfile.checks.fair import check_fair
-from orchestrator.sweepfile.checks.measures import check_measures
 from orchestrator.sweepfile.checks.search import check_search
-from orchestrator.sweepfile.checks.tasks import check_names, check_prerequisites, check_tasks
+from orchestrator.sweepfile.checks.tasks import check_measures, check_names, check_prerequisites, check_tasks
 from orchestrator.sweepfile.fair import as_recorded, written_out
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, section_of, shown
 from orchestrator.sweepfile.space.blocks import parse_block

@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import posixpath
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,8 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, SIZES_FOLDER, local_adapter, within
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
-from orchestrator.tune.draining import drain_notice
 from orchestrator.worker import crash
+from orchestrator.worker.crash import TAKEN
 from orchestrator.worker.gpus import keep_to_share
 from orchestrator.worker.settings import WorkerSettings
 from orchestrator.worker.worker import stderr_left, work
@@ -210,3 +212,35 @@ def _held_to(settings: WorkerSettings, trial: str) -> WorkerSettings:
 
 def key_of(trial: Any) -> str:
     return trial.config["key"]
+
+
+POLL_SECONDS = 2.0
+ANSWER_SECONDS = 10.0
+
+
+@contextmanager
+def drain_notice() -> Iterator[Callable[[], str | None]]:
+    """Gives a function that says at once why the trial of this process has to leave its machine, or None while it may stay.
+
+    The head knows which machines drain: `ray drain-node`, an autoscaler, or a SIGTERM to `ray start --block`, by which Slurm
+    and Kubernetes end a machine's processes. It is asked in a thread of its own: training never waits for it, and a head that
+    does not answer says nothing.
+    """
+    over, drained = threading.Event(), threading.Event()
+    machine = ray.get_runtime_context().get_node_id()
+    client: Any = ray._private.worker.global_worker.gcs_client  # type: ignore[attr-defined]
+
+    def watch() -> None:
+        while not over.is_set() and not drained.is_set():
+            try:
+                if machine in client.get_draining_nodes(timeout=ANSWER_SECONDS):
+                    drained.set()
+            except Exception as error:  # of many kinds while the head is away
+                log.info("the cluster's head does not say which machines are drained: %s", error)
+            over.wait(POLL_SECONDS)
+
+    threading.Thread(target=watch, name="drain-notice", daemon=True).start()
+    try:
+        yield lambda: TAKEN if drained.is_set() else None
+    finally:
+        over.set()

@@ -1,11 +1,21 @@
-"""Why a trial's process died, in one line for people, from what the scheduler knows and what the process left on stderr."""
+"""Why a trial failed, in one line for people, and whether another attempt may succeed.
+
+A lost process is described from what the scheduler knows and what the process left on stderr. A fault of the machine (no model,
+data, device, library or room on its disk) never ends a trial: another attempt, or `--resume`, runs it again.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import traceback
 from pathlib import Path
 
-from orchestrator.worker.errors import reason
+from safetensors import SafetensorError
+
+from craft.results import Leave, RunFailed, RunPrevented, Unavailable
+from craft.trainer.checkpoint import CheckpointCorrupt
 
 TAIL_BYTES = 16_384
 LOST, TAKEN = "the machine it ran on was lost", "the machine it ran on was taken away"
@@ -77,3 +87,38 @@ def _tail(path: Path | None) -> str:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - TAIL_BYTES))
         return file.read().decode(errors="replace")
+
+
+OF_THE_MACHINE = (OSError, ImportError, RunPrevented, Unavailable, CheckpointCorrupt)
+_MACHINES_WORDS = (
+    "can't start new thread",
+    *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN)),
+    "CUDA error",
+    "CUDA driver",
+    "NVIDIA driver",
+    "No CUDA GPUs",
+    "NCCL error",
+    "cuDNN error",
+    "CUDNN_STATUS",
+    "cusolver error",
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether another try, perhaps on another machine, may succeed: what a run needs is missing, or a GPU is in a bad state.
+
+    Torch and safetensors tell what the system refuses (room, threads, files) by errors of their own.
+    """
+    if isinstance(error, OF_THE_MACHINE):
+        return True
+    return isinstance(error, RuntimeError | SafetensorError) and any(words in str(error) for words in _MACHINES_WORDS)
+
+
+def reason(error: BaseException) -> str:
+    """One line for the results' table: the message; for an unexpected kind of error also its kind and where it arose."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, RunFailed | Leave | ValueError | MemoryError):
+        return message
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {message}{where}"

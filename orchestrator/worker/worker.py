@@ -35,10 +35,9 @@ from orchestrator.record.checkpoints import (
     stored_result,
     stored_sizes,
 )
-from orchestrator.tools.scratch import scratch_folder
 from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
-from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, stderr_to
+from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, scratch_folder, stderr_to
 from orchestrator.worker.run_trial import Ended, run_trial, size_of
 from orchestrator.worker.settings import Report, WorkerSettings
 

@@ -8,6 +8,7 @@ LoRA's published runs of MRPC, RTE and STS-B do. The MRPC trial waits until the 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -19,7 +20,6 @@ from craft.settings import NO_SERVING, DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
-from orchestrator.sweepfile.checks.measures import MEASURED
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, section_of, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS
@@ -152,3 +152,26 @@ def _unknown_task(name: str, known: list[str], data: DataSettings) -> str:
     hint = nearest(name, known) or nearest(f"glue/{name}", known)
     tasks = ", ".join(one for one in known if "/" in one)
     return f"unknown task {shown(name)}.{hint} Suites: {', '.join(suite_names(data.custom))}. Tasks: {tasks}"
+
+
+MEASURED = {"forgetting": "forgetting"}
+"""Metrics that a trial has only where `measure` asks for them -> the key of `measure` to give."""
+
+
+def check_measures(sweep: Sweep) -> list[Mistake]:
+    """Mistakes in the measurements of a sweep whose file is otherwise right."""
+    asked = sweep.measure.recorded()
+    mistakes = [
+        Mistake(("objectives", name), f"is measured only where the file asks for it; add measure: {{{key}: true}}")
+        for name, key in MEASURED.items()
+        if name in sweep.objectives and key not in asked
+    ]
+    return mistakes + (_check_forgetting(sweep) if "forgetting" in asked else [])
+
+
+def _check_forgetting(sweep: Sweep) -> list[Mistake]:
+    path = ("measure", "forgetting")
+    text = sweep.measure.forgetting.text if sweep.measure.forgetting else None
+    if text is None or Path(text).expanduser().is_file():
+        return []
+    return [Mistake((*path, "text"), f"{text} is no file here; give a text file in UTF-8, or forgetting: true")]

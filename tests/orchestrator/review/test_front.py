@@ -23,8 +23,7 @@ from orchestrator.results.front import knee, mark_front
 from orchestrator.results.intervals import Interval
 from orchestrator.results.presentation import amount, unit_of
 from orchestrator.results.summary import Summary, summarize
-from orchestrator.review.front_files import write_front
-from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
+from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv, write_front
 from orchestrator.review.front_words import caption, full_label
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}

@@ -11,7 +11,7 @@ import torch
 
 from craft.trainer.memory import out_of_memory
 from orchestrator.plan.gpu_shares import Gpu, usable_gpus
-from orchestrator.worker.errors import is_transient, reason
+from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.gpus import GpuUnusable, keep_to_share, require_gpu
 
 

@@ -18,7 +18,7 @@ from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
 from craft.trainer.memory import OutOfMemory, out_of_memory
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.sweepfile.resources import Resources
-from orchestrator.worker.errors import is_transient
+from orchestrator.worker.crash import is_transient
 from orchestrator.worker.run_trial import run_trial
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.scratch import scratch_folder
+from orchestrator.worker.guards import scratch_folder
 
 HOLD = (
-    "from orchestrator.tools.scratch import scratch_folder\n"
+    "from orchestrator.worker.guards import scratch_folder\n"
     "with scratch_folder('trial') as folder:\n"
     "    (folder / 'file').write_text('x'); print(folder, flush=True); input()\n"
 )
