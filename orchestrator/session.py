@@ -78,8 +78,8 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
                 print(outcome.trouble, file=screen)
 
         try:
-            if (slices := len(plan.trials) - len(plan.trainings)) > 0:
-                console.print(f"{len(plan.trainings)} trainings, which train {slices} smaller ranks too")
+            if sizes := len(plan.outputs) - len(plan.trials):
+                console.print(f"{len(plan.trials)} trainings, which are cut to {sizes} smaller sizes too")
             begin(plan, tracker, dict(shared.fingerprints) if shared else {})
             outcome, summaries, files = _run(plan, options, tracker, shared, last_words, console)
             if outcome.signal is None:
