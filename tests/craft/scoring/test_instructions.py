@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.training import train_run
 from orchestrator.results.intervals import sampling_variance
+from tests.craft.tasks.test_instructions import TEMPLATE, turns
 
 WORDS = ("red", "blue", "green", "gold")
 
@@ -73,6 +76,24 @@ def test_answers_are_compared_with_the_responses(tiny_llama: str, file: str, tmp
     outputs, responses = ([one[name] for one in kept] for name in ("output", "response"))
     assert result.metrics["score"] == metrics.CHRF().corpus_score(outputs, [responses]).score
     assert {"likelihood", "search_exact_match", "search_chrf"} <= result.metrics.keys()
+
+
+def test_chats_are_written_in_the_template_and_the_adapter_takes_it_along(tiny_llama: str, tmp_path: Path) -> None:
+    model = shutil.copytree(tiny_llama, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(model)
+    chats = [{"talk": turns(f"Colour of {n}?", WORDS[n % 4], "Sure?", f"Yes, {WORDS[n % 4]}.")} for n in range(30)]
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    spec = spec_of(str(model), str(tmp_path / "chat.jsonl"))
+    task = {"kind": "generation", "train": str(tmp_path / "chat.jsonl"), "messages": "talk"}
+    spec = RunSpec.model_validate(spec.model_dump() | {"method": "lora", "parameters": {}, "data": {"custom": {"qa": task}}})
+    result = train_run(spec, tmp_path / "run")
+    kept = lines(tmp_path / "run")
+    assert result.facts["prompt_form"] == "chat template"
+    assert [one["prompt"].count("[user]") for one in kept] == [1, 2] * 3
+    assert all(one["tokens"] == len(one["response"]) + 1 for one in kept), "a byte is a token, and the turn has an end"
+    assert AutoTokenizer.from_pretrained(result.adapter).chat_template == TEMPLATE
 
 
 def test_what_decides_the_answers_decides_the_key(tiny_llama: str, file: str) -> None:
