@@ -230,7 +230,7 @@ class CustomTask(Settings):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "anyOf": [{"required": names} for names in (["text", "label"], ["prompt", "response"], ["messages"])]
+            "anyOf": [{"required": ["text", "label"]}, {"required": ["prompt", "response"]}, {"required": ["messages"]}]
         }
     )
 
