@@ -26,7 +26,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.shipper import follow
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError
-from orchestrator.tools.journal import JournalBusy, read
+from orchestrator.tools.journal import read
 from orchestrator.tools.quiet import LOG_FORMAT
 
 
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         follow(given.folder)
     try:
         left = replay(given.folder, given.tracking_uri, given.timeout)
-    except (TrackingError, JournalBusy, OSError) as error:
+    except (ValueError, OSError) as error:
         print(redact(str(error)), file=sys.stderr)
         return 2
     print(f"{left} events are left; run this again when the store answers" if left else "everything is in the tracking store")

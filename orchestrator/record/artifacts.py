@@ -23,10 +23,6 @@ DOWNLOAD_LIMIT = 256 * 1024 * 1024
 """An upload of more bytes than this to a remote store is checked by names and sizes only."""
 
 
-class ArtifactDiffers(OSError):
-    """The store holds something else than was sent."""
-
-
 def store_path(client: MlflowClient, run_id: str, artifact_uri: str, path: Path, to: str) -> str:
     """Uploads a file, or a folder's content, to the folder `to` ("" is the root) of a run's artifacts, and checks it there.
 
@@ -35,7 +31,7 @@ def store_path(client: MlflowClient, run_id: str, artifact_uri: str, path: Path,
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        ArtifactDiffers: the store holds something else than was sent.
+        OSError: the store holds something else than was sent.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} is gone, so it cannot be stored as an artifact")
@@ -66,7 +62,7 @@ def _store(client: MlflowClient, run_id: str, artifact_uri: str, path: Path, to:
         else:
             client.log_artifacts(run_id, str(path), to or None)
         if not _holds(client, run_id, artifact_uri, files, sums, to):
-            raise ArtifactDiffers(f"artifact {to or path.name!r} of run {run_id} is not what was sent from {path}")
+            raise OSError(f"artifact {to or path.name!r} of run {run_id} is not what was sent from {path}")
     return hashlib.sha256("\n".join(f"{sums[name]}  {name}" for name in sorted(sums)).encode()).hexdigest()
 
 

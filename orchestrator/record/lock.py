@@ -14,10 +14,6 @@ from filelock import FileLock, Timeout
 from orchestrator.record.folder import SweepFolder
 
 
-class FolderInUse(ValueError):
-    """Another driver works on the sweep's folder."""
-
-
 @contextmanager
 def one_driver(folder: Path) -> Iterator[None]:
     """Holds the sweep's folder for this process. Calls inside it for the same folder hold it once."""
@@ -32,7 +28,7 @@ def one_driver(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise FolderInUse(
+        raise ValueError(
             f"{folder} is in use by {_holder(folder)}. Wait for it, stop it with Ctrl-C, or give this sweep another --name."
         ) from None
     driver = SweepFolder(folder).driver

@@ -28,10 +28,6 @@ REQUIRED = ("craft-sweeps", "torch", "transformers", "peft", "safetensors", "dat
 DIGEST_TAG = "craft.folder_sha256"
 
 
-class RegistryError(ValueError):
-    """The registry refuses, or lacks what is needed."""
-
-
 @dataclass(frozen=True)
 class Registered:
     """A version in the registry. `moved` gives, for each alias that pointed to another version before, that version."""
@@ -49,7 +45,7 @@ def find_trial(uri: str, sweep: str, key: str) -> Run:
     run = reader.sweep_run(sweep)
     trial = reader.trial_runs(run).get(key) if run else None
     if trial is None:
-        raise RegistryError(
+        raise ValueError(
             f"{redact(uri)} has no run of trial {key} of sweep {sweep!r}, and a registered model belongs to one. "
             "If the record has not arrived there: python -m orchestrator.tracking replay runs/NAME; if it lies elsewhere: "
             "--tracking-uri"
@@ -96,7 +92,7 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
             if before.get(alias) != number:
                 client.set_registered_model_alias(name, alias, number)
     except MlflowException as error:
-        raise RegistryError(f"the registry at {redact(uri)} refused {name!r}: {redact(str(error))}") from error
+        raise ValueError(f"the registry at {redact(uri)} refused {name!r}: {redact(str(error))}") from error
     return Registered(name, number, tuple(candidate.aliases), moved, new=there is None)
 
 

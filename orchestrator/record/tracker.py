@@ -43,7 +43,7 @@ class Tracker:
 
     Raises:
         TrackingError: the URI cannot be used, or the folder's journal belongs to another sweep.
-        JournalBusy: another process tracks into this folder.
+        ValueError: another process tracks into this folder.
     """
 
     def __init__(self, uri: str, sweep_name: str, folder: Path, *, own_process: bool = False) -> None:

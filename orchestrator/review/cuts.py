@@ -109,7 +109,7 @@ def write_down(folder: Path, name: str, cuts: Sequence[CutTrial], uri: str) -> l
         All configurations of the sweep, marked.
 
     Raises:
-        FolderInUse: the sweep is running.
+        ValueError: the sweep is running.
     """
     with one_driver(folder):
         home, ledger = SweepFolder(folder), Ledger(folder)

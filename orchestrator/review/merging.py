@@ -18,10 +18,6 @@ TOLERANCE = 1e-3
 """The largest allowed difference of the merged model's outputs, as a share of the largest output."""
 
 
-class CannotMerge(ValueError):
-    """The adapter has no weights to add to the base's, or the merged model answers differently."""
-
-
 def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     """Writes the merged model, its tokenizer and the run's record (as trained_as.json) into `folder`.
 
@@ -33,7 +29,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         A sentence that compares the merged model's outputs with the adapter's.
 
     Raises:
-        CannotMerge: the method cannot be merged, or the merged model answers differently after it is read back.
+        ValueError: the method cannot be merged, or the merged model answers differently after it is read back.
         ValueError: the base model is not available.
     """
     import torch
@@ -63,7 +59,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         after = again(**probe).logits
     difference = _difference(before, after)
     if not difference <= TOLERANCE:
-        raise CannotMerge(
+        raise ValueError(
             f"merging {method} gave another model: outputs differ by {difference:.1e} of the largest. Take "
             "the adapter without --merge"
         )
@@ -86,13 +82,13 @@ def _merged(model: nn.Module, method: str) -> Any:
     if not isinstance(model, PeftModel):
         return model  # it trained the model's own weights
     if not hasattr(model.base_model, "merge_and_unload"):
-        raise CannotMerge(
+        raise ValueError(
             f"method {method} adds no change to weights, so there is nothing to merge; take the adapter without --merge"
         )
     try:
         return model.merge_and_unload()
     except (NotImplementedError, AttributeError, ValueError) as error:
-        raise CannotMerge(f"method {method} cannot be merged here: {error}; take the adapter without --merge") from error
+        raise ValueError(f"method {method} cannot be merged here: {error}; take the adapter without --merge") from error
 
 
 def _probe(tokenizer: Any) -> dict[str, Tensor]:

@@ -19,10 +19,6 @@ from craft.disk import flush
 Event = dict[str, Any]
 
 
-class JournalBusy(ValueError):
-    """Another process is writing this journal."""
-
-
 class Journal:
     """The writing end. `path` is made if absent; close it, or use it as a context manager."""
 
@@ -33,7 +29,7 @@ class Journal:
                 once somebody has flushed the file (`craft.disk.flush`) or the system has, within about half a minute.
 
         Raises:
-            JournalBusy: another process has the file open for writing.
+            ValueError: another process has the file open for writing.
             OSError: the file cannot be made.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +84,7 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise JournalBusy(f"{self.path} is being written by another process; stop that sweep first") from error
+            raise ValueError(f"{self.path} is being written by another process; stop that sweep first") from error
         except OSError:
             # Some network file systems have no locks; there nothing but the folder's own lock keeps a second writer away.
             return

@@ -24,10 +24,6 @@ there as the list's end (`rocdevice.cpp` of ROCm's clr)."""
 SIDE = 64
 
 
-class GpuUnusable(Unavailable):
-    """A fault of the machine: it granted a GPU, and torch cannot compute there. Another machine may do better."""
-
-
 def keep_to_share(gpu: float) -> None:
     """Hides the machine's GPUs from this process if its share of a GPU is 0; otherwise Ray has made the right one visible.
 
@@ -44,7 +40,7 @@ def require_gpu() -> Gpu:
     """The GPU of this process, after a matrix product on it.
 
     Raises:
-        GpuUnusable: torch cannot compute there; the message names the machine and has torch's reason.
+        Unavailable: torch cannot compute there; the message names the machine and has torch's reason.
     """
     import torch
 
@@ -59,4 +55,4 @@ def require_gpu() -> Gpu:
         return describe_gpu(torch.cuda.current_device())
     except Exception as error:  # torch and the driver have many kinds of error
         reason = " ".join(str(error).split())[:400] or type(error).__name__
-        raise GpuUnusable(f"{socket.gethostname()} gave a GPU that torch cannot use: {reason}") from error
+        raise Unavailable(f"{socket.gethostname()} gave a GPU that torch cannot use: {reason}") from error

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.training import train_run
@@ -23,7 +24,7 @@ from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.fences import fence_gpu
-from orchestrator.worker.gpus import GpuUnusable, keep_to_share, require_gpu
+from orchestrator.worker.gpus import keep_to_share, require_gpu
 from orchestrator.worker.run_trial import run_trial
 from tests.gpu.elsewhere import in_new_process
 
@@ -77,7 +78,7 @@ def test_with_a_share_it_multiplies_on_it(figure: Figure) -> None:
 
 
 def test_a_gpu_that_is_hidden_is_refused_with_the_reason(figure: Figure) -> None:
-    with pytest.raises(GpuUnusable) as refused:
+    with pytest.raises(Unavailable) as refused:
         in_new_process(required, hidden=True)
     figure(str(refused.value))
     assert "gave a GPU that torch cannot use" in str(refused.value)

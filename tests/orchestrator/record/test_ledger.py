@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.ledger import Ledger
-from orchestrator.record.lock import FolderInUse, one_driver
+from orchestrator.record.lock import one_driver
 
 
 def test_a_result_reads_back_as_it_was_added(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def _try_to_drive(folder: Path, said: multiprocessing.Queue) -> None:
     try:
         with one_driver(folder):
             said.put("got it")
-    except FolderInUse as error:
+    except ValueError as error:
         said.put(str(error))
 
 

@@ -13,7 +13,6 @@ from mlflow import MlflowClient
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError
-from orchestrator.tools.journal import JournalBusy
 from orchestrator.tracking import main
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start
 
@@ -246,7 +245,7 @@ def test_a_front_that_moved_is_marked_anew(uri: str, tmp_path: Path) -> None:
 
 def test_one_writer_and_one_sweep_a_folder(uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tracker = Tracker(uri, "demo", tmp_path / "runs")
-    with pytest.raises(JournalBusy):
+    with pytest.raises(ValueError, match="is being written by another process"):
         Tracker(uri, "demo", tmp_path / "runs")
     assert main(["replay", str(tmp_path / "runs")]) == 2
     tracker.close(60)

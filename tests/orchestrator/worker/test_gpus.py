@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from craft.results import Unavailable
 from craft.trainer.memory import out_of_memory
 from orchestrator.plan.gpu_shares import Gpu, usable_gpus
 from orchestrator.worker.crash import is_transient, reason
-from orchestrator.worker.gpus import GpuUnusable, keep_to_share, require_gpu
+from orchestrator.worker.gpus import keep_to_share, require_gpu
 
 
 def with_cuda(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
@@ -29,8 +30,8 @@ def with_cuda(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
     monkeypatch.setattr(torch, "ones", lambda *size, device: ones(*size))
 
 
-def refusal() -> GpuUnusable:
-    with pytest.raises(GpuUnusable) as refused:
+def refusal() -> Unavailable:
+    with pytest.raises(Unavailable) as refused:
         require_gpu()
     return refused.value
 
