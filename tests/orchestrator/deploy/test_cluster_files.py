@@ -59,42 +59,6 @@ def test_the_rayjob_resumes_on_storage_that_every_pod_mounts() -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
 
 
-# Fields of KubeRay's ray.io/v1 by the Go types that its schema is made from (v1.5), without those that only the operator sets:
-# the schema itself is a megabyte, most of it Kubernetes' own pods, and in no package.
-KUBERAY: dict[str, dict[str, type]] = {
-    "spec": {
-        "activeDeadlineSeconds": int, "backoffLimit": int, "clusterSelector": dict, "deletionStrategy": dict, "entrypoint": str,
-        "entrypointNumCpus": float, "entrypointNumGpus": float, "entrypointResources": str, "jobId": str, "managedBy": str,
-        "metadata": dict, "rayClusterSpec": dict, "runtimeEnvYAML": str, "shutdownAfterJobFinishes": bool,
-        "submissionMode": str, "submitterConfig": dict, "submitterPodTemplate": dict, "suspend": bool,
-        "ttlSecondsAfterFinished": int,
-    },
-    "rayClusterSpec": {
-        "authOptions": dict, "autoscalerOptions": dict, "enableInTreeAutoscaling": bool, "gcsFaultToleranceOptions": dict,
-        "headGroupSpec": dict, "headServiceAnnotations": dict, "managedBy": str, "rayVersion": str, "suspend": bool,
-        "upgradeStrategy": dict, "workerGroupSpecs": list,
-    },
-    "authOptions": {"mode": str},
-    "autoscalerOptions": {
-        "env": list, "envFrom": list, "idleTimeoutSeconds": int, "image": str, "imagePullPolicy": str, "resources": dict,
-        "securityContext": dict, "upscalingMode": str, "version": str, "volumeMounts": list,
-    },
-    "headGroupSpec": {
-        "enableIngress": bool, "headService": dict, "labels": dict, "rayStartParams": dict, "resources": dict,
-        "serviceType": str, "template": dict,
-    },
-    "workerGroupSpecs": {
-        "groupName": str, "idleTimeoutSeconds": int, "labels": dict, "maxReplicas": int, "minReplicas": int, "numOfHosts": int,
-        "rayStartParams": dict, "replicas": int, "resources": dict, "scaleStrategy": dict, "suspend": bool, "template": dict,
-    },
-}  # fmt: skip
-NEEDED = {
-    "rayClusterSpec": {"headGroupSpec"},
-    "headGroupSpec": {"rayStartParams", "template"},
-    "workerGroupSpecs": {"groupName", "maxReplicas", "minReplicas", "rayStartParams", "template"},
-}
-
-
 def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
     claim, job = documents("kuberay.yaml")
@@ -102,17 +66,6 @@ def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
     kubernetes.validate(claim, known, strict=True)
     spec = job["spec"]
     cluster = spec["rayClusterSpec"]
-    for name, found in [
-        ("spec", spec),
-        ("rayClusterSpec", cluster),
-        ("authOptions", cluster["authOptions"]),
-        ("autoscalerOptions", cluster["autoscalerOptions"]),
-        ("headGroupSpec", cluster["headGroupSpec"]),
-        *(("workerGroupSpecs", group) for group in cluster["workerGroupSpecs"]),
-    ]:
-        assert {field: type(value) for field, value in found.items()}.items() <= KUBERAY[name].items(), name
-        assert NEEDED.get(name, set()) <= set(found), name
-    assert spec["submissionMode"] in ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
     # Pods submit the job by the head's dashboard, so it may not listen on loopback alone; the token is its lock.
     assert cluster["authOptions"] == {"mode": "token"}
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
@@ -146,19 +99,13 @@ def test_the_rayjob_has_gpu_workers_on_spot_machines_and_no_trial_on_its_head() 
     _, job = documents("kuberay.yaml")
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert cluster["enableInTreeAutoscaling"]
     (group,) = cluster["workerGroupSpecs"]
-    assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    assert group["minReplicas"] == group["replicas"] == 0, "it starts without waiting for spot machines"
     pod = pods(job)[group["groupName"]]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert any("spot" in str(one["key"]) or one.get("value") == "spot" for one in pod["tolerations"])
     assert all(set(one) <= {"key", "operator", "value", "effect", "tolerationSeconds"} for one in pod["tolerations"])
-
-
-def test_the_rayjob_starts_without_waiting_for_spot_machines() -> None:
-    _, job = documents("kuberay.yaml")
-    cluster = job["spec"]["rayClusterSpec"]
-    assert cluster["enableInTreeAutoscaling"]
-    assert all(group["replicas"] == 0 for group in cluster["workerGroupSpecs"])
 
 
 def test_credentials_come_from_a_secret_only() -> None:
