@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+BASE_MODEL = "Base model"
+"""What `head` is called where a task is answered in words."""
+
+
 class NoParameters(Settings):
     """The method has none."""
 
@@ -42,12 +46,13 @@ def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn
 
 
 def build_head(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-    """The control of every comparison: nothing is adapted, so its adapter has 0 parameters."""
+    """The control of every comparison: nothing is adapted, so its adapter has 0 parameters.
+
+    A model that answers in words has no head. There nothing trains, and the base model is scored as it is.
+    """
     from craft.models.heads import head_names, is_head
 
     heads = head_names(model)
-    if not heads:
-        raise ValueError("head trains the task head alone, and a model that answers in words has none; take another method")
     for name, weight in model.named_parameters():
         weight.requires_grad_(is_head(name, heads))
     return model

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from craft.methods import find_method
@@ -42,7 +42,7 @@ from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save_adapter
+from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save_adapter, trainable_state
 from craft.trainer.best import Best
 from craft.trainer.checkpoint import CheckpointCorrupt, verify, write_folder
 from craft.trainer.counting import count, optimizer_bytes
@@ -187,10 +187,12 @@ class Run:
         trainer, best = self.trainer, self.best
         if trainer.optimizer is not None:
             trainer.save_state_to(aside)
+        elif self.checkpoint is None:  # nothing trains
+            save_file(trainable_state(self.model), aside / TRAINABLE_FILE)
         else:  # not trained since the checkpoint that this run was resumed from
-            assert self.checkpoint is not None
             for name in _TRAINERS_FILES:
-                shutil.copy(self.checkpoint / name, aside)
+                if (self.checkpoint / name).is_file():
+                    shutil.copy(self.checkpoint / name, aside)
         step = trainer.state.global_step
         content = {
             "spec": self.spec.model_dump(mode="json"),

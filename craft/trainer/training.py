@@ -125,7 +125,7 @@ def _trained(
     run.begins()
     if run.evaluation_due:
         run.evaluate(run.trainer)
-    if resumed is None or resumed["step"] < run.trainer.args.max_steps:
+    if (0 if resumed is None else resumed["step"]) < run.trainer.args.max_steps:
         with meter.phase("train"):
             run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
     return run
@@ -204,6 +204,8 @@ def _prepare(
         make_optimizer=make_optimizer,
         starts=starts,
     )
+    if not any(weight.requires_grad for weight in model.parameters()):  # a control without a head: it is scored as it is
+        run.trainer.args.max_steps, run.evaluation_due = 0, True
     return run
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS
+from craft.methods.whole import BASE_MODEL
 from craft.plain_yaml import YamlPath
 from craft.results import Counts, RunFailed
 from craft.settings import WarmStart, content_hash
@@ -248,6 +249,8 @@ class Planner:
     def _name(self, method: str, parameters: Mapping[str, Any], path: YamlPath) -> list[str]:
         row, block = METHODS[method], self.sweep.block_at(path)
         afresh = self.sweep.warm_start and block is not None and block.own.get("warm_start") is False
+        if method == "head" and find_task(self.sweep.task_names[0], self.sweep.data).kind == "generation":
+            return [BASE_MODEL]
         said = row.label(row.parameters.model_validate(parameters)).split(", ")
         return [row.title, *filter(None, said), *([AFRESH] if afresh else [])]
 

@@ -28,6 +28,8 @@ def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str,
 
     return {
         one.id: seeds(one) * sum(steps(_training(plan, one, task), size) for task, (size, _) in sizes.items())
+        if one.counts.trainable_parameters or one.counts.head_parameters
+        else 0
         for one in plan.configurations
     }
 

@@ -24,6 +24,8 @@ def area(points: Iterable[tuple[float, float]]) -> float:
     """The mean score over the logarithm of the number of parameters, between the smallest and the largest of `points`
     (parameters, score); of one point its score."""
     known = sorted(points)
+    if len(known) == 1:
+        return known[0][1]  # the control has no parameters, and 0 has no logarithm
     total, span = 0.0, math.log(known[-1][0] / known[0][0])
     for (small, low), (large, high) in pairwise(known):
         total += math.log(large / small) * (low + high) / 2

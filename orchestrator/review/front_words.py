@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from craft.methods import METHODS
+from craft.methods.whole import BASE_MODEL
 from craft.words import format_duration
 from orchestrator.results.chances import P_FRONT, P_WITHIN
 from orchestrator.results.control import NORMALIZED, no_better_than_head
@@ -49,7 +50,7 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"for {at_end} the best value is the lowest or highest tried, so a better one may lie beyond")
     if idle := no_better_than_head(summaries):
         named = ", ".join(map(full_label, idle[:NAMED])) + (f" and {len(idle) - NAMED} more" if len(idle) > NAMED else "")
-        parts.append(f"no better than the head alone: {named} (try another learning rate, more steps or a larger size)")
+        parts.append(f"no better than no adapter: {named} (try another learning rate, more steps or a larger size)")
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
     if NORMALIZED in columns_of(summaries, objectives):
@@ -126,7 +127,7 @@ def possible(summary: Summary) -> bool:
 def full_label(summary: Summary) -> str:
     """The configuration's label, with the method in front unless the label begins with its name or title."""
     row = METHODS.get(summary.method)
-    named = (summary.method, row.title if row else summary.method)
+    named = (summary.method, row.title if row else summary.method, BASE_MODEL)
     begins = summary.label.lower().startswith(tuple(name.lower() for name in named))
     return summary.label if begins else f"{summary.method} {summary.label}"
 

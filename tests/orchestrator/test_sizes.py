@@ -345,6 +345,7 @@ def test_the_area_by_hand() -> None:
     points = [(8000.0, 80.0), (1000.0, 60.0), (2000.0, 70.0)]
     assert area(points) == pytest.approx((65 * math.log(2) + 75 * math.log(4)) / math.log(8))
     assert area(points[:1]) == 80.0
+    assert area([(0, 57.0)]) == 57, "the control has no parameters"
 
 
 def test_a_searcher_is_told_the_area_once_and_a_target_counts_each_output(tmp_path: Path) -> None:

@@ -42,12 +42,6 @@ def check_prerequisites(sweep: Sweep) -> list[Mistake]:
         for block in sweep.blocks
         if METHODS[block.method].requires == "cuda" and not sweep.resources_for(block).gpu
     ]
-    words = [name for name in sweep.task_names if find_task(name, sweep.data).kind == "generation"]
-    mistakes += [
-        Mistake((*block.path, "method"), f"head trains the task head, and {words[0]} is answered in words; drop one")
-        for block in sweep.blocks
-        if words and block.method == "head"
-    ]
     mistakes += [
         Mistake((*block.path, "task_training", task), f"no such task here.{nearest(task, known)} Tasks: {', '.join(known)}")
         for block in sweep.blocks

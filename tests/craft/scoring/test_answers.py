@@ -129,6 +129,22 @@ def test_a_model_learns_what_its_prompts_teach(words_spec: Callable[..., RunSpec
     assert losses[-3] < 0.7 * losses[0]
 
 
+def test_without_a_head_the_control_is_the_base_model_as_it_is(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+    """Its answers are those of an adapter that has learned nothing; it trains no step, and resumes without a step."""
+    kept: list[Progress] = []
+    spec = words_spec(method="head", parameters={}, generation={"score": "likelihood"})
+    base = train_run(spec, tmp_path / "base", report=kept.append)
+    idle = train_run(
+        words_spec(generation={"score": "likelihood"}, training={"max_steps": 1, "learning_rate": 1e-30}), tmp_path / "idle"
+    )
+    assert base.metrics == pytest.approx(idle.metrics)
+    assert (base.steps, base.counts.trainable_parameters, base.counts.head_parameters) == (0, 0, 0)
+    again = train_run(spec, tmp_path / "again", resume_from=kept[0].checkpoint)
+    assert again.metrics == base.metrics
+    model, _ = load_adapter(base.adapter)
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
 def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
     spec = words_spec()
     seen: list[dict[str, float]] = []

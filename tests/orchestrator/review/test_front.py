@@ -83,7 +83,7 @@ def test_the_head_alone_is_the_control_and_bends_no_axis(four: list[Summary], tm
     }
     for scores in (points, points | {("lora", 16): (87.0, 150000.0)}):
         summaries = mark_front(summarize(*sweep(scores)), OBJECTIVES)
-        idle = "no better than the head alone: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4 (try another learning rate"
+        idle = "no better than no adapter: craft r8 qv lr 3e-4, lora r8 qv lr 3e-4 (try another learning rate"
         assert idle in caption(summaries, OBJECTIVES)
     assert "head alone" not in caption(four, OBJECTIVES)
     assert next(one for one in summaries if one.method == "head").on_front
