@@ -26,7 +26,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.shipper import follow
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError
-from orchestrator.tools.journal import read
+from orchestrator.tools.journal import events_of
 from orchestrator.tools.quiet import LOG_FORMAT
 
 
@@ -40,8 +40,8 @@ def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
         TrackingError: `folder` has no journal, or `uri` is needed because the journal keeps no passwords.
     """
     journal = SweepFolder(folder).journal
-    opened = next((event for event, _ in read(journal)), None)
-    if opened is None or opened.get("kind") != "opened":
+    opened = next(events_of(journal, "opened"), None)
+    if opened is None:
         raise TrackingError(f"{folder} holds no {journal.name}: give the folder of a sweep, as in runs/NAME")
     target = uri or opened["uri"]
     if "***@" in target:

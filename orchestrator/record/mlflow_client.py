@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "MALFORMED_REQUEST")
 MISSING = "RESOURCE_DOES_NOT_EXIST"
@@ -30,6 +32,19 @@ def quiet_mlflow() -> None:
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def find_runs(client: MlflowClient, experiment: str, query: str) -> Iterator[Run]:
+    """All runs of an experiment that match, oldest first."""
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            [experiment], query, max_results=1000, order_by=["attributes.start_time ASC"], page_token=token
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def is_refusal(error: Exception) -> bool:

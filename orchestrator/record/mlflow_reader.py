@@ -17,7 +17,7 @@ from craft.results import Counts
 from craft.words import redact
 from orchestrator.plan.trial import Status, TrialResult
 from orchestrator.record.folder import EFFECTIVE_FILE
-from orchestrator.record.mlflow_client import quiet_mlflow
+from orchestrator.record.mlflow_client import find_runs, quiet_mlflow
 from orchestrator.record.tracking_uri import TrackingError, sqlite_file
 from orchestrator.results.summary import Entry
 
@@ -65,20 +65,20 @@ class StoreReader:
 
     def sweep_names(self) -> list[str]:
         """Names of the sweeps in the store."""
-        runs = [run for id in self._experiments.values() for run in self._runs(id, "tags.`craft.kind` = 'sweep'")]
+        runs = [run for id in self._experiments.values() for run in find_runs(self.client, id, "tags.`craft.kind` = 'sweep'")]
         return sorted({run.data.tags["craft.sweep"] for run in runs})
 
     def sweep_run(self, name: str) -> Run | None:
         """The sweep's own run, the newest of that name."""
         if name not in self._experiments:
             return None
-        runs = self._runs(self._experiments[name], "tags.`craft.kind` = 'sweep'")
+        runs = find_runs(self.client, self._experiments[name], "tags.`craft.kind` = 'sweep'")
         return max(runs, key=lambda run: run.info.start_time, default=None)
 
     def trial_runs(self, sweep: Run) -> dict[str, Run]:
         """The sweep's trials by key."""
         query = f"tags.`craft.sweep_id` = '{sweep.data.tags['craft.sweep_id']}' and tags.`craft.kind` = 'trial'"
-        return {run.data.tags["craft.key"]: run for run in self._runs(sweep.info.experiment_id, query)}
+        return {run.data.tags["craft.key"]: run for run in find_runs(self.client, sweep.info.experiment_id, query)}
 
     def sweep(self, name: str) -> StoredSweep | None:
         """The sweep called `name`, or None."""
@@ -97,18 +97,6 @@ class StoreReader:
             return self._fetch(trials[key], scratch)
 
         return StoredSweep(file, [self._entry(run) for run in trials.values()], fetch)
-
-    def _runs(self, experiment: str, query: str) -> list[Run]:
-        found: list[Run] = []
-        token: str | None = None
-        while True:
-            page = self.client.search_runs(
-                [experiment], query, max_results=1000, order_by=["attributes.start_time ASC"], page_token=token
-            )
-            found += page
-            token = page.token
-            if not token:
-                return found
 
     def _entry(self, run: Run) -> Entry:
         tags, params = run.data.tags, dict(run.data.params)

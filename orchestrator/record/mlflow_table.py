@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.record.mlflow_client import quiet_mlflow
+from orchestrator.record.mlflow_client import find_runs, quiet_mlflow
 from orchestrator.record.mlflow_run import NAME_LIMIT, TAG_LIMIT, StoredRun, cut
 from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.tools.journal import Event
@@ -110,18 +110,10 @@ class RunTable:
     def _search(self, query: str) -> None:
         """Learns the sweep's runs that match. A lost request that is carried out late makes a second run of a key: the older
         run stays, the other one is deleted."""
-        page: str | None = None
-        while True:
-            found = self.client.search_runs(
-                [self._experiment], query, max_results=1000, order_by=["attributes.start_time ASC"], page_token=page
-            )
-            for run in found:
-                place = run.data.tags.get("craft.kind", ""), run.data.tags.get("craft.key", "")
-                known = self.runs.get(place)
-                if known is None:
-                    self.runs[place] = StoredRun.of(run)
-                elif known.id != run.info.run_id:
-                    self.client.delete_run(run.info.run_id)
-            page = found.token
-            if not page:
-                return
+        for run in find_runs(self.client, self._experiment, query):
+            place = run.data.tags.get("craft.kind", ""), run.data.tags.get("craft.key", "")
+            known = self.runs.get(place)
+            if known is None:
+                self.runs[place] = StoredRun.of(run)
+            elif known.id != run.info.run_id:
+                self.client.delete_run(run.info.run_id)

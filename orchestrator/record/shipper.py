@@ -32,7 +32,7 @@ from craft.words import redact
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.mlflow_client import is_lost, is_missing, is_refusal
 from orchestrator.record.mlflow_writer import MlflowWriter
-from orchestrator.tools.journal import Event, Journal, read
+from orchestrator.tools.journal import Event, Journal, events_of, read
 
 log = logging.getLogger(__name__)
 
@@ -169,8 +169,7 @@ class Shipper:
         self._offered_again = True
 
     def _connect(self) -> MlflowWriter:
-        opened = next(event for event, _ in read(self._path) if event.get("kind") == "opened")
-        writer = MlflowWriter(self._uri, opened, self._folder.path)
+        writer = MlflowWriter(self._uri, next(events_of(self._path, "opened")), self._folder.path)
         if not writer.knows_sweep:
             self._offset = 0  # a new store, or somebody emptied or replaced it: it gets the whole record
         return writer

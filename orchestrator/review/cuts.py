@@ -30,7 +30,7 @@ from orchestrator.review.front_tables import markdown, write_front
 from orchestrator.review.front_words import full_label, trials
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.review.pick import NothingMeets
-from orchestrator.tools.journal import read
+from orchestrator.tools.journal import events_of
 
 if TYPE_CHECKING:
     from craft.trainer.cutting import Cut
@@ -198,5 +198,5 @@ def _with_fact(result: TrialResult, adapter: Path) -> TrialResult:
 
 def _last_status(folder: Path) -> str | None:
     """How the sweep's own run last ended; None if it never has."""
-    ends = [event["status"] for event, _ in read(SweepFolder(folder).journal) if event.get("kind") == "sweep_ended"]
+    ends = [event["status"] for event in events_of(SweepFolder(folder).journal, "sweep_ended")]
     return ends[-1] if ends else None

@@ -28,7 +28,7 @@ from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
-from orchestrator.tools.journal import read
+from orchestrator.tools.journal import events_of
 
 DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"
 
@@ -146,18 +146,17 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     sweep = read_terms(SweepFolder(folder).effective)
     results = Ledger(folder).results()
     known = {}
-    for event, _ in read(SweepFolder(folder).journal):
-        if event.get("kind") == "trial_started":
-            names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
-            parameters = event["params"]
-            if "training" in event:  # an earlier version: a smaller rank that another trial trained
-                parameters = parameters | {"cut_from": event["training"], "cut_to": parameters.get("ranks", "")}
-            known[event["key"]] = Entry(
-                **{name: event[name] for name in names},
-                parameters=parameters,
-                result=None,
-                tunes=event.get("tunes"),
-            )
+    for event in events_of(SweepFolder(folder).journal, "trial_started"):
+        names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
+        parameters = event["params"]
+        if "training" in event:  # an earlier version: a smaller rank that another trial trained
+            parameters = parameters | {"cut_from": event["training"], "cut_to": parameters.get("ranks", "")}
+        known[event["key"]] = Entry(
+            **{name: event[name] for name in names},
+            parameters=parameters,
+            result=None,
+            tunes=event.get("tunes"),
+        )
     entries = [replace(entry, result=results.get(key)) for key, entry in known.items()]
     uri = tracking_uri or (None if "***@" in sweep.uri else sweep.uri)
 

@@ -110,6 +110,11 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
                 yield event, offset
 
 
+def events_of(path: Path, kind: str) -> Iterator[Event]:
+    """The whole events of one kind."""
+    return (event for event, _ in read(path) if event.get("kind") == kind)
+
+
 def _line(event: Event) -> bytes:
     return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
 

@@ -22,7 +22,7 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
 from orchestrator.search.judge import Decision, Judge, PausingRule
 from orchestrator.search.rivals import Entrant, entrant
-from orchestrator.tools.journal import read
+from orchestrator.tools.journal import events_of
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
@@ -71,8 +71,8 @@ class Stopping(FIFOScheduler):
 
     def _recall(self, journal: Path) -> None:
         specs = {trial.key: trial for trial in self._plan.trials}
-        for event, _ in read(journal):
-            if event.get("kind") == "trial_progress" and event.get("key") in specs:
+        for event in events_of(journal, "trial_progress"):
+            if event["key"] in specs:
                 total = event.get("total_steps") or math.inf
                 for row in event.get("rows", ()):
                     if "epoch" in row and "search_score" in row:
