@@ -64,7 +64,7 @@ class RunSpec(Settings):
         own = (
             self.data.custom.get(self.task.removeprefix("custom/")) if self.task.startswith("custom/") else TASKS.get(self.task)
         )
-        return own and own.kind
+        return None if own is None else own.kind
 
     @classmethod
     def recorded(cls, content: Any) -> RunSpec:

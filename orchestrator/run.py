@@ -143,15 +143,18 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
         from orchestrator.plan.gpu_shares import usable_gpus
         from orchestrator.plan.table import print_plan
         from orchestrator.plan.workload import planned_steps, scored_line, split_sizes
+        from orchestrator.review.forecast import time_line
 
         # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
         wide = None if sys.stdout.isatty() else max(160, max((len(one.label) for one in plan.configurations), default=40) + 90)
         gpus = [] if given.address else usable_gpus()
         sizes = split_sizes(sweep)
         screen = Console(file=sys.stdout, highlight=False, width=wide)
-        print_plan(plan, screen, planned_steps(plan, sizes), gpus)
-        if line := scored_line(sizes):
-            screen.print(line, markup=False, soft_wrap=True)
+        steps = planned_steps(plan, sizes)
+        print_plan(plan, screen, steps, gpus)
+        for line in (scored_line(sizes), "" if given.address else time_line(plan, sum(steps.values()))):
+            if line:
+                screen.print(line, markup=False, soft_wrap=True)
         return GOOD
     with claimed(folder):
         return _run(given, plan, folder, resume, console, again)

@@ -26,8 +26,6 @@ METRICS = ("likelihood", "exact_match", "chrf")
 """The first is the score unless the task says another."""
 ROLES = ("system", "user", "assistant", "tool")
 
-Turn = Mapping[str, Any]
-
 
 def columns(given: CustomTask) -> tuple[str, ...]:
     """The columns of the file that are read."""
@@ -131,7 +129,7 @@ class Form:
             responses.append(whole[len(prompt) :].rstrip("\n") if whole.startswith(prompt) else response)
         return prompts, responses
 
-    def _write(self, turns: list[Turn], **options: Any) -> str:
+    def _write(self, turns: list[dict[str, str]], **options: Any) -> str:
         from jinja2 import TemplateError
 
         try:

@@ -28,7 +28,7 @@ def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
     modules = dict(model.named_modules())
     stacks = []
     for name, layers in locate(model, config).items():
-        usual = "all", *(min(64, size) for size in layers[0].shape)
+        usual: list[int | str] = ["all", *(min(64, size) for size in layers[0].shape)]
         ranks = resolve_ranks(config.ranks or usual, (len(layers), *layers[0].shape), name=f"projection {name!r}")
         weights = [base_weight(modules[layer.module_name], layer) for layer in layers]
         stack = Stack(name, layers, ranks, config, weights[0].device)

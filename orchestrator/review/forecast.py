@@ -1,0 +1,50 @@
+"""How long a plan takes, by what recorded trials of the same model have taken: `--plan` says so where there are some."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from craft.words import format_duration
+from orchestrator.plan.plan import Plan
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.ledger import Ledger
+from orchestrator.record.manifest import cores
+from orchestrator.sweepfile.sweep import Sweep
+
+_ALIKE = ("batch_size", "gradient_accumulation", "max_length", "precision")
+"""Settings on which the time of a step depends most."""
+
+
+def time_line(plan: Plan, steps: int) -> str:
+    """A sentence on the time of so many optimizer steps on this machine; empty if nothing is known of them.
+
+    The seconds of recorded trials hold their scoring, so a plan with other evaluations takes another time: it is an estimate.
+    """
+    sweep, storage = plan.sweep, Path(plan.sweep.storage)
+    at_once = min(math.floor(cores() / sweep.resources.cpu), len(plan.trials))
+    if not steps or not at_once or sweep.resources.gpu:
+        return ""
+    ended = [one for folder in sorted(storage.glob("*/")) for one in _results(folder, sweep)]
+    trained = [one for one in ended if one.status == "finished" and one.steps]
+    if not trained:
+        return ""
+    a_step = sum(one.seconds for one in trained) / sum(one.steps for one in trained)
+    seconds = format_duration(60 * max(1, round(steps * a_step / at_once / 60)))
+    return f"about {seconds.removesuffix(' 00 s')} with {at_once} at once, by the {len(trained)} trials recorded in {storage}"
+
+
+def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
+    """How the trials in `folder` ended, if it is a sweep of the same model whose steps are like those of `sweep`."""
+    mine = sweep.training.model_dump(by_alias=True)
+    try:
+        content = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))
+        if content["model"] == sweep.model and all(content["training"].get(name) == mine[name] for name in _ALIKE):
+            return Ledger(folder).results().values()
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+        pass  # no sweep, or one that a reader of its own would complain of
+    return ()

@@ -1,0 +1,51 @@
+"""`--plan` says how long a sweep takes, by the recorded trials of the same model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.plan.trial import TrialResult
+from orchestrator.record.ledger import Ledger
+from orchestrator.run import main
+
+SWEEP = """\
+name: next
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+training: {max_steps: 100}
+resources: {cpu: 1}
+space: [{method: lora, rank: {values: [1, 2, 3, 4]}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"batch_size": 16, "precision": "float32", "max_length": 128}, "about 10 min with 2 at once, by the 1 trials"),
+        ({}, None),
+    ],
+)
+def test_the_time_of_recorded_trials_is_that_of_the_plan(
+    training: dict[str, object],
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("orchestrator.review.forecast.cores", lambda: 2)
+    (tmp_path / "runs" / "before").mkdir(parents=True)
+    (tmp_path / "runs" / "broken").mkdir()
+    (tmp_path / "runs" / "broken" / "sweep.yaml").write_text("- not one")
+    content = {"model": "sentence-transformers/all-MiniLM-L6-v2", "training": training | {"gradient_accumulation": 1}}
+    (tmp_path / "runs" / "before" / "sweep.yaml").write_text(yaml.safe_dump(content))
+    ledger = Ledger(tmp_path / "runs" / "before")
+    ledger.add(TrialResult("a" * 16, "finished", steps=50, seconds=150.0))
+    ledger.add(TrialResult("b" * 16, "failed", steps=50, seconds=1.0))
+    ledger.close()
+    (tmp_path / "next.yaml").write_text(SWEEP)
+    assert main([str(tmp_path / "next.yaml"), "--plan", "--storage", str(tmp_path / "runs")]) == 0
+    out = capsys.readouterr().out
+    assert said in out if said else "at once" not in out
