@@ -61,10 +61,10 @@ class RunSpec(Settings):
 
     @property
     def _kind(self) -> str | None:
-        own = (
-            self.data.custom.get(self.task.removeprefix("custom/")) if self.task.startswith("custom/") else TASKS.get(self.task)
-        )
-        return None if own is None else own.kind
+        if self.task.startswith("custom/"):
+            own = self.data.custom.get(self.task.removeprefix("custom/"))
+            return own.kind if own else None
+        return TASKS[self.task].kind if self.task in TASKS else None
 
     @classmethod
     def recorded(cls, content: Any) -> RunSpec:
