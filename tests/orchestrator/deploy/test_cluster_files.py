@@ -71,7 +71,9 @@ def test_the_rayjob_keeps_to_what_its_operator_and_kubernetes_know() -> None:
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         assert "dashboard-host" not in group["rayStartParams"]
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-        kubernetes.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {}, **group["template"]}, known, strict=True)
+    groups = cluster["headGroupSpec"], *cluster["workerGroupSpecs"]
+    for template in (spec["submitterPodTemplate"], *(group["template"] for group in groups)):
+        kubernetes.validate({"apiVersion": "v1", "kind": "Pod", "metadata": {}, **template}, known, strict=True)
     assert set(yaml.safe_load(spec["runtimeEnvYAML"])) <= {"env_vars", "working_dir", "pip", "py_modules"}
 
 
