@@ -247,7 +247,8 @@ def _report(progress: Progress) -> None:
 
 def _show(result: RunResult, use: str) -> None:
     for name, value in (result.metrics | result.counts.known()).items():
-        print(f"{name:<24}{value:,.4f}" if value < 1 else f"{name:<24}{value:,.2f}".removesuffix(".00"))
+        digits = 4 if name == "search_loss" or value < 1 else 2
+        print(f"{name:<24}{value:,.{digits}f}".removesuffix(".00"))
     for one in result.sizes:
         print(f"cut to {one.counts['trainable_parameters']:,} parameters: score {one.metrics['score']:.2f}, {one.adapter}")
     for note in result.notes:

@@ -18,10 +18,11 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.cutting import J_MINUS_I
 from craft.methods.method import BuildContext, Method
-from craft.settings import RECORDED, Settings
+from craft.settings import PAPERS, RECORDED, Retired, Settings
 
 if TYPE_CHECKING:
     import torch
@@ -49,9 +50,7 @@ class CraftParameters(Settings):
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of the entries of J, in training only.")
     scaling: float = Field(1.0, gt=0, description="Factor on the change of the weights.")
     init_epsilon: float = Field(1e-3, ge=0, description="J starts at I + epsilon N(0, 1); 0 starts at the pre-trained model.")
-    dropout_mask: Literal["shared", "per_layer"] = Field(
-        "shared", description="One dropout mask for a forward pass, or one for each layer."
-    )
+    dropout_mask: Annotated[SkipJsonSchema[Literal["shared", "per_layer"]], Retired(PAPERS, "shared")] = "shared"
     rate_scaling: Literal["none", "rank"] = Field(
         DEFAULT_RATE_SCALING,
         description=f"`rank`: J2 and J3 learn at `learning_rate` x {REFERENCE_RANK} / their rank. `none`: all of J learns at "

@@ -23,7 +23,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from craft import CraftConfig
 from craft.models.projections import target_modules
-from craft.tuners.craft.adapter import CraftAdapter
 from craft.tuners.craft.bypass import weight_delta
 from craft.tuners.craft.layer import CraftLinear
 from tests.benchmarks.shapes import ON_GPU, SHAPES, Shape, Task, backbone, shared_copy, tokens
@@ -37,15 +36,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def craft(model: nn.Module, rank: int, projections: Sequence[str]) -> nn.Module:
     return get_peft_model(model, CraftConfig(ranks=("all", rank, rank), projections=tuple(projections), init_seed=0))
-
-
-def unpadded(model: nn.Module) -> nn.Module:
-    """CRAFT's products as wide as its ranks: on a GPU in 16 bits they are padded to multiples of eight."""
-    for module in model.modules():
-        if isinstance(module, CraftAdapter):
-            for stack in module.stacks.values():
-                stack.pads = False
-    return model
 
 
 def lora(model: nn.Module, rank: int, projections: Sequence[str], *, same_dtype: bool = True, dora: bool = False) -> nn.Module:
@@ -129,8 +119,6 @@ def contenders(shape: Shape, dtype: torch.dtype, device: str) -> tuple[dict[str,
             models["VeRA r=256 qv"] = vera(shared_copy(base), QV)
         models["LoRA r=8 qkvo"] = lora(shared_copy(base), 8, QKVO)
         models["CRAFT qkvo r=128"] = craft(shared_copy(base), 128, QKVO)
-    if device == "cuda" and dtype == torch.bfloat16 and 250 in ranks:
-        models["CRAFT qv r=250, not padded"] = unpadded(craft(shared_copy(base), 250, QV))
     if dtype == torch.float32:
         models = {name: model for name, model in models.items() if "float32 adapters" not in name}
     steps = {name: step(model, shape, device) for name, model in models.items()}

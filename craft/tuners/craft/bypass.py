@@ -44,16 +44,16 @@ def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor)
         u1: (L, r1), of J's dtype.
         turned: G as (r2, r1, r3), in which order neither J2 nor J3 has to turn it. The products run in its dtype. D = J - I
             is formed before it is rounded to that dtype, so M loses nothing but its own rounding.
-        j1, j2, j3: (r, r), or (L, r, r) where every layer has its own dropout mask.
+        j1, j2, j3: (r, r).
 
     Returns:
         (L, r2, r3), each layer's M a view into one (r2, L, r3).
     """
     d1, d2, d3 = (j - torch.eye(j.shape[-1], dtype=j.dtype, device=j.device) for j in (j1, j2, j3))
-    moved = u1 @ d1 if d1.dim() == 2 else (u1[:, None, :] @ d1).squeeze(1)
+    moved = u1 @ d1
     d2, d3, dtype = d2.to(turned.dtype), d3.to(turned.dtype), turned.dtype
     by_first = _mixed(moved.to(dtype), turned)
-    if d2.dim() == 2 and u1.shape[0] >= u1.shape[1]:
+    if u1.shape[0] >= u1.shape[1]:
         cores = by_first + _mixed((u1 + moved).to(dtype), _through(turned, d2, d3))
     else:
         cores = by_first + _through(_mixed(u1.to(dtype), turned) + by_first, d2, d3)
@@ -67,11 +67,7 @@ def _mixed(mixing: Tensor, slices: Tensor) -> Tensor:
 
 
 def _through(slices: Tensor, d2: Tensor, d3: Tensor) -> Tensor:
-    """D2 C + (C + D2 C) D3ᵀ of every slice C: (r2, k, r3), by (r, r) or one (k, r, r)."""
-    if d2.dim() == 3:
-        each = slices.transpose(0, 1)
-        turned = torch.bmm(d2, each)
-        return (turned + torch.bmm(each + turned, d3.mT)).transpose(0, 1)
+    """D2 C + (C + D2 C) D3ᵀ of every slice C: (r2, k, r3)."""
     turned = (d2 @ slices.reshape(len(slices), -1)).view(slices.shape)
     return turned + ((slices + turned).view(-1, slices.shape[-1]) @ d3.T).view(slices.shape)
 
@@ -158,15 +154,7 @@ class HybridLinear(torch.autograd.Function):
         return dx, None, None, dcore, None, None, None
 
 
-def dropout_masks(sizes: Sequence[int], p: float, layers: int | None, like: Tensor) -> tuple[Tensor, ...]:
-    """Inverted dropout masks of J1, J2, J3: 0 with probability p, else 1 / (1 - p).
-
-    Args:
-        sizes: (r1, r2, r3).
-        layers: L for one mask a layer, (L, r, r); None for one mask in all, (r, r).
-    """
-    leading = () if layers is None else (layers,)
+def dropout_masks(sizes: Sequence[int], p: float, like: Tensor) -> tuple[Tensor, ...]:
+    """Inverted dropout masks of J1, J2, J3, (r, r) each, for all layers: 0 with probability p, else 1 / (1 - p)."""
     keep = 1 - p
-    return tuple(
-        torch.empty((*leading, size, size), dtype=like.dtype, device=like.device).bernoulli_(keep).div_(keep) for size in sizes
-    )
+    return tuple(torch.empty((size, size), dtype=like.dtype, device=like.device).bernoulli_(keep).div_(keep) for size in sizes)

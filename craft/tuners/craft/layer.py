@@ -70,18 +70,17 @@ class Slice:
             if stack.has_grad and not torch.is_grad_enabled():
                 self.recomputes = True
             elif in_backward and self.recomputes:
-                core = stack.offsets(self.adapter.js(stack), stack.masks, self.index, dtype)[0].to(device, dtype)
-                return stack.fitted(core, dtype, device)
+                return stack.offsets(self.adapter.js(stack), stack.masks, self.index, dtype)[0].to(device, dtype)
             else:
                 self.recomputes = False
         assert stack.cores is not None
-        return stack.fitted(_placed(stack.cores[self.index], dtype, device), dtype, device)
+        return _placed(stack.cores[self.index], dtype, device)
 
     def inner(self, dtype: torch.dtype, device: torch.device, training: bool) -> tuple[Tensor, ...]:
         """The matrices between x and s U2: U3ᵀ and M, or their product M U3ᵀ if no gradient is wanted."""
         core, folded = self.core(dtype, device, training), self.stack.folded()
         if folded is not None:
-            return (self.stack.fitted(_placed(folded[self.index], dtype, device), dtype, device, rows_alone=True),)
+            return (_placed(folded[self.index], dtype, device),)
         return self.stack.cast(dtype, device)[0], core
 
 

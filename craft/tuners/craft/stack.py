@@ -6,10 +6,6 @@
         .refresh() -> .cores[l]                   M_l of every layer, once a forward   read by the layers
 
 `craft.tuners.craft.adapter` holds the trainable J of the stacks. The factors are never narrower than float32.
-
-A GPU reads 16-bit matrices in pieces of 16 bytes, and takes slower kernels where rows do not begin at such a piece. So there
-U3ᵀ, s U2ᵀ and the cores of a rank that is no multiple of 8 (100, 250) get rows and columns of zeros, for the products alone: J,
-what is saved and what is counted know nothing of it, and every sum has the same terms.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from craft.factors.hosvd import Ranks, TuckerFactors
 from craft.models.compute import no_autocast
@@ -30,9 +25,6 @@ from craft.tuners.craft.bypass import core_offsets, dropout_masks, weight_delta
 from craft.tuners.craft.config import CraftConfig
 
 Cores = tuple[Tensor, ...]
-
-_PIECE = 8
-"""16-bit numbers in 16 bytes."""
 
 
 class Stack:
@@ -45,8 +37,7 @@ class Stack:
         factors: None on the meta device, and until they are loaded from an adapter that carries them.
         weights_hash: SHA-256 of the stacked weights; None on the meta device.
         device: where factors and cores live.
-        cores: M of each layer, in the dtype of the layers' products, padded as they are; None before the first forward.
-        pads: whether the products are padded: on a GPU in 16 bits if None, else always or never (to compare the two).
+        cores: M of each layer, in the dtype of the layers' products; None before the first forward.
     """
 
     def __init__(self, name: str, layers: Sequence[Located], ranks: Ranks, config: CraftConfig, device: torch.device) -> None:
@@ -56,10 +47,8 @@ class Stack:
         self.ranks = ranks
         self.scaling = config.scaling
         self.dropout = config.dropout
-        self.mask_per_layer = config.dropout_mask == "per_layer"
         self.factors: TuckerFactors | None = None
         self.weights_hash: str | None = None
-        self.pads: bool | None = None
         self._cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
         self._turned: dict[torch.dtype, Tensor] = {}
         self._awaited: list[weakref.ref[_Awaited]] = []
@@ -95,23 +84,9 @@ class Stack:
         if (dtype, device) not in self._cast:
             factors = self.ready()
             with torch.inference_mode(False), torch.no_grad():
-                pair = self._padded(factors.u3.T, dtype, device), self._padded(factors.u2.T * self.scaling, dtype, device)
+                pair = factors.u3.T, factors.u2.T * self.scaling
                 self._cast[dtype, device] = tuple(part.to(device, dtype).contiguous() for part in pair)  # type: ignore[assignment]
         return self._cast[dtype, device]
-
-    def fitted(self, matrix: Tensor, dtype: torch.dtype, device: torch.device, *, rows_alone: bool = False) -> Tensor:
-        """Cores (..., r2, r3), padded or not, as wide as `cast` makes the factors; with `rows_alone` M U3ᵀ (r2, d_in)."""
-        rows, columns = (self._width(rank, dtype, device) for rank in self.ranks[1:])
-        missing = (0 if rows_alone else columns - matrix.shape[-1], rows - matrix.shape[-2])
-        return F.pad(matrix, (0, missing[0], 0, missing[1])) if any(missing) else matrix
-
-    def _padded(self, factor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-        missing = self._width(len(factor), dtype, device) - len(factor)
-        return F.pad(factor, (0, 0, 0, missing)) if missing else factor
-
-    def _width(self, rank: int, dtype: torch.dtype, device: torch.device) -> int:
-        pads = device.type == "cuda" and dtype.itemsize == 2 if self.pads is None else self.pads
-        return -(-rank // _PIECE) * _PIECE if pads else rank
 
     def ready(self) -> TuckerFactors:
         if self.factors is None:
@@ -148,7 +123,7 @@ class Stack:
         u1 = factors.u1
         if layer is not None:
             one = slice(layer, layer + 1)
-            u1, js = u1[one], [j[one] if j.dim() == 3 else j for j in js]
+            u1 = u1[one]
         with no_autocast(u1.device):
             return core_offsets(u1, turned, *js)
 
@@ -170,29 +145,28 @@ class Stack:
         changed = wants_grad or drops or self.has_grad or self.masks is not None or self.is_stale(js)
         if not compiling and not changed and self.cores and self.cores[0].dtype == dtype:
             return
-        layers = len(self.layers) if self.mask_per_layer else None
-        self.masks = dropout_masks(self.ranks, self.dropout, layers, js[0]) if drops else None
+        self.masks = dropout_masks(self.ranks, self.dropout, js[0]) if drops else None
         if wants_grad or compiling:
-            cores = self.fitted(self.offsets(js, self.masks, dtype=dtype).to(dtype), dtype, self.device)
+            cores = self.offsets(js, self.masks, dtype=dtype).to(dtype)
             if drops and not compiling:
                 self._await_backward(cores)
             self.cores = cores.unbind()
         else:
             with torch.inference_mode(False), torch.no_grad():
-                self.cores = self.fitted(self.offsets(js, self.masks, dtype=dtype).to(dtype), dtype, self.device).unbind()
+                self.cores = self.offsets(js, self.masks, dtype=dtype).to(dtype).unbind()
         self._folded = None
         self.has_grad = wants_grad
         self._stamp = () if compiling else _stamp(js)
 
     def folded(self) -> Cores | None:
-        """M U3ᵀ of each layer, (r2, d_in), padded as M is, kept as long as the cores: it saves every layer a product. None if
+        """M U3ᵀ of each layer, (r2, d_in), kept as long as the cores: it saves every layer a product. None if
         the cores have a graph, or need one."""
         if self.cores is None or self.has_grad or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
         if self._folded is None:
             u3t = self.ready().u3.T
             with torch.inference_mode(False), torch.no_grad(), no_autocast(u3t.device):
-                self._folded = tuple((core[:, : len(u3t)].to(u3t.dtype) @ u3t).to(core.dtype) for core in self.cores)
+                self._folded = tuple((core.to(u3t.dtype) @ u3t).to(core.dtype) for core in self.cores)
         return self._folded
 
     def _await_backward(self, cores: Tensor) -> None:

@@ -350,7 +350,6 @@ def test_beams_of_an_encoder_decoder_keep_their_rows_adapter() -> None:
         ({"ranks": ("every", 2, 3)}, "'all'"),
         ({"dropout": 1.0}, "dropout"),
         ({"scaling": 0.0}, "scaling"),
-        ({"dropout_mask": "each"}, "per_layer"),
         ({"projections": ("q", "q")}, "each once"),
     ],
 )
