@@ -258,6 +258,19 @@ def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str,
     assert "trainable_parameters" in table[0]
 
 
+def test_the_python_page_has_every_field_of_the_configuration() -> None:
+    from dataclasses import fields
+
+    from peft import PeftConfig
+
+    from craft import CraftConfig
+
+    table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / "docs/python.md").read_text(), re.M)
+    named = {name for cell in table for name in re.findall(r"`(\w+)`", cell)} - {"CraftConfig"}
+    own = {one.name for one in fields(CraftConfig)} - {one.name for one in fields(PeftConfig)}
+    assert named == own - {"layers_to_transform", "dropout_mask"}, "one is refused, one is of earlier versions"
+
+
 @pytest.mark.slow
 def test_from_python(tmp_path: Path) -> None:
     """The page's training, loading and export, in one process; the score is far from chance, which is 25."""
