@@ -24,7 +24,7 @@ from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, tr
 from orchestrator.tune.cluster import Cluster, joined, machines
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker import crash
-from orchestrator.worker.settings import WorkerSettings
+from orchestrator.worker.worker import WorkerSettings
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,7 @@ from orchestrator.tune.cluster import share
 from orchestrator.worker import crash
 from orchestrator.worker.crash import TAKEN
 from orchestrator.worker.gpus import keep_to_share
-from orchestrator.worker.settings import WorkerSettings
-from orchestrator.worker.worker import stderr_left, work
+from orchestrator.worker.worker import WorkerSettings, stderr_left, work
 
 log = logging.getLogger(__name__)
 

@@ -14,16 +14,17 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from craft.factors.ticking import ticking
 from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
+from craft.spec import RunSpec
 from craft.trainer.checkpoint import add_file, write_folder
 from craft.trainer.pace import hearing
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Train, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     EVALUATIONS_FILE,
@@ -39,9 +40,34 @@ from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
 from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, scratch_folder, stderr_to
 from orchestrator.worker.run_trial import Ended, run_trial, size_of
-from orchestrator.worker.settings import Report, WorkerSettings
 
 STDERR_FILE = "stderr.log"
+
+Report = Callable[[dict[str, Any], Path | None], None]
+"""Takes plain metrics and a checkpoint's folder, which is on the sweep's storage when it returns."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What every trial of an attempt shares.
+
+    `gpu` is the share of a GPU that each process of a trial holds.
+    `shared` surrounds each trial's run: it refuses a machine with other data, and asks the hub for nothing that is there.
+    `scratch` is a folder for the trials' working files where driver and workers share a disk; a temporary one otherwise.
+    """
+
+    storage: str
+    scratch: str | None
+    threads: int
+    heartbeat_seconds: float | None = None
+    memory_bytes: int | None = None
+    train: Train | None = None
+    gpu: float = 0.0
+    shared: Callable[[RunSpec], AbstractContextManager[None]] | None = None
+
+    def surrounded(self, run: RunSpec) -> AbstractContextManager[None]:
+        """What a trial runs in; entering it reads the data."""
+        return self.shared(run) if self.shared else nullcontext()
 
 
 def work(

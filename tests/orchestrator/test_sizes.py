@@ -38,8 +38,7 @@ from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal
 from orchestrator.tune.exchange import Exchange
 from orchestrator.tune.trial_source import TrialSource
-from orchestrator.worker.settings import WorkerSettings
-from orchestrator.worker.worker import work
+from orchestrator.worker.worker import WorkerSettings, work
 from tests.orchestrator.sized_sweep import size_of, sized_plan, stand_in
 
 

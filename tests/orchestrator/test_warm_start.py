@@ -21,8 +21,7 @@ from orchestrator.search.proposers import Listed
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tune.trial_source import TrialSource
-from orchestrator.worker.settings import WorkerSettings
-from orchestrator.worker.worker import work
+from orchestrator.worker.worker import WorkerSettings, work
 
 FILE = """\
 name: t

@@ -17,8 +17,7 @@ from craft.results import Counts, Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.worker.settings import WorkerSettings
-from orchestrator.worker.worker import _scratch, stderr_left, work
+from orchestrator.worker.worker import WorkerSettings, _scratch, stderr_left, work
 
 SPEC = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
 
@@ -216,7 +215,7 @@ from pathlib import Path
 from craft.factors.ticking import tick
 from craft.spec import RunSpec
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.worker.settings import WorkerSettings
+from orchestrator.worker.worker import WorkerSettings
 from orchestrator.worker.worker import _scratch, stderr_left, work
 spec = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
 def train(*arguments, **named):
