@@ -226,9 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sweep = load_sweep(given.sweep, given.overrides)
         uri = resolve_uri(given.tracking_uri or sweep.tracking.uri)
-        from orchestrator.search.warm_start import planned
+        from orchestrator.plan.plan import make_plan
 
-        plan = planned(sweep)
+        plan = make_plan(sweep)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return WRONG

@@ -1,6 +1,6 @@
 """The command line of a sweep: `python -m orchestrator.run SWEEP.yaml` plans it, runs it, resumes it and shows its front.
 
-    load_as_begun --> planned --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
+    load_as_begun --> make_plan --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
 
 Nothing heavier than pydantic is imported until the file has been checked. Exit status: 0 all good, 1 some trials have no
 result, 2 the file or the call is wrong, 130 stopped by Ctrl-C and 143 by SIGTERM with trials left.
@@ -132,13 +132,13 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
     resume = given.resume
     if not given.plan:
         resume = _may_go_on(given, sweep, folder)
-    from orchestrator.search.warm_start import planned
+    from orchestrator.plan.plan import make_plan
 
     if console.is_terminal:
         with console.status("counting parameters on the meta device ..."):
-            plan = planned(sweep)
+            plan = make_plan(sweep)
     else:
-        plan = planned(sweep)
+        plan = make_plan(sweep)
     if given.plan:
         from orchestrator.plan.gpu_shares import usable_gpus
         from orchestrator.plan.table import print_plan

@@ -402,14 +402,15 @@ def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    from orchestrator.plan.plan import make_plan
     from orchestrator.search.proposers import propose
-    from orchestrator.search.warm_start import planned
     from orchestrator.sweepfile import algorithms
     from orchestrator.sweepfile.load import load_sweep
 
     example("orchestrator/search/cheapest.py", monkeypatch)
     monkeypatch.setitem(algorithms.SEARCHERS, "cheapest", eval(row_text("cheapest"), vars(algorithms)))
-    plan = planned(load_sweep(ROOT / "sweeps/ranks.yaml", ["search.algorithm=cheapest", f"storage={tmp_path}"]))
+    plan = make_plan(load_sweep(ROOT / "sweeps/ranks.yaml", ["search.algorithm=cheapest", f"storage={tmp_path}"]))
     proposer = propose(plan)
     sizes = []
     while (configuration := proposer.suggest()) is not None:

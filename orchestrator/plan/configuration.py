@@ -9,7 +9,6 @@ from typing import Any
 from craft.plain_yaml import YamlPath
 from craft.results import Counts
 from craft.settings import content_hash
-from orchestrator.sweepfile.space.dimensions import Point
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class Configuration:
         path: the method block it came from.
         sizes: what its trained adapter is cut to, ascending, each a configuration of its own.
         cut_to: what its adapter is cut to, where it is not trained itself.
-        parent: the configuration from whose adapters its trials go on, in population based training.
         candidates: of a tuned configuration, by task the candidate that was the best there, whose settings its trials have.
     """
 
@@ -39,7 +37,6 @@ class Configuration:
     path: YamlPath = ()
     sizes: tuple[Configuration, ...] = field(default=(), repr=False)
     cut_to: str | None = None
-    parent: Configuration | None = field(default=None, repr=False)
     candidates: Mapping[str, Configuration] = field(default_factory=dict, repr=False)
 
     @property
@@ -65,12 +62,3 @@ class Dropped:
 
     configuration: Configuration
     reason: str
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A point of this sweep's space with the values that an earlier sweep found there. `source` names that configuration."""
-
-    point: Point
-    values: dict[str, float]
-    source: str

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from orchestrator.plan.configuration import Configuration, Dropped, Earlier
+from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.plan.tuning import check_equal_budgets, groups_of
@@ -42,7 +42,6 @@ class Plan:
         dropped: configurations that break a constraint; of an adaptive plan those of the points tried out beforehand.
         duplicates: labels of points that were merged into a configuration that was there before.
         probed: configurations of points that were tried out beforehand and may be trained; of an adaptive plan only.
-        earlier: results of other sweeps that the algorithm begins with.
         configurations: those that are trained, in the order in which they were added; each has its sizes.
         trials: the trainings, in the order in which they were added; each has the trials of its sizes.
     """
@@ -52,7 +51,6 @@ class Plan:
     dropped: list[Dropped] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
     probed: list[Configuration] = field(default_factory=list)
-    earlier: list[Earlier] = field(default_factory=list)
     configurations: list[Configuration] = field(default_factory=list, init=False)
     trials: list[TrialSpec] = field(default_factory=list, init=False)
     _by_id: dict[str, Configuration] = field(default_factory=dict, init=False, repr=False)
@@ -110,15 +108,11 @@ class Plan:
     @property
     def grows(self) -> bool:
         """Whether it may get configurations or trials while it runs."""
-        return self.adaptive or self.sweep.replication is not None or bool(self.sweep.scheduler.row.population)
+        return self.adaptive or self.sweep.replication is not None
 
     @property
     def expected_trials(self) -> int:
         """The number of trials there will be; where they are chosen while the sweep runs, the most there can be."""
-        if self.sweep.scheduler.row.population:
-            epochs, interval = self.sweep.training.epochs, self.sweep.scheduler.interval
-            first = len(self.sweep.task_names) * len(self.sweep.seeds) * sum(one.parent is None for one in self.configurations)
-            return first * max(1, round(epochs / interval))
         if not self.adaptive:
             return len(self.trials)
         return max(len(self.trials), self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
@@ -195,8 +189,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     apart = rule is not None and rule.tunes_apart
     groups = groups_of(planner, kept.values()) if apart else []
     alone = {group[0].id for group in groups if len(group) == 1}  # nothing to choose, so their trials are reported
-    listed = list(kept.values())
-    for configuration in listed if sweep.scheduler.row.population else planner.label_apart(listed):
+    for configuration in planner.label_apart(list(kept.values())):
         plan.add(configuration, rule.seeds if rule is not None and configuration.id in alone else None)
     if not kept:
         raise _nothing_allowed(sweep, plan.dropped)

@@ -162,13 +162,7 @@ class Planner:
             source = self.run_spec(configuration, self.sweep.warm_start[task], seed)
             return run.model_copy(update={"warm_start": WarmStart(run=source.key)})
         chosen = configuration.parameters, configuration.training
-        run = self._spec(configuration.method, *chosen, configuration.path, task, seed)
-        if configuration.parent is not None:
-            begin = WarmStart(run=self.run_spec(configuration.parent, task, seed).key)
-            run = run.model_copy(update={"warm_start": begin})
-        if self.sweep.scheduler.row.population:
-            run = run.model_copy(update={"training": run.training.model_copy(update={"epochs": self.sweep.scheduler.interval})})
-        return run
+        return self._spec(configuration.method, *chosen, configuration.path, task, seed)
 
     def _spec(
         self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath, task: str, seed: int

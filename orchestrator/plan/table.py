@@ -27,6 +27,8 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
         _print_bounds(plan, console)
     else:
         _print_configurations(plan, console, steps or {})
+    for section, choice in plan.sweep.chosen.items():
+        console.print(f"{section}: auto is {choice}", markup=False, highlight=False)
     _print_gpus(plan, console, gpus)
 
 
@@ -108,9 +110,6 @@ def _print_bounds(plan: Plan, console: Console) -> None:
         f"trainable parameters of points tried out: {min(sizes):,} to {max(sizes):,}",
         highlight=False,
     )
-    if plan.earlier:
-        names = ", ".join(sweep.search.learn_from)
-        console.print(f"it begins with {len(plan.earlier)} results of {names}", highlight=False)
     if plan.dropped:
         total = len(plan.dropped) + len(plan.probed)
         console.print(

@@ -1,4 +1,4 @@
-"""The search space in Optuna's words: method blocks as conditional parameters, and points of an even sequence.
+"""The search space in Optuna's words: method blocks as conditional parameters, as the study on disk keeps them.
 
 A choice whose values have an order (numbers, or ranks that grow together) becomes a whole number, the place of the value in the
 order, so that a searcher knows which values lie near each other; its name then ends in `.place`. Every other choice is
@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from optuna.distributions import BaseDistribution
-from optuna.trial import BaseTrial, FixedTrial
+from optuna.trial import BaseTrial
 
-from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, covering, point
+from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, point
 from orchestrator.sweepfile.space.ordering import has_order, ordered
 
 BLOCK = "block"
@@ -33,19 +32,6 @@ class Encoding:
         return [
             [title, {name: _identity(one) for name, one in block.dimensions.items()}] for title, block in self._blocks.items()
         ]
-
-    @property
-    def distributions(self) -> tuple[dict[str, BaseDistribution], dict[str, dict[str, BaseDistribution]]]:
-        """The choice of a block (empty if there is one block only), and the dimensions of each block by its title."""
-        choice: dict[str, BaseDistribution] = {}
-        dimensions: dict[str, dict[str, BaseDistribution]] = {}
-        for title, block in self._blocks.items():
-            trial = FixedTrial(self.parameters(next(covering((block,)))))
-            self.suggest(trial)
-            dimensions[title] = {name: one for name, one in trial.distributions.items() if not one.single()}
-            if len(self._blocks) > 1:
-                choice[BLOCK] = dimensions[title].pop(BLOCK)
-        return choice, dimensions
 
     def suggest(self, trial: BaseTrial) -> Point:
         """The point that the study suggests in `trial`: first a block, then the dimensions of that block."""
@@ -68,24 +54,9 @@ class Encoding:
             elif len(one.values) > 1:
                 place = one.values.index(values[name])
                 found[self._name(title, name, one)] = (
-                    ordered(one.values).index(place) if has_order(one.values) else _words(one)[place]
+                    ordered(one.values).index(place) if has_order(one.values) else words(one)[place]
                 )
         return found
-
-    def evenly(self, number: int, seed: int) -> dict[str, Any]:
-        """The parameters of point `number` of a scrambled Sobol sequence over the blocks and, in each, its dimensions."""
-        from scipy.stats import qmc
-
-        width = 1 + max(len(block.dimensions) for block in self._blocks.values())
-        sequence = qmc.Sobol(width, scramble=True, rng=seed)
-        if number:
-            sequence.fast_forward(number)
-        row = sequence.random(1)[0]
-        titles = list(self._blocks)
-        block = self._blocks[titles[_place(row[0], len(titles))]]
-        return self.parameters(
-            point(block, {name: _at(one, share) for (name, one), share in zip(block.dimensions.items(), row[1:], strict=False)})
-        )
 
     def _name(self, title: str, name: str, dimension: Dimension) -> str:
         plain = f"{title}.{name}" if len(self._blocks) > 1 else name
@@ -111,11 +82,11 @@ def _suggest(trial: BaseTrial, name: str, dimension: Dimension) -> Any:
         return values[0]
     if has_order(values):
         return values[ordered(values)[trial.suggest_int(name, 0, len(values) - 1)]]
-    words = _words(dimension)
-    return values[words.index(trial.suggest_categorical(name, words))]
+    texts = words(dimension)
+    return values[texts.index(trial.suggest_categorical(name, texts))]
 
 
-def _at(dimension: Dimension, share: float) -> Any:
+def at(dimension: Dimension, share: float) -> Any:
     """The value of a dimension at a share from 0 to 1 of its length."""
     if isinstance(dimension, Choice):
         order = ordered(dimension.values) if has_order(dimension.values) else range(len(dimension.values))
@@ -134,5 +105,17 @@ def _place(share: float, count: int) -> int:
     return min(int(share * count), count - 1)
 
 
-def _words(choice: Choice) -> list[str]:
+def words(choice: Choice) -> list[str]:
+    """The values as texts, which Optuna's categories can be."""
     return [json.dumps(value) for value in choice.values]
+
+
+def share_of(dimension: Dimension, value: Any) -> float:
+    """The share at which `at` gives the value of an ordered dimension."""
+    if isinstance(dimension, Choice):
+        return (ordered(dimension.values).index(dimension.values.index(value)) + 0.5) / len(dimension.values)
+    low, high = dimension.ends
+    room = 0.5 if dimension.distribution.startswith("int_") else 0.0
+    into: Callable[[float], float] = math.log if "log" in dimension.distribution else float
+    start, end = into(low - room), into(high + room)
+    return min(max((into(value) - start) / (end - start), 0.0), 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -50,14 +50,9 @@ class Ranked:
         insort(self._by_costs.setdefault(entrant.costs, []), number)
         return True
 
-    def rivals(self, entrant: Entrant, others: bool = False) -> list[list[float]]:
-        """The numbers of all trials that may be held against `entrant`, as sorted lists; its own is left out with `others`."""
-        found = [numbers for costs, numbers in self._by_costs.items() if entrant.competes_with(costs)]
-        if not others or entrant.key not in self._numbers:
-            return found
-        own, mine = self._numbers[entrant.key], self._by_costs[entrant.costs]
-        place = bisect_left(mine, own)
-        return [mine[:place] + mine[place + 1 :] if numbers is mine else numbers for numbers in found]
+    def rivals(self, entrant: Entrant) -> list[list[float]]:
+        """The numbers of all trials that may be held against `entrant`, itself among them, as sorted lists."""
+        return [numbers for costs, numbers in self._by_costs.items() if entrant.competes_with(costs)]
 
 
 def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:

@@ -1,8 +1,8 @@
 """Proposers that learn: an Optuna study beside the sweep chooses configurations from what has run.
 
-    study (runs/NAME/study.db) --ask--> point --planner--> configuration --> trials
-         ^                                                                     |
-         +--------- tell(values of the configuration, or FAIL) <---------------+
+    study (runs/NAME/study.db) --results--> sampler --point--> planner --> configuration --> trials
+         ^                                                                                   |
+         +---------------- tell(values of the configuration, or FAIL) <----------------------+
 
 The study is an Optuna journal file (`optuna-dashboard runs/NAME/study.db` opens it; it holds JSON, never pickled objects). It
 holds all the state: the random numbers of a suggestion follow from the seed and the suggestion's number, so a resumed sweep
@@ -10,7 +10,8 @@ makes the suggestions that it would have made. Method blocks are conditional par
 block only.
 
 Not every suggestion is trained. A point that breaks a constraint is told as infeasible, with the amount; a point that equals an
-earlier configuration gets the values of that one; a point that cannot be built is told as failed.
+earlier configuration gets the values of that one; a point that cannot be built is told as failed. The next suggestion is then a
+new point near that one.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from __future__ import annotations
 import json
 import logging
 import math
+import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import optuna
-from optuna.samplers import BaseSampler, NSGAIIISampler, NSGAIISampler
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
-from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
 
 from craft.settings import content_hash
 from orchestrator.record.folder import SweepFolder
 from orchestrator.search.dimensions import Encoding
 from orchestrator.search.study_file import StudyFile
-from orchestrator.search.tpe import SO_FAR
 from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.sweepfile.space.dimensions import Point, grid, sample
+from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
@@ -45,16 +46,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REPEATS = 20
-"""After this many suggestions in a row that need no training, the next point is a random one that is new."""
 DRAWS = 500
 """A new point is searched for in at most this many random draws; if all are known, the space counts as used up."""
+SO_FAR = "so far"
+"""The attribute of a waiting trial that holds its values as far as they are known; a searcher takes them for its result."""
 
-FIRST_GENERATION = {f"{kind.__name__}:generation": 0 for kind in (NSGAIISampler, NSGAIIISampler)}
-"""Marks a trial as one of the first generation: without it the genetic samplers would not breed from it."""
-
-MakeSampler = Callable[[int], BaseSampler]
-"""Makes the sampler of one suggestion from the seed of its random numbers."""
+Sampler = Callable[[Sequence[FrozenTrial], Sequence[StudyDirection], int], Point]
+"""Gives the next point, from the trials of the study, the directions of its objectives and the seed of this suggestion."""
 
 
 @dataclass
@@ -74,11 +72,10 @@ class StudyProposer:
     second time. The runner finds out which of their trials are left.
     """
 
-    def __init__(self, plan: Plan, folder: Path | None, sampler: MakeSampler | None) -> None:
+    def __init__(self, plan: Plan, folder: Path | None, sampler: Sampler) -> None:
         """
         Args:
             folder: gets the study's file; the study is kept in memory if not given.
-            sampler: makes a sampler for each suggestion; None spreads points evenly by a Sobol sequence.
         """
         self._plan, self._planner, self._sweep = plan, plan.planner, plan.sweep
         self._sampler = sampler
@@ -90,7 +87,6 @@ class StudyProposer:
         self._file: StudyFile | None = None
         self._study = self._open(folder)
         self._restore()
-        self._learn_earlier()
 
     @property
     def exhausted(self) -> bool:
@@ -100,20 +96,16 @@ class StudyProposer:
         """Nothing: configurations come from `suggest` alone."""
 
     def suggest(self) -> Configuration | None:
-        repeats = 0
+        point: Point | None = None
         while not self.exhausted:
-            if repeats >= REPEATS:
-                point = self._unseen()
-                if point is None:
-                    log.warning("every point of the space is known: %d configurations", len(self._known))
-                    self._used_up = True
-                    return None
-                self._study.enqueue_trial(self._encoding.parameters(point))
-            configuration = self._ask()
+            if point is not None and (point := self._unseen(point)) is None:
+                log.warning("every point of the space is known: %d configurations", len(self._known))
+                self._used_up = True
+                return None
+            configuration, point = self._ask(point)
             if configuration is not None:
                 self._settle()
                 return configuration
-            repeats += 1
         return None
 
     def tell(self, configuration: str, values: Mapping[str, float], status: str) -> None:
@@ -196,28 +188,6 @@ class StudyProposer:
                     self._answer(number, known)
                 known.waiting.clear()
 
-    def _learn_earlier(self) -> None:
-        """Tells the study what earlier sweeps found, each once."""
-        known = {
-            trial.user_attrs.get("earlier") for trial in self._study.get_trials(deepcopy=False) if trial.state.is_finished()
-        }
-        for one in self._plan.earlier:
-            if one.source in known:
-                continue
-            # Added as a whole: a crash between asking and answering would leave a trial that another answer could go to.
-            point = FixedTrial(self._encoding.parameters(one.point))
-            self._encoding.suggest(point)
-            self._study.add_trial(
-                create_trial(
-                    values=[one.values[name] for name in self._objectives],
-                    params=point.params,
-                    distributions=point.distributions,
-                    user_attrs={"earlier": one.source},
-                    system_attrs=dict(FIRST_GENERATION),
-                    constraints=excesses(self._sweep, self._planner.configuration(one.point)),
-                )
-            )
-
     def _give_up(self, trial: FrozenTrial) -> None:
         if trial.state == TrialState.RUNNING:
             self._study.tell(trial.number, state=TrialState.FAIL)
@@ -228,17 +198,16 @@ class StudyProposer:
         self._plan.add(configuration)
         return known
 
-    def _ask(self) -> Configuration | None:
-        """One suggestion of the study; None if it needs no training: it is answered now, or with an equal configuration."""
+    def _ask(self, point: Point | None) -> tuple[Configuration | None, Point]:
+        """One suggestion, or that of `point`; without a configuration if it needs no training: it is answered now, or with an
+        equal configuration."""
+        trials = self._study.get_trials(deepcopy=False)
+        if not any(trial.state == TrialState.WAITING for trial in trials):
+            if point is None:
+                point = self._sampler(trials, self._study.directions, self._seed_of("", len(trials)))
+            self._study.enqueue_trial(self._encoding.parameters(point))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            trials = self._study.get_trials(deepcopy=False)
-            number, queued = len(trials), any(trial.state == TrialState.WAITING for trial in trials)
-            seed = int(content_hash([self._sweep.search.seed, number], 8), 16)
-            if self._sampler is not None:
-                self._study.sampler = self._sampler(seed)
-            elif not queued:
-                self._study.enqueue_trial(self._encoding.evenly(number, self._sweep.search.seed))
             trial = self._study.ask()
             point = self._encoding.suggest(trial)
         try:
@@ -247,7 +216,7 @@ class StudyProposer:
             trial.set_user_attr("cannot be built", str(error))
             log.warning("a suggestion cannot be built: %s", error)
             self._study.tell(trial, state=TrialState.FAIL)
-            return None
+            return None, point
         trial.set_user_attr("label", configuration.label)
         trial.set_user_attr("configuration", configuration.id)
         for name, excess in excesses(self._sweep, configuration).items():
@@ -257,19 +226,22 @@ class StudyProposer:
             trial.set_user_attr("not trained", reason)
             self._plan.refuse(configuration, reason)
             self._study.tell(trial, self._stand_in(configuration))
-            return None
+            return None, point
         # This attribute is set last: a suggestion that has it is complete.
         trial.set_user_attr("point", json.dumps(point.__dict__))
         meaning = self._planner.meaning(configuration)
         if meaning not in self._known:
             self._add(meaning, configuration).waiting.append(trial.number)
-            return configuration
+            return configuration, point
         known = self._known[meaning]
         if known.told:
             self._answer(trial.number, known)
         else:
             known.waiting.append(trial.number)
-        return None
+        return None, point
+
+    def _seed_of(self, what: str, number: int) -> int:
+        return int(content_hash([*filter(None, [what]), self._sweep.search.seed, number], 8), 16)
 
     def _answer(self, number: int, known: _Known) -> None:
         if known.values is None:
@@ -289,9 +261,9 @@ class StudyProposer:
             values.append(configuration.known.get(name, min(seen) if direction == "maximize" else max(seen)))
         return [float(value) for value in values]
 
-    def _unseen(self) -> Point | None:
-        """A point that is not known yet and may be trained; None if no candidate is one."""
-        for point in self._candidates():
+    def _unseen(self, near: Point) -> Point | None:
+        """A point that is not known yet and may be trained, near to `near` if possible; None if no candidate is one."""
+        for point in self._candidates(near):
             try:
                 configuration = self._planner.configuration(point)
             except SweepError:
@@ -303,11 +275,11 @@ class StudyProposer:
                 return point
         return None
 
-    def _candidates(self) -> Iterator[Point]:
-        blocks = self._sweep.blocks
-        number = len(self._study.get_trials(deepcopy=False))
-        drawn = islice(sample(blocks, int(content_hash(["unseen", self._sweep.search.seed, number], 8), 16)), DRAWS)
-        yield from drawn
+    def _candidates(self, near: Point) -> Iterator[Point]:
+        blocks, seed = self._sweep.blocks, self._seed_of("unseen", len(self._study.get_trials(deepcopy=False)))
+        around = list(neighbours(blocks, near, seed))
+        random.Random(seed).shuffle(around)
+        yield from chain(around, islice(sample(blocks, seed), DRAWS))
         if not any(block.ranges for block in blocks) and sum(block.size for block in blocks) <= DRAWS:
             yield from grid(blocks)
 

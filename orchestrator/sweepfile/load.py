@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from craft.models.gguf import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
 from craft.settings import RECORDED, ForgettingSettings, with_older
+from orchestrator.sweepfile.auto import settle
 from orchestrator.sweepfile.checks.fair import check_fair
 from orchestrator.sweepfile.checks.search import check_search
 from orchestrator.sweepfile.checks.tasks import check_measures, check_names, check_prerequisites, check_tasks
@@ -94,6 +95,8 @@ def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
         mistakes += wrong
         blocks += [block] if block else []
     wrong_tasks = check_tasks(content)
+    if sweep is not None and not mistakes and not wrong_tasks:
+        sweep = settle(sweep, blocks)
     # The rules for stopping depend on the list of tasks, which only known tasks have.
     mistakes += check_search(content, blocks, None if wrong_tasks else sweep)
     mistakes += check_fair(content, blocks, sweep if isinstance(space, list) and len(blocks) == len(space) else None)

@@ -15,9 +15,8 @@ from pydantic import BaseModel
 from craft.methods import METHODS
 from craft.settings import TrainingSettings, shown_names, spellings
 from craft.tasks import SUITES, TASKS
-from orchestrator.sweepfile.algorithms import SCHEDULERS
+from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SchedulerRow
 from orchestrator.sweepfile.checks.tasks import metric_names
-from orchestrator.sweepfile.settings import SearchSettings
 from orchestrator.sweepfile.space.blocks import OWN_KEYS
 from orchestrator.sweepfile.space.dimensions import CONFIG
 from orchestrator.sweepfile.space.inside import TYPE
@@ -53,8 +52,8 @@ def sweep_schema() -> Schema:
     definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
     definitions["MeasureSettings"]["properties"]["forgetting"]["anyOf"].insert(0, {"type": "boolean"})
     definitions["SchedulerSettings"]["allOf"] = _scheduler_keys()
-    for model in (SearchSettings, TrainingSettings):
-        definitions[model.__name__]["properties"] |= second_keys(model, model.__name__)
+    keys["scheduler"] = {"description": keys["scheduler"]["description"], "anyOf": [_ref("SchedulerSettings"), {"const": AUTO}]}
+    definitions["TrainingSettings"]["properties"] |= second_keys(TrainingSettings, "TrainingSettings")
     return {"$schema": DIALECT, "title": "A sweep file"} | whole | {"$defs": definitions}
 
 
@@ -134,7 +133,7 @@ def _scheduler_keys() -> list[Schema]:
             "if": {"properties": {"name": {"const": name}}} | ({} if name == "none" else {"required": ["name"]}),
             "then": {"propertyNames": {"enum": ["name", *row.settings]}},
         }
-        for name, row in SCHEDULERS.items()
+        for name, row in {**SCHEDULERS, AUTO: SchedulerRow("")}.items()
     ]
 
 

@@ -6,13 +6,23 @@ Each class checks its own section. `checks.search` checks that the sections fit 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_serializer, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, ValidationInfo, field_validator, model_serializer, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from craft.settings import Retired, Settings
-from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
+from craft.settings import RECORDED, Retired, Settings
+from orchestrator.sweepfile.algorithms import (
+    AUTO,
+    OF_EARLIER_VERSIONS,
+    REMOVED_SCHEDULERS,
+    REMOVED_SEARCHERS,
+    SCHEDULERS,
+    SEARCHERS,
+    SchedulerRow,
+    SearcherRow,
+)
 from orchestrator.sweepfile.mistakes import unknown
 
 
@@ -21,8 +31,8 @@ class SearchSettings(Settings):
 
     algorithm: str = Field(
         "grid",
-        description="The searcher that chooses configurations.",
-        json_schema_extra={"enum": list(SEARCHERS)},
+        description="The searcher that chooses configurations. `auto` takes one by the space and the number of trials.",
+        json_schema_extra={"enum": [AUTO, *SEARCHERS]},
     )
     trials: int | None = Field(
         None,
@@ -31,48 +41,44 @@ class SearchSettings(Settings):
         description="How many configurations to draw, each of which has a trial for every task and seed; not with grid.",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
-    learn_from: tuple[str, ...] = Field(
-        (),
-        # Files and stored sweeps from before the rename say `warm_start`.
-        validation_alias=AliasChoices("learn_from", "warm_start"),
-        description="Earlier sweeps (folders or names) whose results the searcher starts with. `warm_start` is the old name.",
+    learn_from: Annotated[SkipJsonSchema[tuple[str, ...]], Retired("give the sweep more trials instead", ())] = Field(
+        (), validation_alias=AliasChoices("learn_from", "warm_start"), exclude=True
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_name_only(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "learn_from" in given and "warm_start" in given:
-            raise ValueError("has learn_from and warm_start; warm_start is the old name of learn_from, so keep learn_from")
-        return given
 
     @property
     def row(self) -> SearcherRow:
         """The row of SEARCHERS for this algorithm."""
-        return SEARCHERS[self.algorithm]
+        return SEARCHERS.get(self.algorithm, OF_EARLIER_VERSIONS)
 
     @field_validator("algorithm")
     @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in SEARCHERS:
-            raise ValueError(unknown("algorithm", name, list(SEARCHERS)))
-        return name
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        return _checked("algorithm", name, SEARCHERS, REMOVED_SEARCHERS, info)
 
 
 class SchedulerSettings(Settings):
     """Which trials stop early or wait, and by what rule. Each rule takes some of these keys."""
 
-    name: str = Field("none", description="The rule.", json_schema_extra={"enum": list(SCHEDULERS)})
+    name: str = Field(
+        "none",
+        description="The rule. `auto` takes one by how long a trial trains.",
+        json_schema_extra={"enum": [AUTO, *SCHEDULERS]},
+    )
     grace: float = Field(1.0, gt=0, description="Epochs before a trial is judged for the first time.")
     factor: float = Field(3.0, ge=2, le=16, description="At each rung, one trial of this many rivals goes on.")
-    brackets: int = Field(3, ge=1, le=8, description="Brackets, each of which begins to stop a `factor` later.")
-    rivals: int = Field(3, ge=1, description="Rivals that the median needs.")
-    interval: float = Field(1.0, gt=0, description="Epochs of one generation.")
-    share: float = Field(0.25, gt=0, le=0.5, description="Share of the population that is replaced after a generation.")
 
     @property
     def row(self) -> SchedulerRow:
         """The row of SCHEDULERS for this name."""
-        return SCHEDULERS[self.name]
+        return SCHEDULERS.get(self.name, SCHEDULERS["none"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_was_removed(cls, given: Any, info: ValidationInfo) -> Any:
+        if given == AUTO:
+            return {"name": AUTO}
+        recorded = info.context == RECORDED and isinstance(given, dict) and given.get("name") in REMOVED_SCHEDULERS
+        return {"name": given["name"]} if recorded else given
 
     @model_validator(mode="after")
     def _takes_its_settings(self) -> SchedulerSettings:
@@ -89,10 +95,16 @@ class SchedulerSettings(Settings):
 
     @field_validator("name")
     @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in SCHEDULERS:
-            raise ValueError(unknown("scheduler", name, list(SCHEDULERS)))
-        return name
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        return _checked("scheduler", name, SCHEDULERS, REMOVED_SCHEDULERS, info)
+
+
+def _checked(kind: str, name: str, rows: Mapping[str, Any], removed: Mapping[str, str], info: ValidationInfo) -> str:
+    if name in removed and info.context != RECORDED:
+        raise ValueError(f"{name} was removed, because it did not pay (docs/measurements/search.md); take {removed[name]}")
+    if name not in {AUTO, *rows, *removed}:
+        raise ValueError(unknown(kind, name, [AUTO, *rows]))
+    return name
 
 
 class ReplicationSettings(Settings):

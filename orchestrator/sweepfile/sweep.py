@@ -116,6 +116,7 @@ class Sweep(Settings):
     storage: str = Field("runs", min_length=1, description="Folder that gets a folder for each sweep.")
 
     _source: Source | None = PrivateAttr(None)
+    _chosen: dict[str, str] = PrivateAttr({})
 
     @field_validator("name")
     @classmethod
@@ -160,6 +161,11 @@ class Sweep(Settings):
         if not storage.isprintable():
             raise ValueError(f"got {shown(storage)}; a folder's path")
         return storage
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """By section, what `auto` stands for in this file and why (`orchestrator.sweepfile.auto`)."""
+        return self._chosen
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

@@ -22,7 +22,6 @@ from orchestrator.record.ledger import Ledger
 from orchestrator.search.budget import Watch
 from orchestrator.search.proposers import Proposer, propose
 from orchestrator.search.replication import Replicating
-from orchestrator.sweepfile.algorithms import imported
 from orchestrator.tools.signals import Stop
 from orchestrator.tune.exchange import Exchange
 from orchestrator.tune.schedulers import Pausing, Stopping, scheduler_of
@@ -86,18 +85,9 @@ def assemble(
     # It knows the trials that the searcher proposed, so it comes before whatever makes the plan grow beyond these.
     exchange = Exchange(plan, recorder, searcher, watch)
     recorder.listeners.append(exchange.configuration_ended)
-    proposer = _growing(searcher, plan, recorder)
+    proposer = searcher if plan.sweep.replication is None else Replicating(searcher, plan, recorder)
     scheduler = scheduler_of(plan, folder)
     if isinstance(scheduler, Pausing):
         scheduler.listeners.append(exchange.configuration_waits)
     stop = Stop(display.say)
     return Parts(plan, options, SweepFolder(folder), storage, display, recorder, watch, exchange, proposer, scheduler, stop)
-
-
-def _growing(searcher: Proposer, plan: Plan, recorder: Recorder) -> Proposer:
-    """What proposes after, or instead of, the searcher: later generations or further seeds, where the sweep asks for them."""
-    population = plan.sweep.scheduler.row.population
-    if population:
-        proposer: Proposer = imported(population)(plan, recorder)
-        return proposer
-    return searcher if plan.sweep.replication is None else Replicating(searcher, plan, recorder)

@@ -27,13 +27,12 @@ from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from orchestrator import run as command
 from orchestrator import session
-from orchestrator.plan.plan import Plan
+from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.resume import check_resume, load_as_begun
 from orchestrator.review.past_sweep import PastSweep, find_sweep, read_folder
-from orchestrator.search import warm_start
 from orchestrator.search.proposers import propose
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
@@ -93,7 +92,7 @@ def counted(run: RunSpec) -> Counts:
 
 
 def planned(sweep: Sweep) -> Plan:
-    return warm_start.planned(sweep, Planner(sweep, counted, lambda run: 1000))
+    return make_plan(sweep, Planner(sweep, counted, lambda run: 1000))
 
 
 def summed_up(record: PastSweep) -> list[list[Any]]:
@@ -125,13 +124,13 @@ def test_a_sweep_that_used_what_was_removed_is_resumed_without_it(place: Place) 
     assert summed_up(read_folder(place.folder)) == EXPECTED["cut"]["summaries"]
 
 
-def test_a_study_is_taken_up_and_proposes_what_it_would_have(place: Place) -> None:
+def test_a_study_is_taken_up_and_goes_on(place: Place) -> None:
     plan = planned(place.sweep())
     proposer = propose(plan, place.folder)
     assert [one.id for one in plan.configurations] == EXPECTED["cut"]["proposed"]
     proposed = proposer.suggest()
     assert proposed is not None
-    assert proposed.id == EXPECTED["cut"]["next"][0]
+    assert proposed.id not in EXPECTED["cut"]["proposed"], "today's tpe goes on from the results of the earlier one"
 
 
 def stand_in(log: str) -> Train:
@@ -236,20 +235,17 @@ def shipped(file: str) -> Path:
 @pytest.mark.parametrize("file", KEYS)
 def test_a_shipped_sweep_has_the_keys_it_had(file: str) -> None:
     expected, sweep = KEYS[file], load_sweep(shipped(file), older=OLDER)
-    plan = warm_start.planned(sweep, Planner(sweep, lambda run: Counts(1000, 10, 10**6, 4000), lambda run: 1000))
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1000, 10, 10**6, 4000), lambda run: 1000))
     trials = plan.trials or plan.examples
     assert [len(plan.configurations), plan.expected_trials] == [expected["configurations"], expected["trials"]]
     assert [one.id for one in plan.configurations[:20]] == [first for first, _ in expected["first"]]
     assert [trial.key for trial in trials[:20]] == expected["keys"]
     assert trials[-1].key == expected["last"]
-    if plan.adaptive:
-        proposer = propose(plan, None)
-        assert [one and one.id for one in (proposer.suggest() for _ in range(3))] == expected["proposed"]
 
 
 @pytest.mark.parametrize("file", [file for file in KEYS if "counted" in KEYS[file]])
 def test_a_shipped_sweep_is_counted_as_it_was(file: str) -> None:
-    expected, plan = KEYS[file]["counted"], warm_start.planned(load_sweep(shipped(file), older=OLDER))
+    expected, plan = KEYS[file]["counted"], make_plan(load_sweep(shipped(file), older=OLDER))
     assert plan.expected_trials == expected["trials"]
     found = [[one.id, one.counts.trainable_parameters] for one in (plan.configurations or plan.probed)]
     assert found == expected["configurations"]

@@ -15,6 +15,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import summarize
+from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 from tests.benchmarks.replay.curves import Curve, RecordedCurves, read_record, write_record
@@ -78,8 +79,8 @@ def test_time_is_that_of_so_many_workers(tmp_path: Path, record: RecordedCurves,
     assert one.progress[-1][2] == pytest.approx(yardstick(sweep, record).whole)
 
 
-@pytest.mark.parametrize("scheduler", ["none", "asha", "hyperband", "median", "promotion"])
-@pytest.mark.parametrize("algorithm", ["random", "sobol", "tpe", "gp"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("algorithm", [name for name, row in SEARCHERS.items() if row.samples])
 def test_every_searcher_runs_under_every_scheduler(
     tmp_path: Path, record: RecordedCurves, algorithm: str, scheduler: str
 ) -> None:

@@ -1,9 +1,8 @@
-"""The rules that stop trials, on curves written out by hand, and the one about whom a trial is held against."""
+"""The rule that stops trials, on curves written out by hand, and the one about whom a trial is held against."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.search.judge import Decision, Rule, rule_of
 from orchestrator.search.rivals import Entrant, entrant
-from orchestrator.search.stopping import Halving, Median
+from orchestrator.search.stopping import Halving
 from orchestrator.sweepfile.algorithms import SCHEDULERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
@@ -85,32 +84,6 @@ def test_rungs_lie_at_grace_times_powers_of_the_factor() -> None:
     assert ended == [2, 6, 18]
 
 
-def test_the_median_stops_what_is_below_it_with_enough_rivals() -> None:
-    rule = Median(grace=2, rivals=3)
-    for place, score in enumerate([60.0, 70.0, 80.0]):
-        for epoch in (1, 2, 3):
-            assert not stops(rule, one(f"t{place}"), epoch, score)
-    assert not stops(rule, one("low"), 1, 69.0)  # within the grace
-    assert stops(rule, one("low"), 2, 69.0)  # the median of the means is 70
-    assert not stops(rule, one("even"), 2, 70.0)
-    few = Median(grace=1, rivals=3)
-    few.report(one("a"), 1, 90.0)
-    few.report(one("b"), 1, 90.0)
-    assert not stops(few, one("c"), 1, 10.0)
-
-
-def test_the_median_looks_at_the_best_so_far_against_means() -> None:
-    rule = Median(grace=1, rivals=3)
-    for place in range(3):
-        for epoch, score in enumerate([40.0, 60.0, 80.0], start=1):
-            rule.report(one(f"t{place}"), epoch, score)
-    late = one("late")
-    assert not stops(rule, late, 1, 61.0)
-    assert not stops(rule, late, 2, 30.0)  # best 61 against a mean of 50
-    assert not stops(rule, late, 3, 30.0)  # and of 60
-    assert stops(rule, one("lower"), 3, 59.0)
-
-
 @pytest.mark.parametrize("name", STOPPING)
 def test_other_tasks_and_other_seeds_never_count(name: str) -> None:
     rule = rule_of(SETTINGS[name])
@@ -130,7 +103,7 @@ def test_a_small_adapter_is_never_stopped_by_larger_ones(name: str) -> None:
         for epoch in (1, 3, 9, 27):
             rule.report(one(f"large{place}", cost=1000), epoch, 99.0)
     assert not any(stops(rule, one("small", cost=10), epoch, 1.0) for epoch in (1, 3, 9, 27))
-    # Of equal size in any bracket, one of the same low scores is stopped.
+    # Of equal size, one of the same low scores is stopped.
     assert any(stops(rule, one("equal", cost=1000), epoch, 1.0) for epoch in (1, 3, 9, 27))
 
 
@@ -145,18 +118,6 @@ def test_telling_a_report_again_changes_nothing(name: str) -> None:
         again.report(trial, 1, scores[0])
         rule.report(trial, 1, scores[0])
     assert replay(rule, curves) == replay(again, curves)
-
-
-def test_brackets_follow_from_the_name_and_begin_later_and_later() -> None:
-    rule = Halving(1, 3, brackets=3)
-    drawn = [rule.bracket(f"c{place}") for place in range(900)]
-    assert [rule.bracket(f"c{place}") for place in range(900)] == drawn
-    # Shares 9 : 4.5 : 3 of Hyperband with three brackets and a factor of three.
-    assert [drawn.count(bracket) / 900 for bracket in range(3)] == pytest.approx([9 / 16.5, 4.5 / 16.5, 3 / 16.5], abs=0.05)
-    late = next(f"c{place}" for place in range(900) if rule.bracket(f"c{place}") == 2)
-    rule.report(replace(one("x"), configuration=late), 9, 90.0)
-    other = replace(one("y"), configuration=late)
-    assert [epoch for epoch in range(1, 10) if stops(rule, other, epoch, 10.0)] == [9]
 
 
 def sweep_text(more: str) -> str:
@@ -178,7 +139,7 @@ def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("scheduler: {name: median, factor: 3}\n", "median does not take factor; its settings: grace, rivals"),
+        ("scheduler: {name: hyperband, brackets: 3}\n", "hyperband was removed.*take asha"),
         ("scheduler: {name: none, grace: 3}\n", "none does not take grace; it has no settings"),
         ("scheduler: {name: ahsa}\n", "Did you mean 'asha'"),
         ("scheduler: {name: asha, grace: 3}\ntraining: {epochs: 3}\n", "nothing would ever be stopped"),

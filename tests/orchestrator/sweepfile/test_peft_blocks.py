@@ -16,7 +16,6 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.results.summary import summarize
 from orchestrator.search.dimensions import Encoding
-from orchestrator.search.warm_start import _values
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.schema import sweep_schema
@@ -103,7 +102,6 @@ def test_points_hold_config_as_peft_takes_it() -> None:
 
 def test_a_searcher_gives_the_same_points_back() -> None:
     encoding = Encoding((LILY, block({"method": "lora", "rank": {"values": [1, 2]}})))
-    assert {"0 peft.config.r.place", "0 peft.config.scaling"} <= encoding.distributions[1]["0 peft"].keys()
     for point in islice(sample((LILY,), 3), 10):
         given = encoding.parameters(point)
         assert given["0 peft.config.scaling"] == point.parameters["config"]["scaling"]
@@ -179,14 +177,11 @@ def test_the_plan_counts_names_and_tells_apart(file: Path) -> None:
     assert (flat["method"], flat["peft_type"], flat["config.r"], flat["projections"]) == ("peft LILY", "LILY", 2, "q,k,v,o")
 
 
-def test_results_are_grouped_by_type_and_found_again_in_the_space(file: Path) -> None:
+def test_results_are_grouped_by_type(file: Path) -> None:
     sweep = load_sweep(file)
     plan = make_plan(sweep)
     summaries = summarize(plan.trials, {}, plan.counts)
     assert {one.method for one in summaries} == {"peft LILY", "peft HIRA", "peft FROD"}
-    found = [[_values(block, one) for block in sweep.blocks] for one in summaries]
-    assert [[number for number, values in enumerate(row) if values] for row in found] == [[0], [0], [1], [1], [2]]
-    assert found[1][0] == {"peft_type": "LILY", "config.r": 4, "config.num_B": 2, "projections": ["q", "k", "v", "o"]}
     for tuned, together in (("config.r", True), ("projections", False)):
         tuning = load_sweep(file, [f"replication={{seeds: [9], choose: best, tuned: [{tuned}]}}"])
         assert (len(set(map(Planner(tuning).group, plan.configurations[:2]))) == 1) == together

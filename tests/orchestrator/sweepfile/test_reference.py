@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "fractions of a rank": (("space", 1, "r", "min"), 1.5),
     "block's resources": (("space", 0, "resources"), {"gpus": 1}),
     "settings of an unknown task": (("task_training",), {"toy/sentimant": {"epochs": 1}}),
-    "key of another scheduler": (("scheduler", "brackets"), 2),
+    "key of no scheduler": (("scheduler", "rivals"), 2),
     "unknown objective": (("objectives", "scor"), "maximize"),
     "memory without a unit": (("resources", "memory"), "much"),
     "several GPUs for one process": (("resources", "gpu"), 1.5),

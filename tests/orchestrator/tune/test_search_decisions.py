@@ -29,8 +29,6 @@ from tests.benchmarks.replay.yardstick import Yardstick, whole_record
 EVALUATIONS = 8
 SCHEDULERS = (
     "{name: asha, grace: 1, factor: 2}",
-    "{name: hyperband, grace: 0.5, factor: 2, brackets: 2}",
-    "{name: median, grace: 0.5, rivals: 2}",
     "{name: promotion, grace: 1, factor: 2}",
 )
 

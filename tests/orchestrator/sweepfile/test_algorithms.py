@@ -1,0 +1,98 @@
+"""What `auto` stands for, and names of earlier versions: refused in a new file, read in a record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.record.resume import check_resume
+from orchestrator.sweepfile.load import load_sweep, read_effective
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.sweep import Sweep
+
+FILE = (
+    "name: t\nmodel: m\ntasks: [toy/sentiment]\ntraining: {{epochs: 6}}\n"
+    "space: [{{method: lora, rank: {{values: [1, 2, 4, 8]}}, learning_rate: {rates}}}]\n{more}"
+)
+VALUES, RANGE = "{values: [1e-4, 1e-3]}", "{min: 1e-5, max: 1e-2, distribution: log_uniform}"
+
+
+def load(folder: Path, more: str, rates: str = RANGE) -> Sweep:
+    file = folder / "sweep.yaml"
+    file.write_text(FILE.format(more=f"storage: {folder}\n{more}", rates=rates))
+    return load_sweep(file)
+
+
+@pytest.mark.parametrize(
+    ("trials", "rates", "chosen"),
+    [(8, VALUES, "grid"), (7, VALUES, "gp"), (8, RANGE, "gp"), (250, RANGE, "gp"), (251, RANGE, "tpe")],
+)
+def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, trials: int, rates: str, chosen: str) -> None:
+    sweep = load(tmp_path, f"search: {{algorithm: auto, trials: {trials}}}\n", rates)
+    assert sweep.search.algorithm == chosen
+    assert sweep.chosen["search"].startswith(f"{chosen}, because")
+    assert sweep.search.trials == (None if chosen == "grid" else trials)
+
+
+@pytest.mark.parametrize(
+    ("more", "chosen", "grace"),
+    [
+        ("", "asha", 2.0),
+        ("seeds: [0, 1]\n", "promotion", 2.0),
+        ("seeds: [0, 1]\nreplication: {seeds: [2]}\n", "none", 1.0),
+        ("objectives: {trainable_parameters: minimize}\n", "none", 1.0),
+        ("training: {epochs: 1}\n", "none", 1.0),
+        ("training: {epochs: 1, evaluate_every: 0.25}\n", "asha", 0.3333),
+        ("training: {max_steps: 100}\n", "none", 1.0),
+    ],
+)
+def test_the_scheduler_follows_from_what_a_trial_is(tmp_path: Path, more: str, chosen: str, grace: float) -> None:
+    text = FILE.format(rates=RANGE, more="search: {algorithm: gp, trials: 9}\nscheduler: auto\n" + more)
+    if "training:" in more:
+        text = text.replace("training: {epochs: 6}\n", "")
+    (tmp_path / "sweep.yaml").write_text(text)
+    sweep = load_sweep(tmp_path / "sweep.yaml")
+    assert (sweep.scheduler.name, sweep.scheduler.grace) == (chosen, grace)
+    assert sweep.chosen["scheduler"].startswith(chosen)
+
+
+def test_a_record_holds_what_was_chosen(tmp_path: Path) -> None:
+    sweep = load(tmp_path, "search: {algorithm: auto, trials: 9}\nscheduler: auto\n")
+    (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
+    again = load_sweep(tmp_path / "effective.yaml")
+    assert (again.search, again.scheduler) == (sweep.search, sweep.scheduler)
+
+
+@pytest.mark.parametrize(
+    ("section", "given", "instead"),
+    [
+        ("search", "{algorithm: sobol, trials: 9}", "take auto or random"),
+        ("search", "{algorithm: nsga2, trials: 9}", "take auto or tpe"),
+        ("search", "{algorithm: cmaes, trials: 9}", "take auto or gp"),
+        ("search", "{algorithm: tpe, trials: 9, learn_from: [runs/a]}", "this setting was removed"),
+        ("search", "{algorithm: tpe, trials: 9, warm_start: [runs/a]}", "this setting was removed"),
+        ("scheduler", "{name: hyperband, brackets: 2}", "take asha"),
+        ("scheduler", "{name: median, rivals: 4}", "take asha"),
+        ("scheduler", "{name: pbt, interval: 1, share: 0.25}", "take promotion"),
+    ],
+)
+def test_what_was_removed_is_refused_in_a_file_and_read_in_a_record(
+    tmp_path: Path, section: str, given: str, instead: str
+) -> None:
+    import yaml
+
+    search = "" if section == "search" else "search: {algorithm: tpe, trials: 9}\n"
+    with pytest.raises(SweepError, match=instead):
+        load(tmp_path, f"{search}{section}: {given}\n")
+    now = load(tmp_path, "search: {algorithm: tpe, trials: 9}\n")
+    content = yaml.safe_load(now.to_yaml()) | {section: yaml.safe_load(given)}
+    before = read_effective(content)
+    assert yaml.safe_load(given).get("algorithm", before.search.algorithm) == before.search.algorithm
+    now.folder.mkdir()
+    (now.folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+    if before.search.algorithm == "tpe":
+        check_resume(now.folder, now)
+    else:
+        with pytest.raises(SweepError, match=f"search.algorithm: was '{before.search.algorithm}', is 'tpe'"):
+            check_resume(now.folder, now)
