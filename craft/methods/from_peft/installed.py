@@ -76,11 +76,6 @@ def find_type(name: str) -> str:
     return found
 
 
-def installed_types() -> list[str]:
-    """Every type of the installed PEFT, those that cannot train here included and this project's own left out."""
-    return list(_config_classes())
-
-
 def config_class(peft_type: str) -> Any:
     """PEFT's configuration class of a type."""
     return _config_classes()[peft_type]
