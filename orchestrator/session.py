@@ -141,7 +141,7 @@ def _prepare(plan: Plan, options: RunOptions, console: Console) -> Shared | None
     if not remaining:
         return None
     elsewhere = options.address is not None
-    with _doing(console, "preparing model and data" + ("" if elsewhere else " and decompositions")):
+    with _doing(console, "preparing model" + (" and data" if elsewhere else ", data and decompositions")):
         fingerprints = prepare(needs_of(remaining), options.cpus or cores(), elsewhere=elsewhere)
     check_data(results.values(), plan.trials, fingerprints)
     return Shared(fingerprints, elsewhere)

@@ -1,6 +1,6 @@
 """Two sweeps: each configuration that both have under one label, and the difference over the seeds that both ran.
 
-The difference is that of `orchestrator.compare --each`: seed by seed, with Student's t interval.
+The difference is taken seed by seed, with Student's t interval, as `orchestrator.compare` does.
 """
 
 from __future__ import annotations

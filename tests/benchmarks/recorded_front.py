@@ -1,6 +1,6 @@
-"""The front of a recorded sweep as the Markdown that its run in MLflow has, and a picture.
+"""The front of a recorded sweep as the Markdown that its run in MLflow has.
 
-    python -m tests.benchmarks.recorded_front docs/measurements/records/glue-recipe.csv [--picture docs/front.png --title TITLE]
+    python -m tests.benchmarks.recorded_front docs/measurements/records/glue-recipe.csv
 
 Configurations that ran with fewer seeds than others, only to choose a learning rate, are left out.
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.review.front_picture import write_png
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 from tests.benchmarks.recorded import finished_trials
@@ -31,13 +30,9 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="+", type=Path, help="a sweep's folder, or a CSV file of its trials")
-    parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draws the front")
-    parser.add_argument("--title", default="", help="the picture's title")
     arguments = parser.parse_args()
     summaries = summaries_of(arguments.records)
     print(markdown(summaries, DEFAULT_OBJECTIVES))
-    if arguments.picture:
-        write_png(summaries, DEFAULT_OBJECTIVES, arguments.picture, arguments.title)
 
 
 if __name__ == "__main__":
