@@ -158,7 +158,9 @@ class TrainingSettings(Settings):
     )
     tf32: bool = Field(False, description="Let a CUDA GPU round the factors of float32 products to 10 bits, which is faster.")
     gradient_checkpointing: bool = Field(False, description="Compute activations a second time instead of keeping them.")
-    evaluate_every: float = Field(1.0, gt=0, description="Epochs between two evaluations on the search split.")
+    evaluate_every: Annotated[float, Field(gt=0)] | Literal["end"] = Field(
+        1.0, description="Epochs between two evaluations on the search split; `end`: one, at the end."
+    )
     select: Literal["best", "last"] = Field(
         "best", description="Score the weights of the evaluation with the best search score, or the last weights."
     )

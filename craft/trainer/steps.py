@@ -22,7 +22,10 @@ def steps_per_epoch(training: TrainingSettings, examples: int) -> int:
 
 def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
     """The steps after which the search split is scored: every `evaluate_every` epochs, and the last."""
-    end, interval = total_steps(training, examples), training.evaluate_every * steps_per_epoch(training, examples)
+    end = total_steps(training, examples)
+    if training.evaluate_every == "end":
+        return [end]
+    interval = training.evaluate_every * steps_per_epoch(training, examples)
     marks = {max(1, round(index * interval)) for index in range(1, math.floor(end / interval) + 1)}
     return sorted({mark for mark in marks if mark < end} | {end})
 

@@ -55,6 +55,9 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
     row = scheduler.row
     if not row.rule:
         return []
+    if "end" in (training.evaluate_every, *(one.get("evaluate_every") for one in sweep.task_training.values())):
+        message = f"{scheduler.name} judges trials while they train, and with end there is one evaluation; give epochs"
+        return [Mistake(("training", "evaluate_every"), message)]
     by_hand = sweep.replication is not None and not sweep.compare
     if row.pauses:
         for name, given in (("replication", by_hand), ("warm_start", bool(sweep.warm_start))):

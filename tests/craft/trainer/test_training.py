@@ -326,6 +326,7 @@ def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
     assert total_steps(settings, 95) == 13  # 10 micro-batches, 5 steps an epoch
     assert evaluation_steps(settings, 95) == [5, 10, 13]
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": 9.0}), 95) == [13]
+    assert evaluation_steps(settings.model_copy(update={"evaluate_every": "end"}), 95) == [13]
     assert evaluation_steps(settings.model_copy(update={"max_steps": 7}), 95) == [5, 7]
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": 0.01, "max_steps": 3}), 95) == [1, 2, 3]
 

@@ -256,6 +256,11 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "random without an end": (GOOD + "search: {algorithm: random}\n", "random needs trials"),
     "grid with trials": (GOOD + "search: {algorithm: grid, trials: 5}\n", "grid runs every combination"),
     "unknown scheduler": (GOOD + "scheduler: {name: ashaa}\n", "unknown scheduler 'ashaa'"),
+    "nothing for asha to judge": (
+        changed("epochs: 1", "epochs: 4, evaluate_every: end") + "scheduler: {name: asha}\n",
+        "training.evaluate_every: asha judges trials while they train",
+    ),
+    "word for epochs": (changed("epochs: 1", "evaluate_every: never"), "training.evaluate_every: got 'never'"),
     "several GPUs for one process": (GOOD + "resources: {gpu: 1.5}\n", "a trial trains on one GPU"),
     "several workers": (GOOD + "resources: {workers: 2}\n", "resources.workers: this setting was removed: one process trains"),
     "no CPU": (GOOD + "resources: {cpu: 0}\n", "resources.cpu: got 0; must be greater than 0"),
