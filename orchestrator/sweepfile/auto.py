@@ -57,6 +57,7 @@ def _scheduler(sweep: Sweep) -> tuple[str, float, str]:
     if len(sweep.task_names) * len(sweep.seeds) > 1:
         return "promotion", grace, "because a configuration has several trials, which can wait for each other"
     searched = any("epochs" in block.dimensions for block in sweep.blocks)
-    if training.max_steps is not None or searched or max(training.evaluate_every, grace) >= training.epochs:
+    once = training.evaluate_every == "end" or max(training.evaluate_every, grace) >= training.epochs
+    if training.max_steps is not None or searched or once:
         return "none", 1.0, "because a trial has one evaluation, or its length is not known"
     return "asha", grace, f"judging from a third of the epochs on ({grace:g})"

@@ -83,12 +83,6 @@ def test_mistakes_in_a_file(tmp_path: Path, block: str, message: str) -> None:
         sized_plan(tmp_path, block)
 
 
-def test_a_population_has_no_sizes(tmp_path: Path) -> None:
-    more = "training: {epochs: 4}\nsearch: {algorithm: random, trials: 4}\nscheduler: {name: pbt, interval: 1}\n"
-    with pytest.raises(SweepError, match="pbt trains in generations, which are not cut"):
-        sized_plan(tmp_path, "learning_rate: {min: 0.001, max: 0.1}, sizes: 2", more)
-
-
 @pytest.mark.parametrize(("block", "wanted"), [("sizes: [40, 20, 80, 900]", [20, 40]), ("sizes: 4", [10, 20, 40]), ("", [])])
 def test_each_size_is_a_configuration_and_a_trial_of_its_training(tmp_path: Path, block: str, wanted: list[int]) -> None:
     plan = sized_plan(tmp_path, block or "dropout: 0.0", seeds="[0, 1]")
