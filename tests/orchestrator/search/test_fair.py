@@ -28,7 +28,7 @@ from orchestrator.record.tracker import Tracker
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Entry, Summary, summarize, summarize_entries
 from orchestrator.results.tuning import Tuning
-from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv
+from orchestrator.review.front_tables import markdown, terminal_table, write_csv
 from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.search.proposers import propose
@@ -229,7 +229,7 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=250)
     console.print(terminal_table(summaries, plan.sweep.objectives))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    for text in (shown, markdown(summaries, plan.sweep.objectives), latex(summaries, plan.sweep.objectives)):
+    for text in (shown, markdown(summaries, plan.sweep.objectives)):
         assert all(words in text for words in ("0.01/0.001", "(2 failed), 1 min 00 s, lowest learning", "not tuned"))
     write_csv(summaries, plan.sweep.objectives, tmp_path / "front.csv")
     rows = list(csv.DictReader((tmp_path / "front.csv").open()))

@@ -24,7 +24,6 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
-from orchestrator.review.front_tables import latex
 from orchestrator.review.front_words import caption
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
@@ -117,9 +116,6 @@ def test_those_that_only_served_the_choice_are_not_on_the_front(tmp_path: Path) 
     assert [one.on_front for one in rates[0.001]] == [True, False, False]
     assert {(one.tracked()["complete"], one.tracked()["status"]) for one in rates[0.01]} == {(False, "incomplete")}
     assert f"{len(rates[0.01])} with fewer seeds, not ranked" in caption(marked, plan.sweep.objectives)
-    lines = [line for line in latex(marked, plan.sweep.objectives).splitlines() if "fewer seeds" in line]
-    assert len(lines) == len(rates[0.01]), "each says so in a paper's table"
-    assert not any("textbf" in line for line in lines), "and none is its best"
     assert mark_front(marked, plan.sweep.objectives, plan.sweep.replication.deciding) == marked
     # Before anyone has the further seeds, all are judged.
     first = [trial for trial in plan.trials if trial.run.seed == 0]

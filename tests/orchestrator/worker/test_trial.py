@@ -42,7 +42,7 @@ def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> Non
     assert end.result == TrialResult(
         spec().key, "finished", {"score": 70.0},
         {"trainable_parameters": 10, "head_parameters": 2, "total_parameters": 100, "adapter_bytes": 40},
-        6, 1.5, notes=["a note"], facts={"device": "x", "best_step": 4},
+        6, 1.5, notes=["a note"], facts={"device": "x", "best_step": 4, "phases": {}},
     )  # fmt: skip
     assert end.adapter == tmp_path / "adapter"
 
