@@ -53,7 +53,8 @@ constraints: {{trainable_parameters: {{max: 40000}}}}
 ```
 
 With the first line, editors that speak the YAML language server (VS Code with the YAML extension, Neovim, Helix and others)
-complete keys and mark mistakes; give the path of the schema relative to your file. `python -m orchestrator.run` with `--plan`
+complete keys and mark mistakes; give the path of the schema relative to your file (without a checkout,
+`python -m orchestrator.sweepfile.reference --schema` prints it). `python -m orchestrator.run` with `--plan`
 checks the rest: that sections fit together, that files exist, that the model takes the ranks. `--set training.epochs=1` or
 `--set space.0.rank=8` changes one value for one call. `1e-4` is a number, `yes` is text.
 
@@ -187,7 +188,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     flags = argparse.ArgumentParser(prog="python -m orchestrator.sweepfile.reference", description=__doc__.partition("\n")[0])
     flags.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs from the code")
-    check = flags.parse_args(arguments).check
+    flags.add_argument("--schema", action="store_true", help="print the schema for editors, and write nothing")
+    given = flags.parse_args(arguments)
+    check = given.check
+    if given.schema:
+        print(_text(sweep_schema(), lines=2))
+        return 0
     if not DOCS.is_dir():
         print(f"{DOCS}: there is no such folder; this command works in a checkout of the project", file=sys.stderr)
         return 2
