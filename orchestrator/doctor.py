@@ -181,7 +181,8 @@ def needed_bytes(plan: Plan) -> int:
     total = 0
     for one in plan.configurations:
         trained = one.counts.trainable_parameters + one.counts.head_parameters
-        total += trials_each * (KEPT_CHECKPOINTS * trained * 4 * STATES_A_PARAMETER + 2 * one.counts.adapter_bytes)
+        adapters = sum(output.counts.adapter_bytes for output in one.outputs)
+        total += trials_each * (KEPT_CHECKPOINTS * trained * 4 * STATES_A_PARAMETER + 2 * adapters)
     return total
 
 

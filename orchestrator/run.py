@@ -146,7 +146,11 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
         from orchestrator.review.forecast import time_line
 
         # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
-        wide = None if sys.stdout.isatty() else max(160, max((len(one.label) for one in plan.configurations), default=40) + 90)
+        wide = (
+            None
+            if sys.stdout.isatty()
+            else max(160, max((len(one.label) for trained in plan.configurations for one in trained.outputs), default=40) + 90)
+        )
         gpus = [] if given.address else usable_gpus()
         sizes = split_sizes(sweep)
         screen = Console(file=sys.stdout, highlight=False, width=wide)

@@ -177,7 +177,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
             continue
         labels = []
         for one in refused:
-            same = one.configuration.cut_to or planner.meaning(one.configuration)
+            same = one.configuration.id if one.configuration.cut_to else planner.meaning(one.configuration)
             labels += [one.configuration.label] if dropped.setdefault(same, one) is not one else []
         if allowed and kept.setdefault(planner.meaning(allowed), allowed) is not allowed:
             labels.append(allowed.label)
