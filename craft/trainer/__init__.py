@@ -1,7 +1,6 @@
 """One training run, from its settings to its result.
 
 `training` prepares a run and `run` takes it through evaluations and checkpoints to its end; `hf_trainer` makes the steps, and
-`steps` counts them.
-`checkpoint` and `adapter_folder` are what stays on disk, `resizing` fits an adapter to other ranks.
+`steps` counts them. `checkpoint` and `adapter_folder` are what stays on disk.
 `process` isolates a run from other runs, `meter` and `counting` say what it costs.
 """

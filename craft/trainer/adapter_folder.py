@@ -34,9 +34,6 @@ from craft.models.quiet import quiet_libraries
 from craft.settings import RECORDED, WarmStart
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
-from craft.trainer.resizing import RESIZABLE, resized
-from craft.tuners.craft.fingerprint import FACTORS, FINGERPRINT
-from craft.tuners.craft.model import CraftModel
 from craft.tuners.stored_svd import svd_from_store
 
 if TYPE_CHECKING:
@@ -150,8 +147,7 @@ def refuse_other_file(name: str, record: dict[str, Any]) -> None:
 def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     """Puts the weights of another run's adapter into a model with the same method.
 
-    From another task it takes everything but the head, and the parameters must be the same. From the same task it takes the
-    head too, and the ranks may differ (`craft.trainer.resizing`).
+    The parameters must be the same. From another task it takes everything but the head, from the same task the head too.
 
     Args:
         start: the other run, and the folder of its adapter.
@@ -170,8 +166,6 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     goes_on = theirs.task == spec.task
     for name in ("model", "revision", "method", "parameters"):
         given, there = getattr(spec, name), getattr(theirs, name)
-        if name == "parameters" and goes_on:
-            given, there = ({key: one for key, one in each.items() if key not in RESIZABLE} for each in (given, there))
         if there != given:
             raise ValueError(f"the adapter in {folder} has another {name} ({there}) than the run that starts from it ({given})")
     heads = head_names(model)
@@ -179,15 +173,10 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     if isinstance(model, PeftModel):
         own, put = get_peft_model_state_dict(model, save_embedding_layers=False), set_peft_model_state_dict
         learnt = load_peft_weights(str(folder), device="cpu")
-        is_craft = isinstance(model.base_model, CraftModel)
     else:
         own, put = trainable_state(model), restore_trainable
-        learnt, is_craft = load_file(folder / TRAINABLE_FILE), False
+        learnt = load_file(folder / TRAINABLE_FILE)
     saved = {name: weight for name, weight in learnt.items() if goes_on or not is_head(name, heads)}
-    if goes_on and theirs.parameters != spec.parameters:
-        # This model keeps its own record of the factors that J needs.
-        weights = {name: weight for name, weight in saved.items() if FINGERPRINT not in name and FACTORS not in name}
-        saved = resized(weights, own, identity=is_craft)
     unknown = [name for name in saved if name not in own]
     if unknown or not saved:
         odd = ", ".join(unknown[:3]) or "it is empty"
