@@ -107,8 +107,8 @@ def draw(plain: Plain) -> Plain:
             "y": at,
             "text": text(label, 18),
             "showarrow": False,
-            "xanchor": "right" if position == last else "left",
-            "xshift": -6 if position == last else 6,
+            "xanchor": "left",
+            "xshift": 6,
             "font": {"size": 10},
             "bgcolor": "panel",
         }

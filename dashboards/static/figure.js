@@ -49,7 +49,7 @@ Craft.layout = function (given, palette, width, wide) {
     gridcolor: palette.grid, zerolinecolor: palette.grid, linecolor: palette.line, tickcolor: palette.line, automargin: true, ticks: "outside", ticklen: 4,
     exponentformat: "SI", zeroline: false,
   };
-  const narrow = width < 520;
+  const narrow = width < 520, onTop = (given.xaxis || {}).side === "top";
   const axis = one => {
     const made = {...base, ...one};
     // few ticks: all nine labels of a decade would lie over each other
@@ -61,7 +61,7 @@ Craft.layout = function (given, palette, width, wide) {
     autosize: true, height: narrow ? 330 : wide ? 480 : 380, uirevision: "keep", selectionrevision: "keep",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif", size: narrow ? 11 : 12.5, color: palette.ink},
-    margin: {l: narrow ? 42 : 58, r: narrow ? 14 : 40, t: (given.xaxis || {}).side === "top" ? 40 : 34, b: 46},
+    margin: {l: narrow ? 42 : 58, r: narrow && !onTop ? 14 : 44, t: onTop ? 40 : 34, b: 46},
     legend: {orientation: "h", x: 0, xanchor: "left", y: 1.01, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)"},
     hoverlabel: {bgcolor: palette.panel, bordercolor: palette.line, font: {color: palette.ink}},
     modebar: {orientation: "v", bgcolor: "rgba(0,0,0,0)", color: palette.soft, activecolor: palette.accent},

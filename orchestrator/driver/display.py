@@ -53,7 +53,7 @@ class Display:
         if self._live:
             self._live.stop()
         if self.tally.total:
-            self._console.print(self.tally.sentence(), markup=False)
+            self._console.print(self.tally.sentence(over=True), markup=False)
 
     def expect(self, total: int) -> None:
         """Sets how many trials there will be."""

@@ -128,10 +128,10 @@ class Tally:
         if result.status == "finished" and score is not None and (self.best is None or score > self.best[0]):
             self.best = score, f"{spec.label} on {spec.run.task}, seed {spec.run.seed}"
 
-    def sentence(self) -> str:
-        """All counts and times in one line."""
+    def sentence(self, over: bool = False) -> str:
+        """All counts and times in one line; `over` when nothing starts any more."""
         parts = [f"{self.done}/{self.total} trainings done", f"{len(self.running)} running", f"{self.failed} failed"]
-        parts[1] += f" ({self.doing})" if self.doing else ""
+        parts[1] += f" ({self.doing})" if self.doing and not over else ""
         if self.paused:
             parts.insert(2, f"{len(self.paused)} paused")
         if self.best:
