@@ -50,7 +50,7 @@ class OnFlatSpace:
             except SweepError:
                 return None
 
-        self._flat = FlatSpace(plan.sweep.blocks, cost)
+        self.flat = FlatSpace(plan.sweep.blocks, cost)
         self._ended: dict[int, FrozenTrial] = {}
 
     def __call__(self, trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection], seed: int) -> Point:
@@ -61,7 +61,7 @@ class OnFlatSpace:
             study.add_trials(
                 [self._flattened(trial) for trial in trials if trial.state in (TrialState.COMPLETE, TrialState.RUNNING)]
             )
-            return self._flat.point(study.ask(self._flat.distributions).params)
+            return self.flat.point(study.ask(self.flat.distributions).params)
 
     def _flattened(self, trial: FrozenTrial) -> FrozenTrial:
         if trial.number in self._ended:
@@ -72,8 +72,8 @@ class OnFlatSpace:
         flat = create_trial(
             state=state,
             values=values,
-            params=self._flat.parameters(self._encoding.suggest(FixedTrial(trial.params))),
-            distributions=self._flat.distributions,
+            params=self.flat.parameters(self._encoding.suggest(FixedTrial(trial.params))),
+            distributions=self.flat.distributions,
             constraints=trial.constraints if state == TrialState.COMPLETE else None,
         )
         if trial.state == TrialState.COMPLETE:

@@ -32,10 +32,7 @@ from tests.benchmarks.search import sweep_of
 PAIRS = (
     ("random", "none"),
     ("random", "asha"),
-    ("sobol", "asha"),
     ("tpe", "asha"),
-    ("tpe", "hyperband"),
-    ("tpe", "median"),
     ("random", "promotion"),
     ("tpe", "promotion"),
 )

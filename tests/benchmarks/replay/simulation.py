@@ -111,11 +111,14 @@ class Simulation:
         self._points: list[list[float]] = []
         self._outcome = Outcome()
 
-    def run(self, enough: float | None = None) -> Outcome:
+    def run(self, enough: float | None = None, limit: float | None = None) -> Outcome:
+        """Ends early with a hypervolume that is `enough`, or after `limit` trial-epochs."""
         outcome = self._outcome
         self._fill()
         while self._events:
             if enough is not None and outcome.progress and outcome.progress[-1][2] >= enough - 1e-12:
+                break
+            if limit is not None and outcome.epochs >= limit:
                 break
             self._now, _, trial = heapq.heappop(self._events)
             self._free += 1

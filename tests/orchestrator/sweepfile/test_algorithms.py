@@ -38,19 +38,17 @@ def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, tria
 @pytest.mark.parametrize(
     ("more", "chosen", "grace"),
     [
-        ("", "asha", 2.0),
+        ("", "none", 1.0),
         ("seeds: [0, 1]\n", "promotion", 2.0),
+        ("tasks: [toy/sentiment, toy/paraphrase]\n", "promotion", 2.0),
         ("seeds: [0, 1]\nreplication: {seeds: [2]}\n", "none", 1.0),
-        ("objectives: {trainable_parameters: minimize}\n", "none", 1.0),
-        ("training: {epochs: 1}\n", "none", 1.0),
-        ("training: {epochs: 1, evaluate_every: 0.25}\n", "asha", 0.3333),
-        ("training: {max_steps: 100}\n", "none", 1.0),
+        ("seeds: [0, 1]\nobjectives: {trainable_parameters: minimize}\n", "none", 1.0),
     ],
 )
 def test_the_scheduler_follows_from_what_a_trial_is(tmp_path: Path, more: str, chosen: str, grace: float) -> None:
     text = FILE.format(rates=RANGE, more="search: {algorithm: gp, trials: 9}\nscheduler: auto\n" + more)
-    if "training:" in more:
-        text = text.replace("training: {epochs: 6}\n", "")
+    if "tasks:" in more:
+        text = text.replace("tasks: [toy/sentiment]\n", "")
     (tmp_path / "sweep.yaml").write_text(text)
     sweep = load_sweep(tmp_path / "sweep.yaml")
     assert (sweep.scheduler.name, sweep.scheduler.grace) == (chosen, grace)

