@@ -126,7 +126,7 @@ def as_tested(module: str, arguments: list[str]) -> list[str]:
 
 
 def test_lengths() -> None:
-    assert len(README.read_text().splitlines()) <= 150
+    assert len(README.read_text().splitlines()) <= 120
     assert {
         page.name: len(page.read_text().splitlines()) for page in USER_PAGES if len(page.read_text().splitlines()) > 120
     } == {}

@@ -17,13 +17,12 @@ from dashboards.panels.base import (
     View,
     column,
     metrics_of,
-    number,
     numbers,
     parameters_that_differ,
     scalar,
 )
 from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict
-from orchestrator.results.presentation import Metric
+from orchestrator.results.presentation import Metric, amount
 
 TASK_LABELS = {
     "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",
@@ -35,7 +34,7 @@ LABELS = {"trainable_parameters": "# Params", "score": "Score"}
 ALWAYS = {"score", "trainable_parameters", "p_front", "p_within_1"}
 SHOWN = ALWAYS | {"examples", "peak_memory_bytes", "seconds"}
 """Metrics with a column from the beginning; the others come when they are asked for."""
-IN_LABEL = ("ranks", "rank", "projections")
+IN_LABEL = ("ranks", "rank", "projections", "cut_to")
 """Parameters that a label says."""
 TUNING = ("tuning_trials", "tuning_seconds")
 TUNING_TRIALS, TUNING_SECONDS = (f"m.{name}" for name in TUNING)
@@ -137,7 +136,7 @@ def _shared(frame: pd.DataFrame, differ: list[str]) -> list[list[Any]]:
             lines.append([label, str(frame[key].iloc[0])])
     for name in ("examples", "chance"):
         if column(frame, f"m.{name}").nunique() == 1:
-            lines.append([name, number(column(frame, f"m.{name}").max())])
+            lines.append([name, amount(name, column(frame, f"m.{name}").max())])
     for name in map(str, frame.columns):
         if name.startswith("p.") and name.removeprefix("p.") not in (*differ, "method", "protocol"):
             values = {scalar(value) for value in frame[name]} - {None}

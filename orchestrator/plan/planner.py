@@ -295,7 +295,7 @@ def _labelled(one: Configuration, label: str) -> Configuration:
 
 
 def _cut_label(label: str, size: int) -> str:
-    return f"{label}, cut to {size:,} parameters"
+    return f"{label}, cut to {size:,}"
 
 
 def _listed(parameters: dict[str, Any]) -> str:

@@ -180,7 +180,7 @@ def _known(value: float) -> float | None:
 
 
 def _shown(cut: Cut) -> str:
-    return f"r{cut.rank}" if cut.rank is not None else f"{cut.parameters:,} parameters"
+    return f"r{cut.rank}" if cut.rank is not None else f"{cut.parameters:,}"
 
 
 def _note(folder: Path, cuts: Sequence[CutTrial]) -> None:

@@ -41,7 +41,7 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
     )
     methods = sorted({one.method for one in drawn})
     looks = {name: (colour, MARKERS[methods.index(name) % len(MARKERS)]) for name, colour in colours(methods).items()}
-    figure = Figure(figsize=(8, 4.6), dpi=110, layout="constrained")  # as wide as MLflow's page shows a description
+    figure = Figure(figsize=(6.4, 4.4), dpi=110)  # with the list about as wide as MLflow's page shows a description
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for name, (colour, marker) in looks.items():
@@ -110,7 +110,8 @@ def _scale(axes: Any, across: Sequence[float], log: bool) -> None:
     if not log or max(positive) < 3 * min(positive):
         return
     if 0 in across:  # the head alone: the axis is linear from there to the smallest count
-        axes.set_xscale("symlog", linthresh=min(positive))
+        axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
+        axes.set_xlim(left=-0.3 * min(positive))
     else:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(positive) < 100 * min(positive) else (1,)))

@@ -88,7 +88,7 @@ def test_each_size_is_a_configuration_and_a_trial_of_its_training(tmp_path: Path
     plan = sized_plan(tmp_path, block or "dropout: 0.0", seeds="[0, 1]")
     (one,) = plan.configurations
     assert [size.counts.trainable_parameters for size in one.sizes] == wanted
-    assert [size.label for size in one.sizes] == [f"CRAFT 8, q v, cut to {size} parameters" for size in wanted]
+    assert [size.label for size in one.sizes] == [f"CRAFT 8, q v, cut to {size}" for size in wanted]
     assert one.id == sized_plan(tmp_path, "dropout: 0.0").configurations[0].id, "sizes are no part of the training's identity"
     assert len(plan.trials) == plan.expected_trials == 2
     for training in plan.trials:
@@ -105,7 +105,7 @@ def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
     plan = sized_plan(tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\n")
     assert [size_of(one) for one in plan.outputs] == [40, 80, 40, 80]
     assert [(one.configuration.label[-16:], one.reason) for one in plan.dropped] == [
-        ("to 20 parameters", "trainable_parameters 20 is below min 30")
+        ("0.001, cut to 20", "trainable_parameters 20 is below min 30")
     ] * 2
     assert plan.duplicates == []
     with pytest.raises(SweepError, match="no configuration meets them"):
@@ -167,7 +167,7 @@ def test_outputs_start_and_end_with_their_training_and_with_their_own_numbers(tm
         assert recorder.standing.remaining == []
         assert recorder.underway.seconds == {training.key: 11.0}, "cutting takes its training's time"
         assert (display.tally.done, display.tally.total) == (1, 1)
-        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 20 parameters on toy/acceptability, seed 0")
+        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 20 on toy/acceptability, seed 0")
         outcome = outcome_of(recorder.standing, seconds=1.0)
     assert [key for (key,) in heard.of("trial_started")] == keys
     assert heard.of("trial_ended") == [(keys[0], Path(keys[0])), (keys[1], Path(keys[1])), (keys[2], Path("whole"))]

@@ -54,8 +54,8 @@ def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         record = find_sweep(name, uri)
         found = {one.label: (one.score.mean, one.value("trainable_parameters"), one.complete) for one in record.summaries}
         assert found == {
-            "CRAFT 8, q v, cut to 20 parameters": (20.0, 19.0, True),
-            "CRAFT 8, q v, cut to 40 parameters": (40.0, 39.0, True),
+            "CRAFT 8, q v, cut to 20": (20.0, 19.0, True),
+            "CRAFT 8, q v, cut to 40": (40.0, 39.0, True),
             "CRAFT 8, q v": (80.0, 80.0, True),
         }
         chosen = pick("under:30", record.summaries, record.sweep.objectives)
