@@ -27,6 +27,7 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.sweepfile.fair import EARLIER, as_recorded
 from orchestrator.sweepfile.load import load_sweep, read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
+from orchestrator.sweepfile.space.sizes import GONE, is_gone
 from orchestrator.sweepfile.sweep import Sweep
 
 MEANING = ("name", "model", "revision", "protocol", "objectives", "training", "task_training", "data", "measure")
@@ -86,6 +87,8 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
     except (SweepError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         lines = getattr(error, "lines", [" ".join(str(error).split())])
         raise SweepError([f"{stored} is what this sweep ran with, but it cannot be read any more:", *lines]) from None
+    if any(is_gone(key, value) for block in before.space for key, value in block.items()):
+        raise SweepError([f"{folder} holds a sweep that this version cannot go on with: {GONE}"])
     lines = contradictions(before, sweep)
     if lines:
         advice = "seeds, tasks, space and search.trials may change; for anything else give the sweep another --name"

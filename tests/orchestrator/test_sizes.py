@@ -27,6 +27,7 @@ from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
+from orchestrator.record.resume import check_resume
 from orchestrator.results.search_values import area
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.past_sweep import read_folder
@@ -381,6 +382,12 @@ def test_what_earlier_versions_recorded_of_ranks_trained_together_reads_as_cut(t
         assert RunSpec.recorded(recorded).parameters == content.parameters
     ledger.close()
     journal.close()
+    now = tmp_path / "now.yaml"
+    now.write_text(
+        "name: old\nmodel: m\ntasks: [toy/sentiment]\nspace:\n  - {method: craft, ranks: [all, 8, 8], sizes: [20]}\n"
+    )
+    with pytest.raises(SweepError, match=r"cannot go on with: nested ranks are no more.* The sweep needs another name"):
+        check_resume(tmp_path, load_sweep(now))
     small, large = read_folder(tmp_path).summaries
     assert (small.parameters["cut_from"], small.parameters["cut_to"], small.score.mean) == ("k8", "all,2,2", 92.0)
     assert (large.complete, large.on_front, "cut_from" in large.parameters) == (True, True, False)
