@@ -24,7 +24,6 @@ def plan_of(folder: Path, algorithm: str) -> Plan:
     file.write_text(
         "name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0, 1]\n"
         f"space: [{{method: lora, rank: {{values: [1, 2, 4]}}}}]\nsearch: {search}\n"
-        + ("objectives: {score: maximize}\n" if SEARCHERS[algorithm].one_objective else "")
     )
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
@@ -43,9 +42,9 @@ def drain(source: TrialSource) -> list[str]:
 
 def test_every_algorithm_and_scheduler_a_file_may_name_is_there_to_do_it() -> None:
     places = [row.make for row in SEARCHERS.values()]
-    places += [place for row in SCHEDULERS.values() for place in (row.rule, row.population) if place]
+    places += [row.rule for row in SCHEDULERS.values() if row.rule]
     assert all(callable(imported(place)) for place in places)
-    assert {name for name, row in SCHEDULERS.items() if not row.steers} == {"none"}
+    assert {name for name, row in SCHEDULERS.items() if not row.rule} == {"none"}
 
 
 @pytest.mark.parametrize("algorithm", sorted(SEARCHERS))
