@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -221,10 +221,11 @@ def _may_go_on(given: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
         return True
     question = f"{folder} holds this sweep already."
     if sys.stdin.isatty() and sys.stdout.isatty() and not given.quiet:
-        if input(f"{question} Go on with it? [Y/n] ").strip().lower() in ("", "y", "yes"):
-            return True
+        with suppress(EOFError):
+            if input(f"{question} Continue it? [Y/n] ").strip().lower() in ("", "y", "yes"):
+                return True
         raise SweepError(["nothing done; give another --name for a sweep of its own"])
-    raise SweepError([f"{question} Add --resume to go on with it (finished trials are kept), or give another --name"])
+    raise SweepError([f"{question} Add --resume to continue it (finished trials are kept), or give another --name"])
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
@@ -32,6 +33,26 @@ def quiet_mlflow() -> None:
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def make_sqlite(file: Path) -> None:
+    """Makes a SQLite store that is not there yet, whole or not at all.
+
+    MLflow makes its tables in dozens of steps. A page that opens the file between two of them takes the store for an empty one
+    and makes the same tables, and a killed process leaves a file that no version of MLflow can open.
+    """
+    from mlflow import MlflowClient
+
+    if file.exists():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    try:
+        MlflowClient(f"sqlite:///{aside}").search_experiments(max_results=1)
+        with suppress(FileExistsError):  # another sweep was sooner
+            os.link(aside, file)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def find_runs(client: MlflowClient, experiment: str, query: str) -> Iterator[Run]:

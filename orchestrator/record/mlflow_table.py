@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.record.mlflow_client import find_runs, quiet_mlflow
+from orchestrator.record.mlflow_client import find_runs, make_sqlite, quiet_mlflow
 from orchestrator.record.mlflow_run import NAME_LIMIT, TAG_LIMIT, StoredRun, cut
 from orchestrator.record.tracking_uri import sqlite_file
 from orchestrator.tools.journal import Event
@@ -30,7 +30,7 @@ class RunTable:
         self._sweep, self._sweep_id = sweep, sweep_id
         file = sqlite_file(uri)
         if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            make_sqlite(file)
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         home = file.parent if file is not None else Path.cwd()
         self._experiment = self._find_experiment(None if uri.startswith("http") else home / "mlartifacts")

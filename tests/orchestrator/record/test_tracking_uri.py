@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 
 from craft.words import redact
 from orchestrator.plan.trial import TrialResult
+from orchestrator.record.mlflow_client import make_sqlite
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError, resolve_uri
 from tests.orchestrator.tracked import spec
@@ -66,3 +69,24 @@ def test_uris_are_made_absolute_or_refused(tmp_path: Path) -> None:
     ]:
         with pytest.raises(TrackingError, match=words):
             resolve_uri(wrong, tmp_path)
+
+
+def test_a_sqlite_store_appears_with_all_its_tables(tmp_path: Path) -> None:
+    """A page that opens it in its first moment, or a kill while it is made, meets no half of it."""
+    file = tmp_path / "new" / "mlflow.db"
+
+    def tables() -> list[str]:
+        with sqlite3.connect(file) as store:
+            return [name for (name,) in store.execute("select name from sqlite_master where type = 'table'")]
+
+    making = threading.Thread(target=make_sqlite, args=(file,))
+    making.start()
+    while making.is_alive() and not file.exists():
+        pass
+    first = tables()
+    making.join()
+    assert len(first) > 20
+    assert first == tables()
+    assert [one.name for one in file.parent.iterdir()] == ["mlflow.db"]
+    make_sqlite(file)
+    assert first == tables()
