@@ -15,11 +15,17 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
+from safetensors.numpy import load_file
 
 from orchestrator.command import answer, flags_for
-from orchestrator.results.intervals import Comparison, Scores, compare, interval
+from orchestrator.record.checkpoints import PREDICTIONS_FILE
+from orchestrator.results.intervals import Comparison, Interval, Scores, compare, examples_interval, interval
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, shown
 from orchestrator.review.past_sweep import PastSweep, find_sweep
@@ -31,7 +37,7 @@ EXAMPLES = """\
 The difference is that of the reported scores, first minus second, over what both configurations finished, with a 95 % t
 interval over the seeds: a seed's tasks share its luck, so each seed counts once, with its mean over the tasks. If the interval
 holds zero, no difference is shown. That does not mean that there is none: more seeds narrow the interval
-(--set seeds=[0,1,2,3,4] --resume).
+(--set seeds=[0,1,2,3,4] --resume). For accuracies a second interval, over the examples, pairs the two answers to each.
 
 examples:
   python -m orchestrator.compare new old
@@ -153,12 +159,43 @@ def _tell(one: Side, other: Side, comparison: Comparison, unit: str, console: Co
         gap = interval(gaps)
         ends = f"{gap.low:+.2f} to {gap.high:+.2f}, {gap.n} seeds" if gap.n > 1 else "one seed"
         console.print(f"  {task}: {gap.mean:+.2f} ({ends})")
+    if unit == "points" and (over := _over_examples(one, other)) is not None:
+        few = "More examples" if over.high - over.low > comparison.difference.high - comparison.difference.low else "More seeds"
+        ends = f"95 % interval {over.low:+.2f} to {over.high:+.2f}"
+        console.print(f"Over other examples, by the answers to {over.n:,}: {over.mean:+.2f} ({ends}). {few} would tell more.")
     for side in (one, other):
         sizes = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
         score = shown(side.summary, "score")
         console.print(f"{side.name}: {side.reason}; {sizes}; score {score}")
     for warning in _warnings(one, other, comparison):
         console.print(warning)
+
+
+def _over_examples(one: Side, other: Side) -> Interval | None:
+    """The difference over the scored examples; None unless the score is an accuracy and both sides' answers are at hand."""
+    answers = {}
+    with TemporaryDirectory() as scratch:
+        for key in sorted(one.scores.keys() & other.scores.keys()):
+            right = [_right(side, key, Path(scratch)) for side in (one, other)]
+            if right[0] is None or right[1] is None or len(right[0]) != len(right[1]):
+                return None
+            answers[key] = right[0], right[1]
+    return examples_interval(answers)
+
+
+def _right(side: Side, key: tuple[str, int], scratch: Path) -> NDArray[np.bool_] | None:
+    """Whether a trial answered each reported example right, `(n,)`."""
+    entry = next(one for one in side.entries if (one.task, one.seed) == key)
+    metrics = entry.result.metrics if entry.result else {}
+    if metrics.get("accuracy") != metrics.get("score"):
+        return None
+    try:
+        outputs = load_file(side.record.adapter(entry.key, scratch / entry.key).parent / PREDICTIONS_FILE)
+    except (ValueError, OSError):
+        return None
+    if outputs.keys() != {"outputs", "labels"}:
+        return None
+    return np.asarray(outputs["outputs"].argmax(axis=1) == outputs["labels"])
 
 
 def _warnings(one: Side, other: Side, comparison: Comparison) -> Iterator[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 Scores = Mapping[tuple[str, int], float]
 SIGNED = ("matthews", "pearson", "spearman")
@@ -99,6 +100,23 @@ def compare(first: Scores, second: Scores, confidence: float = 0.95) -> Comparis
     tasks = tuple(dict.fromkeys(task for task, _ in shared))
     differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
     return Comparison(interval(differences, confidence), _p_value(differences), tasks)
+
+
+def examples_interval(answers: Mapping[tuple[str, int], tuple[ArrayLike, ArrayLike]]) -> Interval:
+    """The difference of two accuracies in points, with its 95 % interval over the scored examples; `n` counts these.
+
+    Both sides answered the same examples, so each example gives one difference, the mean over seeds. Tasks are independent.
+
+    Args:
+        answers: by task and seed, whether each example was right, `(n,)`: the first side's and the second's.
+    """
+    tasks: dict[str, list[NDArray[np.float64]]] = {}
+    for (task, _), (first, second) in answers.items():
+        tasks.setdefault(task, []).append(100.0 * (np.asarray(first, dtype=float) - np.asarray(second, dtype=float)))
+    gaps = [np.mean(seeds, axis=0) for seeds in tasks.values()]
+    mean = float(np.mean([gap.mean() for gap in gaps]))
+    half = 1.96 * math.sqrt(sum(float(gap.var()) / len(gap) for gap in gaps)) / len(gaps)
+    return Interval(mean, mean - half, mean + half, sum(map(len, gaps)))
 
 
 def sampling_variance(metrics: Mapping[str, float], examples: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -41,10 +42,8 @@ def time_line(plan: Plan, steps: int) -> str:
 def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
     """How the trials in `folder` ended, if it is a sweep of the same model whose steps are like those of `sweep`."""
     mine = sweep.training.model_dump(by_alias=True)
-    try:
+    with suppress(OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):  # no sweep, or a damaged one
         content = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))
         if content["model"] == sweep.model and all(content["training"].get(name) == mine[name] for name in _ALIKE):
             return Ledger(folder).results().values()
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
-        pass  # no sweep, or one that a reader of its own would complain of
     return ()
