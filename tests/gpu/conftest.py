@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from orchestrator.worker.gpus import HIDDEN
-from tests.craft.conftest import own_factor_store, tiny_bert, tiny_llama, tiny_model, tiny_spec
+from tests.craft.conftest import own_factor_store, tiny_llama, tiny_model, tiny_spec
 
-__all__ = ["own_factor_store", "tiny_bert", "tiny_llama", "tiny_model", "tiny_spec"]
+__all__ = ["own_factor_store", "tiny_llama", "tiny_model", "tiny_spec"]
 
 NEED_GPUS = pytest.StashKey[int]()
 
