@@ -130,7 +130,7 @@ def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pyt
     stored.mkdir(parents=True)
     (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
     assert run.main(["sweep.yaml"]) == run.WRONG
-    assert "Add --resume to go on with it" in capsys.readouterr().err
+    assert "Add --resume to continue it" in capsys.readouterr().err
     assert run.main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == run.WRONG
     assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
 
