@@ -37,7 +37,7 @@ print(json.dumps([model.eval()(**tokenizer(*pair, return_tensors="pt")).logits.i
 def base_of(family: str) -> str:
     if family == "bert":
         return resolve_model(MINILM)
-    given = Path(os.environ.get("CRAFT_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    given = Path(os.environ.get("CRAFT_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
     if not (folder := given / "models" / "stories260K").is_dir():
         pytest.skip("no models/stories260K in CRAFT_TEST_DATA")
     return str(folder)
