@@ -50,6 +50,10 @@ examples:
       one task's adapter
   python -m orchestrator.adapters runs/ranks --pick 3f9a --seed 1 --to mine --merge
       a configuration you name, merged into a full model that plain transformers loads
+  python -m orchestrator.adapters ranks --pick best --slice parameters:8000 --slice parameters:30000 --score
+      cuts CRAFT or LoRA by SVD, without training: the front of one adapter, with scores, beside the sweep's own
+  python -m orchestrator.adapters ranks --pick lora --slice 4 --to cut --score
+      every module to rank 4; --to also writes the folders. CRAFT is cut to leading ranks too: --slice all,16,16
   python -m orchestrator.adapters glue --tracking-uri http://tracker:5000 --pick best --register sentiment
       from a shared store into its model registry, with the alias champion; serve it there with
       MLFLOW_TRACKING_URI=http://tracker:5000 mlflow models serve -m models:/sentiment@champion --env-manager local
@@ -80,6 +84,10 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--base", metavar="FOLDER|ID", help="the place of the base model, if it is not found under its name in the sweep"
     )
+    flags.add_argument(
+        "--slice", metavar="SIZE", action="append", help="cut it to this size instead: parameters:N, R or R1,R2,R3; repeatable"
+    )
+    flags.add_argument("--score", action="store_true", help="with --slice: score what was cut, and put it on the sweep's front")
     flags.add_argument("--register", metavar="NAME", help="also (or only) make it a version of this registered model")
     return flags
 
@@ -90,6 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(given: argparse.Namespace, console: Console) -> None:
+    if given.slice:
+        from orchestrator.slicing import cut_and_tell
+
+        cut_and_tell(given, console)
+        return
+    if given.score:
+        raise ValueError("--score scores what --slice cuts: give --slice, such as --slice parameters:8000")
     if given.to is None and given.register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
     if given.to is not None:

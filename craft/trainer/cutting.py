@@ -1,7 +1,7 @@
 """Cuts a finished adapter to fewer parameters by SVD, without training it: `cut_adapter`.
 
-What is cut stands in the method's row (`craft.methods.cutting`). There is one threshold over all singular values
-(`craft.factors.low_rank`).
+What is cut stands in the method's row (`craft.methods.cutting`). A `Cut` names one rank for every product, or a number of
+parameters; then there is one threshold over all singular values (`craft.factors.low_rank`).
 
 The result is an adapter as training leaves one. Its record says of which run it is cut (`RunSpec.cut_from`). It holds no
 scores until it is scored (`craft.trainer.rescoring`).
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -28,8 +29,32 @@ _ADAPTER_FILE, _CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 _NOT_ITS_OWN = ("optimizer_bytes", "peak_memory_bytes", "step_seconds", "tokens_per_second")
 
 
-def cut_adapter(folder: Path, size: int, to: Path) -> RunSpec:
-    """Writes the adapter in `folder`, cut to at most `size` parameters, to `to`.
+@dataclass(frozen=True)
+class Cut:
+    """What to cut an adapter to: one `rank` for every product, or a number of `parameters` in all."""
+
+    rank: int | None = None
+    parameters: int | None = None
+
+    @classmethod
+    def read(cls, text: str, method: str) -> Cut:
+        """What a person means by `text`: `8` or `parameters:20000`.
+
+        Raises:
+            ValueError: adapters of `method` cannot be cut, or `text` is nothing to cut them to.
+        """
+        find_cutting(method)
+        number = text.replace(" ", "").replace("_", "").removeprefix(BUDGET)
+        if not (number.isascii() and number.isdigit() and int(number) > 0):
+            raise ValueError(f"an adapter of {method} is cut to a rank, such as 4, or {BUDGET}20000; got {text!r}")
+        return cls(parameters=int(number)) if text.strip().startswith(BUDGET) else cls(rank=int(number))
+
+    def __str__(self) -> str:
+        return str(self.rank) if self.rank is not None else f"{BUDGET}{self.parameters}"
+
+
+def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
+    """Writes the adapter in `folder`, cut, to `to`.
 
     Returns:
         The run that the new adapter's record tells of.
@@ -48,10 +73,10 @@ def cut_adapter(folder: Path, size: int, to: Path) -> RunSpec:
     whole = counts["trainable_parameters"]
     tensors, config = load_file(folder / _ADAPTER_FILE), json.loads((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
     before = _bytes(tensors)
-    smaller, kept = find_cutting(spec.method).cut(tensors, config, lambda values, costs: _ranks(size, values, costs, whole))
+    smaller, kept = find_cutting(spec.method).cut(tensors, config, lambda values, costs: _ranks(cut, values, costs, whole))
     counts |= {"trainable_parameters": kept, "total_parameters": counts["total_parameters"] + kept - whole}
     counts["adapter_bytes"] += _bytes(tensors) - before
-    run = spec.cut_to(f"{BUDGET}{size}")
+    run = spec.cut_to(str(cut))
     metrics = {name: value for name, value in record["metrics"].items() if name == BEFORE}
     record |= {"spec": run.model_dump(mode="json"), "counts": counts, "metrics": metrics, "notes": []}
 
@@ -66,21 +91,32 @@ def cut_adapter(folder: Path, size: int, to: Path) -> RunSpec:
     return run
 
 
-def _ranks(size: int, values: Mapping[str, Tensor], costs: Mapping[str, int], whole: int) -> dict[str, int]:
+def _ranks(cut: Cut, values: Mapping[str, Tensor], costs: Mapping[str, int], whole: int) -> dict[str, int]:
     """The rank of every product.
 
     Args:
         values: its singular values.
         costs: the parameters of one of them.
         whole: the parameters of the adapter.
+
+    Raises:
+        ValueError: it asks for more than was trained, or for fewer parameters than one direction takes.
     """
-    if size > whole:
-        raise ValueError(f"{size:,} parameters are more than the {whole:,} that the adapter was trained with")
-    if size == whole:
+    most = max(map(len, values.values()))
+    if cut.rank is not None:
+        if cut.rank > most:
+            raise ValueError(f"the rank is {cut.rank}, but from rank {most} on nothing is cut. Give a rank from 1 to {most}")
+        return dict.fromkeys(values, cut.rank)
+    assert cut.parameters is not None
+    if cut.parameters > whole:
+        raise ValueError(f"{cut.parameters:,} parameters are more than the {whole:,} that the adapter was trained with")
+    if cut.parameters == whole:
         return {name: len(each) for name, each in values.items()}
-    ranks = ranks_within(values, costs, size)
+    ranks = ranks_within(values, costs, cut.parameters)
     if not any(ranks.values()):
-        raise ValueError(f"{size:,} parameters are too few for one direction; the first takes up to {max(costs.values()):,}")
+        raise ValueError(
+            f"{cut.parameters:,} parameters are too few for one direction; the first takes up to {max(costs.values()):,}"
+        )
     return ranks
 
 

@@ -24,18 +24,25 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.trainer.adapter_folder import RUN_FILE, load_adapter
 from craft.trainer.checkpoint import write_folder
-from craft.trainer.cutting import cut_adapter
+from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.process import own_process_state
 
 
-def cut_and_score(adapter: Path, size: int, place: Path) -> SizeResult:
-    """A finished adapter, cut to at most `size` parameters and scored, in `place`/adapter."""
+def cut_and_score(
+    adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None
+) -> tuple[RunSpec, SizeResult]:
+    """A finished adapter, cut, in `place`/adapter, with its run; without `score` it has no scores.
+
+    Raises:
+        ValueError: as `cut_adapter` and `score_adapter` do.
+    """
     began, folder = time.perf_counter(), place / "adapter"
     place.mkdir(parents=True)
-    cut_adapter(adapter, size, folder)
-    score_adapter(folder, place)
-    return size_result(folder, began)
+    run = cut_adapter(adapter, cut, folder)
+    if score:
+        score_adapter(folder, place, base=base)
+    return run, size_result(folder, began)
 
 
 def size_result(folder: Path, began: float) -> SizeResult:
@@ -49,11 +56,14 @@ def size_result(folder: Path, began: float) -> SizeResult:
     return SizeResult(record["metrics"], record["counts"], folder, time.perf_counter() - began, *of_it)
 
 
-def score_adapter(folder: Path, scratch: Path, tick: Tick = lambda _what, _done, _total: None) -> dict[str, float]:
+def score_adapter(
+    folder: Path, scratch: Path, *, base: str | None = None, tick: Tick = lambda _what, _done, _total: None
+) -> dict[str, float]:
     """Scores the adapter in `folder` on the search and the reported splits, and writes the scores into its record.
 
     Args:
         scratch: gets the outputs behind the scores.
+        base: name or folder of the base model here, if it is not the name in the record.
         tick: called while long splits are scored.
 
     Returns:
@@ -75,7 +85,7 @@ def score_adapter(folder: Path, scratch: Path, tick: Tick = lambda _what, _done,
                 f"the data of {spec.task} here are not those that the adapter in {folder} was trained on (fingerprint "
                 f"{splits.fingerprint[:12]}, not {known[:12]}), so its score would not stand beside the run's"
             )
-        model, tokenizer = load_adapter(folder)
+        model, tokenizer = load_adapter(folder, base)
         model.to(compute_device())
         scorer = make_scorer(spec, task, splits, tokenizer, model.config, tick)
         forgetting, before = None, record["metrics"].get(BEFORE)

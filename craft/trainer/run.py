@@ -45,7 +45,7 @@ from craft.tasks.task import Task
 from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save_adapter, trainable_state
 from craft.trainer.checkpoint import CheckpointCorrupt, verify, write_folder
 from craft.trainer.counting import count, optimizer_bytes
-from craft.trainer.cutting import cut_adapter
+from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
@@ -334,7 +334,7 @@ class Run:
         began, place = time.perf_counter(), self.directory / SIZES_FOLDER / str(size)
         place.mkdir(parents=True)
         folder = place / "adapter"
-        cut_adapter(self.directory / "adapter", size, folder)
+        cut_adapter(self.directory / "adapter", Cut(parameters=size), folder)
         model: Any = self.model
         with quiet_libraries(), self._scoring():
             model.load_adapter(str(folder), CUT_ADAPTER)

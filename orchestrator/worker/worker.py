@@ -183,11 +183,12 @@ def _last_report(result: dict[str, Any], sizes: list[dict[str, Any]]) -> dict[st
 
 def _cut_stored(checkpoint: Path, missing: Sequence[TrialSpec], scratch: Path) -> Path:
     """The last checkpoint of a finished trial, with the sizes that it lacks."""
+    from craft.trainer.cutting import Cut
     from craft.trainer.rescoring import cut_and_score
 
     adapter, cuts = checkpoint / ADAPTER_FOLDER, []
     for one in missing:
-        size = cut_and_score(adapter, size_of(one), scratch / "run" / one.key)
+        _, size = cut_and_score(adapter, Cut(parameters=size_of(one)), scratch / "run" / one.key)
         cuts.append(Ended(TrialResult.of_size(one.key, size), size.adapter))
 
     def fill(folder: Path) -> None:

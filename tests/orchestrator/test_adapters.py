@@ -125,6 +125,13 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
         (("front", "--pick", "best", "--to", "file"), 2, "is a file"),
         (("front", "--pick", "best", "--task", "toy/sentimnt", "--to", "out"), 2, "Did you mean 'toy/sentiment'?"),
         (("front", "--pick", "best", "--seed", "9", "--to", "out"), 1, "finished: 0, 1"),
+        (("front", "--pick", "lora cut", "--slice", "1", "--score"), 1, "is not complete (1/2)"),
+        (("front", "--pick", "best", "--slice", "all,2,2", "--score"), 2, "a rank, such as 4, or parameters:20000"),
+        (("front", "--pick", "best", "--slice", "2"), 2, "--score, which puts them on the sweep's front"),
+        (("front", "--pick", "best", "--slice", "2", "--score", "--seed", "1"), 2, "leave --seed out"),
+        (("front", "--pick", "best", "--slice", "2", "--score", "--merge"), 2, "leave --merge out"),
+        (("front", "--pick", "best", "--slice", "2", "--to", "full"), 2, "not empty"),
+        (("front", "--pick", "best", "--score", "--to", "out"), 2, "give --slice"),
         (("front", "--pick", "best", "--to", "out"), 2, "neither at a noted place nor under"),
     ],
 )

@@ -22,7 +22,7 @@ from craft.spec import RunSpec
 from craft.tasks.commonsense import response
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
-from craft.trainer.cutting import cut_adapter
+from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.rescoring import score_adapter
 from craft.trainer.training import train_run
 
@@ -130,7 +130,7 @@ def test_measuring_changes_nothing_else(make: Callable[..., RunSpec], tmp_path: 
 def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., RunSpec], tmp_path: Path) -> None:
     size = 200
     whole = train_run(make(), tmp_path / "run", sizes=[size])
-    cut_adapter(whole.adapter, size, tmp_path / "cut")
+    cut_adapter(whole.adapter, Cut(parameters=size), tmp_path / "cut")
     metrics = score_adapter(tmp_path / "cut", tmp_path)
     assert metrics == whole.sizes[0].metrics
     trained, tokenizer = load_adapter(tmp_path / "cut")

@@ -20,7 +20,8 @@ from craft.models.projections import find_projections
 from craft.results import RunResult
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.cutting import cut_adapter
+from craft.trainer.counting import planned_counts
+from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.rescoring import score_adapter
 from craft.trainer.training import train_run
 
@@ -78,18 +79,32 @@ def j_of(adapter: Path) -> dict[str, np.ndarray]:
     return {key: j.astype(float) for key, j in tensors.items() if "craft_J" in key}
 
 
+@pytest.mark.parametrize("rank", [1, 3, 4])
+def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained: Trained, tmp_path: Path, rank: int) -> None:
+    """J1 (3 x 3) stays whole from rank 2 on, J2 and J3 (8 x 8) from rank 4: as many parameters as the square itself."""
+    _, result = craft(trained)
+    to = tmp_path / "cut"
+    smaller = cut_adapter(result.adapter, Cut.read(str(rank), "craft"), to)
+    before = j_of(result.adapter)
+    for key, j in j_of(to).items():
+        u, s, vt = np.linalg.svd(before[key] - np.eye(len(j)))
+        nearest = before[key] if rank >= len(j) / 2 else np.eye(len(j)) + (u[:, :rank] * s[:rank]) @ vt[:rank]
+        np.testing.assert_allclose(j, nearest, atol=1e-6)
+    record = json.loads((to / "run.json").read_text())
+    assert record["counts"]["trainable_parameters"] == 2 * (min(9, 2 * 3 * rank) + 2 * min(64, 2 * 8 * rank))
+    assert (record["spec"]["cut_from"]["to"], smaller.parameters["ranks"]) == (str(rank), ["all", 8, 8])
+    whole, cut = load_adapter(result.adapter)[0], load_adapter(to)[0]
+    assert torch.equal(outputs(cut), outputs(whole)) == (rank == 4), "what keeps every J whole changes nothing"
+
+
 def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path: Path) -> None:
-    spec, result = craft(trained)
+    _, result = craft(trained)
     before = j_of(result.adapter)
     whole = sum(j.size for j in before.values())
     for budget in (60, 150, whole - 1, whole):
         to = tmp_path / str(budget)
-        smaller = cut_adapter(result.adapter, budget, to)
-        assert smaller == spec.cut_to(f"parameters:{budget}")
+        cut_adapter(result.adapter, Cut.read(f"parameters:{budget}", "craft"), to)
         ranks = {key: np.linalg.matrix_rank(j - np.eye(len(j)), tol=1e-6) for key, j in j_of(to).items()}
-        for key, j in j_of(to).items():
-            u, s, vt = np.linalg.svd(before[key] - np.eye(len(j)))
-            np.testing.assert_allclose(j, np.eye(len(j)) + (u[:, : ranks[key]] * s[: ranks[key]]) @ vt[: ranks[key]], atol=1e-6)
         kept = sum(min(j.size, 2 * len(j) * ranks[key]) for key, j in before.items())
         assert json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"] == kept <= budget
         spectra = {key: np.linalg.svd(j - np.eye(len(j)))[1] ** 2 / (2 * len(j)) for key, j in before.items()}
@@ -101,25 +116,27 @@ def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path
 
 
 @pytest.mark.parametrize("method", ["lora", "rslora"])
-@pytest.mark.parametrize("size", [460, 1536])
-def test_a_cut_lora_adapter_is_the_nearest_of_its_ranks(trained: Trained, tmp_path: Path, method: str, size: int) -> None:
+@pytest.mark.parametrize("rank", [1, 3, 4])
+def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_path: Path, method: str, rank: int) -> None:
     spec, result = lora(trained, method)
     to = tmp_path / "cut"
-    cut_adapter(result.adapter, size, to)
-    kept = load_file(to / "adapter_model.safetensors")
+    smaller = cut_adapter(result.adapter, Cut(rank=rank), to)
     tensors = load_file(result.adapter / "adapter_model.safetensors")
     scale = 6 / 2 if method == "rslora" else 6 / 4
 
     def nearest(word: str, layer: int, _weight: np.ndarray) -> np.ndarray:
         name = f"base_model.model.bert.encoder.layer.{layer}.{PLACE[word]}"
-        rank = len(kept.get(f"{name}.lora_A.weight", ()))
         u, s, vt = np.linalg.svd(scale * tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"])
         return (u[:, :rank] * s[:rank]) @ vt[:rank]
 
     model, _ = load_adapter(to)
     torch.testing.assert_close(outputs(model), outputs(changed_by_hand(spec, result.adapter, nearest)), rtol=1e-4, atol=1e-5)
     whole = outputs(load_adapter(result.adapter)[0])
-    assert torch.allclose(outputs(model), whole, atol=1e-5) == (size == 1536), "cutting to its own size changes nothing"
+    assert torch.allclose(outputs(model), whole, atol=1e-5) == (rank == 4), "cutting to its own rank changes nothing"
+    counts = json.loads((to / "run.json").read_text())["counts"]
+    planned = planned_counts(smaller.model_copy(update={"parameters": smaller.parameters | {"rank": rank}}))
+    for name in ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes"):
+        assert counts[name] == getattr(planned, name), name
 
 
 def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_path: Path) -> None:
@@ -135,7 +152,7 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
     wanted = {name: int((values >= threshold).sum()) for name, values in spectra.items()}
     assert len(set(wanted.values())) > 1, "else the test shows nothing"
     to = tmp_path / "cut"
-    cut_adapter(result.adapter, 460, to)
+    cut_adapter(result.adapter, Cut(parameters=460), to)
     kept = load_file(to / "adapter_model.safetensors")
     assert {name: len(kept.get(f"{name}.lora_A.weight", ())) for name in names} == wanted
     model, _ = load_adapter(to)
@@ -176,7 +193,7 @@ def test_a_size_of_a_run_is_its_finished_adapter_cut_and_scored_bit_for_bit(
     spec, result = craft(trained) if method == "craft" else lora(trained)
     for size, found in zip(SIZES[method], result.sizes, strict=True):
         to = tmp_path / str(size)
-        run = cut_adapter(result.adapter, size, to)
+        run = cut_adapter(result.adapter, Cut.read(f"parameters:{size}", method), to)
         metrics = score_adapter(to, tmp_path)
         assert found.metrics == metrics
         ours, theirs = (json.loads((one / "run.json").read_text()) for one in (found.adapter, to))
@@ -191,23 +208,28 @@ def test_a_size_of_a_run_is_its_finished_adapter_cut_and_scored_bit_for_bit(
 
 
 @pytest.mark.parametrize(
-    ("method", "size", "said"),
+    ("method", "text", "said"),
     [
-        ("craft", 5, "too few for one direction; the first takes up to 16"),
-        ("craft", 275, "more than the 274 that the adapter was trained with"),
-        ("lora", 63, "too few for one direction; the first takes up to 64"),
-        ("lora", 9_999, "more than the 1,536 that the adapter was trained with"),
+        ("craft", "5", "the rank is 5, but from rank 4 on nothing is cut. Give a rank from 1 to 4"),
+        ("craft", "all,8,8", "is cut to a rank, such as 4, or parameters:20000"),
+        ("craft", "parameters:5", "too few for one direction; the first takes up to 16"),
+        ("craft", "parameters:275", "more than the 274 that the adapter was trained with"),
+        ("lora", "5", "the rank is 5, but from rank 4 on nothing is cut"),
+        ("lora", "all", "a rank, such as 4"),
+        ("lora", "parameters:63", "too few for one direction; the first takes up to 64"),
+        ("lora", "parameters:9_999", "more than the 1,536 that the adapter was trained with"),
+        ("dora", "2", "adapters of dora cannot be cut"),
     ],
 )
-def test_mistakes_are_told_in_words(trained: Trained, tmp_path: Path, method: str, size: int, said: str) -> None:
+def test_mistakes_are_told_in_words(trained: Trained, tmp_path: Path, method: str, text: str, said: str) -> None:
     _, result = craft(trained) if method == "craft" else lora(trained)
     with pytest.raises(ValueError, match=said):
-        cut_adapter(result.adapter, size, tmp_path / "cut")
+        cut_adapter(result.adapter, Cut.read(text, method), tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
 
 
 def test_a_cut_adapter_is_not_cut_again(trained: Trained, tmp_path: Path) -> None:
     _, result = lora(trained)
-    cut_adapter(result.adapter, 460, tmp_path / "cut")
+    cut_adapter(result.adapter, Cut.read("2", "lora"), tmp_path / "cut")
     with pytest.raises(ValueError, match="cut the one that was trained"):
-        cut_adapter(tmp_path / "cut", 100, tmp_path / "again")
+        cut_adapter(tmp_path / "cut", Cut(rank=1), tmp_path / "again")
