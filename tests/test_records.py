@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from orchestrator.review.front_tables import markdown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks import rates_by_rank, recorded_front, tuning_bias
-from tests.benchmarks.recorded import finished_trials
+from tests.benchmarks import recorded_front, tuning_bias
 
 ROOT = Path(__file__).parent.parent
 MEASUREMENTS = ROOT / "docs/measurements"
 RECORDS = MEASUREMENTS / "records"
-
-
-@pytest.mark.parametrize("scaling", rates_by_rank.SCALINGS)
-def test_rates_by_rank(scaling: str) -> None:
-    by_task = finished_trials([RECORDS / "rates.csv"])
-    assert len(by_task) == 2
-    for entries in by_task.values():
-        assert rates_by_rank.table(rates_by_rank.scores_of(entries, scaling)) in (MEASUREMENTS / "rates.md").read_text()
 
 
 def test_the_recipe() -> None:

@@ -14,13 +14,15 @@ from pathlib import Path
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.review.front_tables import markdown
+from orchestrator.review.past_sweep import read_folder
+from orchestrator.review.trials_table import read_trials
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
-from tests.benchmarks.recorded import finished_trials
 
 
 def summaries_of(records: Sequence[Path]) -> list[Summary]:
     """The configurations that ran with all seeds, with their marks."""
-    entries = [one for trials in finished_trials(records).values() for one in trials]
+    read = [one for path in records for one in (read_trials(path) if path.suffix == ".csv" else read_folder(path).entries)]
+    entries = [one for one in read if one.result is not None and one.result.status == "finished"]
     marked = mark_front(
         summarize_entries(entries), DEFAULT_OBJECTIVES, deciding={one.seed for one in entries if not one.only_tunes}
     )

@@ -11,18 +11,8 @@ import pytest
 
 from craft.train import CallError, main, parser, run_spec
 
-TINY = [
-    "--set",
-    "train_examples=24",
-    "--set",
-    "eval_examples=16",
-    "--set",
-    "max_length=16",
-    "--batch-size",
-    "8",
-    "--epochs",
-    "1",
-]
+TINY = ["--epochs", "1", "--batch-size", "8"]
+TINY += ["--set", "train_examples=24", "--set", "eval_examples=16", "--set", "max_length=16"]
 
 
 def test_flags_and_set_become_the_run() -> None:
@@ -60,16 +50,12 @@ def test_a_type_of_peft_takes_its_config_whole_or_key_by_key() -> None:
     ("call", "message"),
     [
         (["--task", "toy/sentimant"], "Did you mean 'toy/sentiment'"),
-        (["--task", "toy/sentiment", "--method", "laura"], "Did you mean 'lora'"),
         (["--task", "toy/sentiment", "--set", "bach_size=3"], "Did you mean 'batch_size'?"),
         (["--task", "toy/sentiment", "--set", "batch_size"], "expected KEY=VALUE"),
         (["--task", "toy/sentiment", "--set", "batch_size=[1"], "cannot be read as YAML"),
         (["--task", "toy/sentiment", "--set", "batch_size=many"], "training.batch_size"),
-        (["--task", "toy/sentiment", "--learning-rate", "-1"], "greater than 0"),
         (["--task", "toy/sentiment", "--method", "lora", "--ranks", "all", "8", "8"], "unknown key 'ranks'"),
-        (["--task", "toy/sentiment", "--ranks", "all", "0", "8"], "ranks"),
         (["--task", "toy/sentiment", "--ranks", "7", "8", "8"], "r1"),
-        (["--task", "toy/sentiment", "--projections", "q", "gate"], "gate"),
         (["--task", "toy/sentiment", "--model", "./no-model-here"], "does not exist"),
         (["--task", "glue/rte", "--data-root", "./no-data-here"], "no-data-here"),
         (["--task", "custom/x", "--set", "data.custom.x={train: none.csv, text: a, label: b}"], "none.csv"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import re
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 
 from dashboards.store import DashboardError, Store
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
-from tests.dashboards.test_browser import POINTS, READY, ROWS, SET, place
+from tests.dashboards.test_browser import POINTS, READY, ROWS, place
 from tests.mlflow_server import Server
 
 pytestmark = [
@@ -37,7 +36,6 @@ space:
 constraints: {trainable_parameters: {max: 100_000}}
 """
 PLANNED, CONFIGURATIONS, INFEASIBLE = 10, 5, 1
-COPY = "[...document.querySelectorAll('.tools button')].find(one => one.textContent === 'Copy {0}').click()"
 LISTED = "[...document.querySelectorAll('*')].filter(one => one.textContent.trim() === 'front.html').pop()"
 
 
@@ -139,35 +137,6 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
     pairs = zip(browser.run("Craft.page.table.data.label"), states, strict=True)
     assert [(label[:4], state) for label, state in pairs if state != "done"] == [("LoRA", "infeasible")]
 
-    # another axis, and back
-    browser.run(SET, "select[name=x]", "adapter_bytes", "change")
-    title = "document.querySelector('[data-panel=front] .plot')._fullLayout.xaxis.title.text"
-    browser.wait(f"{title} === 'adapter size (KiB)'")
-    sizes = sorted({float(row["adapter_bytes"]) / 1024 for row in rows.values()})
-    assert sorted({x for x, _ in drawn(browser).values()}) == pytest.approx(sizes)
-    browser.run(SET, "select[name=x]", "trainable_parameters", "change")
-    browser.wait(f"{title} === 'trainable parameters'")
-
-    # selecting one point filters the table to it and dims the others, and copies are of what is left
-    smallest, (x, y) = min(drawn(browser).items(), key=lambda one: one[1][0])
-    at = place(browser, x, y)
-    browser.drag((at[0] - 12, at[1] - 12), (at[0] + 12, at[1] + 12))
-    browser.wait(f"Craft.page.selected && Craft.page.selected.has('{smallest}') && {ROWS} === Craft.page.selected.size")
-    dimmed = browser.run("document.querySelectorAll('[data-panel=front] .points path.dim').length")
-    assert dimmed >= CONFIGURATIONS - browser.run("Craft.page.selected.size")
-    grant = {"origin": url, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
-    browser.driver.execute_cdp_cmd("Browser.grantPermissions", grant)
-    copied = {}
-    for kind in ("CSV", "Markdown", "LaTeX"):
-        browser.run(COPY.format(kind))
-        browser.wait(f"document.querySelector('.said').textContent.endsWith('copied as {kind}')")
-        copied[kind] = browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0], arguments[0])")
-    scores = {float(row["trainable_parameters"]): float(row["score"]) for row in csv.DictReader(io.StringIO(copied["CSV"]))}
-    assert scores[x] == pytest.approx(float(rows[smallest]["score"]), rel=1e-5)
-    assert copied["LaTeX"].startswith("\\begin{tabular}")
-    assert copied["Markdown"].startswith("| Configuration |")
-    browser.run("document.querySelector('.chip').click()")
-
     for name in browser.run("[...Craft.page.panels.keys()]"):
         browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", name)
         browser.wait(READY.format(f"document.querySelector('[data-panel={name}]')"))
@@ -176,6 +145,7 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
     assert browser.hosts() == {url}
 
     # a point's link leads to its run in MLflow's own page
+    smallest = min(drawn(browser).items(), key=lambda one: one[1][0])[0]
     mlflow.start()
     browser.run(f"Craft.page.pin('{smallest}', false)")
     browser.driver.get(browser.run("document.querySelector('.card a').href"))

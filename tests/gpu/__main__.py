@@ -1,6 +1,6 @@
-"""Every check that this machine's GPUs can run, in one table: check, result, figure.
+"""Every check that this machine's GPUs can run, with its figure.
 
-    python -m tests.gpu [--json FILE] [-k NAMES]     exit status 1 if a check fails; a check that cannot run here is skipped
+    python -m tests.gpu [-k NAMES]                   exit status 1 if a check fails; a check that cannot run here is skipped
     python -m tests.gpu --device cpu                 tries the checks' own logic without a GPU
     python -m tests.gpu --benchmarks FILE.md         the benchmarks on the GPU; appends their tables to FILE.md
 
@@ -18,10 +18,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from tests.benchmarks.timing import machine
-from tests.gpu.table import Rows
 
 ROOT = Path(__file__).parent.parent.parent
 BENCHMARKS = ("step_time", "decomposition")
@@ -30,7 +28,6 @@ BENCHMARKS = ("step_time", "decomposition")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="where the checks compute")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table's rows there too")
     parser.add_argument("-k", metavar="NAMES", help="the checks of these names alone, as pytest's -k")
     parser.add_argument("--benchmarks", type=Path, metavar="FILE", help="run the benchmarks instead")
     parser.add_argument("--quick", action="store_true", help="few rounds of each benchmark: shows that it runs, says little")
@@ -41,20 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.benchmarks:
         return benchmarks(given.benchmarks, given.device, given.quick)
-    return checks(given)
-
-
-def checks(given: argparse.Namespace) -> int:
-    rows = Rows()
-    chosen = ["-k", given.k] if given.k else []
+    print(f"{machine(given.device)}, {torch.cuda.device_count() if given.device == 'cuda' else 0} GPUs")
     flags = ["-m", "gpu", "-q", "--no-header", "-p", "no:cacheprovider", "--rootdir", str(ROOT), f"--device={given.device}"]
-    pytest.main([str(Path(__file__).parent), *flags, *chosen], plugins=[rows])
-    name = f"{machine(given.device)}, {torch.cuda.device_count() if given.device == 'cuda' else 0} GPUs"
-    rows.show(Console(width=None if sys.stdout.isatty() else 160), name)
-    if given.json:
-        rows.write(given.json, name)
-    failed = [row for row in rows.rows.values() if row.result == "failed"]
-    return 1 if failed or not rows.rows else 0
+    return 1 if pytest.main([str(Path(__file__).parent), *flags, *(["-k", given.k] if given.k else [])]) else 0
 
 
 def benchmarks(file: Path, device: str, quick: bool) -> int:

@@ -1,4 +1,4 @@
-"""What the checks share: the device they compute on, the figures they tell, and the tiny models of `tests/craft`.
+"""What the checks share: the device they compute on, the figures they report, and the tiny models of `tests/craft`.
 
 A check takes `device` and computes there. `python -m tests.gpu --device cpu` gives it the processor, which tries the check's
 own logic on a machine without a GPU; a check with the mark `gpus(count)` needs real ones and is skipped there.
@@ -58,8 +58,15 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Tells a figure of the check, which the table shows."""
+    """Reports a figure of the check, which is shown at the end."""
     return lambda text: record_property("figure", text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("passed"):
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "figure" and report.when == "call":
+                terminalreporter.line(f"{report.nodeid.partition('::')[2]}: {value}")
 
 
 @pytest.fixture

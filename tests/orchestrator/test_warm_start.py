@@ -156,13 +156,6 @@ def test_the_published_starts_can_be_written(tmp_path: Path) -> None:
     assert sum(trial.run.warm_start is not None for trial in plan.trials) == 2 * 2 * 3
 
 
-def test_a_method_for_gpus_is_refused_where_trials_get_none(tmp_path: Path) -> None:
-    text = FILE.rpartition("warm_start")[0].replace("method: lora", "method: qlora")
-    with pytest.raises(SweepError, match=r"sweep.yaml:5: space\.0\.method: qlora runs on a CUDA GPU only"):
-        plan_of(tmp_path, text)
-    assert len(plan_of(tmp_path, text + "resources: {gpu: 1}\n").trials) == 12
-
-
 OWN = """\
 name: t
 model: m

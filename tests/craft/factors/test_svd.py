@@ -61,22 +61,6 @@ def test_a_rank_above_the_weights_side_is_refused(tmp_path):
         singular_vectors(weight(), 25, "largest", Store(tmp_path))
 
 
-def test_a_caller_may_write_into_what_it_gets(tmp_path):
-    store, of = Store(tmp_path), weight()
-    for part in singular_vectors(of, 4, "largest", store):
-        part.zero_()
-    assert all(part.abs().sum() > 0 for part in singular_vectors(of, 4, "largest", store))
-    read(store.files()[0])
-
-
-def test_a_folder_that_cannot_be_written_costs_an_svd_and_a_warning(tmp_path):
-    (tmp_path / "file").write_text("")
-    of = weight()
-    with pytest.warns(stores.StoreWarning, match="singular vectors cannot be kept"):
-        u, s, vt = singular_vectors(of, 24, "largest", Store(tmp_path / "file"))
-    assert torch.allclose(u * s @ vt, of, atol=1e-5)
-
-
 def test_all_kinds_share_one_bound(tmp_path):
     stack_factors([weight(), weight(seed=1)], (2, 4, 4), name="q", store=Store(tmp_path))
     (factors,) = Store(tmp_path).files()

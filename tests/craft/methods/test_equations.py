@@ -181,35 +181,18 @@ def test_adaloras_penalty_has_the_gradient_of_its_formula(tiny_model: Any) -> No
         torch.testing.assert_close(weight.grad, slope)
 
 
-def test_adalora_keeps_the_budget_and_resumes(tiny_model: Any) -> None:
-    """Twenty steps, and ten with ten more by another optimizer that took its state over, end in the same numbers."""
+def test_adalora_keeps_the_budget(tiny_model: Any) -> None:
     words, labels = torch.arange(24).view(4, 6), torch.tensor([0, 1, 0, 1])
-
-    def steps(built: Any, optimizer: AdaLoraAdam, count: int) -> list[int]:
-        left = []
-        for _ in range(count):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(built(input_ids=words).logits, labels).backward()
-            optimizer.step()
-            left.append(sum(int(value.count_nonzero()) for value, _, _ in optimizer.triplets))
-        return left
-
-    whole, first = adalora(tiny_model)
-    state = {key: value.clone() for key, value in whole.state_dict().items()}
-    left = steps(whole, first, 20)
+    built, optimizer = adalora(tiny_model)
+    left = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(built(input_ids=words).logits, labels).backward()
+        optimizer.step()
+        left.append(sum(int(value.count_nonzero()) for value, _, _ in optimizer.triplets))
     assert left[0] == 6 * 4, "nothing goes while it warms up"
     assert left == sorted(left, reverse=True)
     assert left[14:] == [6 * 2] * 6, "the target, from three quarters of the steps to the end"
-
-    half, second = adalora(tiny_model)
-    half.load_state_dict(state)
-    steps(half, second, 10)
-    again, third = adalora(tiny_model)
-    again.load_state_dict(half.state_dict())
-    third.load_state_dict(second.state_dict())
-    steps(again, third, 10)
-    for key, value in whole.state_dict().items():
-        assert torch.equal(again.state_dict()[key], value), key
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from craft.methods import METHODS
 from craft.results import Progress
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
@@ -56,22 +55,3 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_does(
     words = tokenizer(["a fine film", "not a film at all"], padding=True, return_tensors="pt")
     with torch.no_grad():
         assert torch.equal(one(**words).logits, other(**words).logits)
-
-
-def test_galore_holds_less_than_full_fine_tuning(tiny_bert: str, tmp_path: Path) -> None:
-    training = {
-        "max_steps": 2,
-        "batch_size": 4,
-        "max_length": 24,
-        "learning_rate": 1e-3,
-        "train_examples": 16,
-        "eval_examples": 16,
-    }
-    held = {}
-    for method in ("full", "galore"):
-        spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, training=training)
-        held[method] = train_run(spec, tmp_path / method).counts.optimizer_bytes or 0
-    # Of each layer six matrices: two moments of 32 x 32 (4 of them) or 32 x 64 against two of 4 x 32 or 4 x 64 and P, 32 x 4.
-    square, wide = 2 * 32 * 32 - (2 * 4 * 32 + 32 * 4), 2 * 32 * 64 - (2 * 4 * 64 + 32 * 4)
-    assert held["full"] - held["galore"] == 4 * 3 * (4 * square + 2 * wide)
-    assert METHODS["galore"].optimizer is not None

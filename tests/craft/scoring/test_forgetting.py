@@ -102,7 +102,7 @@ def test_the_loss_is_that_of_a_plain_loop_whatever_the_batches_and_their_order(t
 
 @pytest.mark.parametrize(
     ("method", "parameters"),
-    [("lora", {"rank": 4}), ("craft", {"ranks": ["all", 8, 8]}), ("pissa", {"rank": 4}), ("full", {})],
+    [("craft", {"ranks": ["all", 8, 8]}), ("pissa", {"rank": 4}), ("full", {})],
 )
 def test_a_run_records_the_loss_of_its_base_and_of_what_it_became(
     make: Callable[..., RunSpec], tiny_llama: str, tmp_path: Path, method: str, parameters: dict[str, Any]

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from craft.factors.store import Store, StoreWarning
+from craft.factors.store import StoreWarning
 from craft.models.loading import load_model
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.evaluation import predict
@@ -169,38 +169,11 @@ def test_a_fit_is_made_once_for_what_it_is_made_of(
     assert torch.equal(again["classifier.weight"], first["classifier.weight"])
 
 
-def test_a_folder_that_cannot_be_written_costs_a_fit_each(
-    tiny_bert: str, monkeypatch: pytest.MonkeyPatch, fits: list[int]
-) -> None:
-    def refuse(*_: Any) -> Any:
-        raise OSError("read-only")
-
-    monkeypatch.setattr(Store, "_locked", refuse)
-    for _ in range(2):
-        model = load_model(tiny_bert, "classification", ("a", "b"))
-        with pytest.warns(StoreWarning, match="start of a task head"):
-            start_head(model, "probe", "classification", split("classification"), Collator(0), 16, shared=True)
-    assert len(fits) == 2
-
-
 def test_random_inner_layers_of_a_head_have_a_fit_for_each_seed(tiny_model: Callable[..., Any], fits: list[int]) -> None:
     for seed in (0, 1, 0):
         model = tiny_model("roberta", seed=seed, head="classifier")
         start_head(model, "probe", "classification", split("classification"), Collator(1), 16, shared=True)
     assert len(fits) == 2
-
-
-def test_a_large_split_is_sampled(tiny_bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_start, "MOST_EXAMPLES", 20)
-    data = split("classification", 3)
-    sample = head_start._sample(data)
-    assert len(sample) == 20
-    rows = [
-        next(at for at in range(N) if np.array_equal(data[at]["input_ids"], one["input_ids"]))
-        for one in map(sample.__getitem__, range(20))
-    ]
-    assert rows == sorted(rows)
-    assert np.array_equal(sample.labels, data.labels[rows])
 
 
 def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path: Path, own_cache: Path) -> None:

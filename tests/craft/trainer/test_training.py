@@ -28,13 +28,9 @@ from tests.craft.trainer.same import same_run, same_weights
 MakeSpec = Callable[..., RunSpec]
 
 
-@pytest.mark.parametrize("method", ["craft", "lora"])
-def test_a_run_resumed_from_any_checkpoint_ends_as_the_undisturbed_one(
-    tiny_spec: MakeSpec, tmp_path: Path, method: str
-) -> None:
+def test_a_run_resumed_from_any_checkpoint_ends_as_the_undisturbed_one(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     # 48 examples, micro-batches of 8, two accumulated: 3 steps an epoch; evaluation in mid-epoch and at its end.
     spec = tiny_spec(
-        method=method,
         parameters={"dropout": 0.1},
         training={"gradient_accumulation": 2, "evaluate_every": 0.34, "epochs": 2.4, "head_learning_rate": 1e-3},
     )
@@ -82,22 +78,6 @@ def test_a_run_leaves_the_process_as_it_found_it(tiny_spec: MakeSpec, tmp_path: 
     assert before[1:] == (np.random.get_state()[1].tolist(), dict(os.environ), torch.get_default_dtype())
 
 
-def test_a_default_dtype_left_over_from_elsewhere_changes_nothing(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    spec = tiny_spec(training={"max_steps": 2})
-    first = train_run(spec, tmp_path / "first")
-    torch.set_default_dtype(torch.float64)
-    try:
-        second = train_run(spec, tmp_path / "second")
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert same_run(first, second)
-
-
-def test_other_seeds_and_only_they_give_other_weights(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    runs = [train_run(tiny_spec(seed=seed, training={"max_steps": 2}), tmp_path / str(seed)) for seed in (0, 1)]
-    assert not same_weights(*(run.adapter / "adapter_model.safetensors" for run in runs))
-
-
 def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     runs = [
         train_run(
@@ -123,15 +103,12 @@ def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, 
     assert all(torch.allclose(left[name], right[name], atol=2e-5) for name in left)
 
 
-@pytest.mark.parametrize("method", ["craft", "lora"])
-def test_gradient_checkpointing_changes_no_gradient(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
-    runs = [
-        train_run(
-            tiny_spec(method=method, parameters={"dropout": 0.1}, training={"gradient_checkpointing": on, "max_steps": 3}),
-            tmp_path / str(on),
-        )
+def test_gradient_checkpointing_changes_no_gradient(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    specs = {
+        on: tiny_spec(parameters={"dropout": 0.1}, training={"gradient_checkpointing": on, "max_steps": 3})
         for on in (False, True)
-    ]
+    }
+    runs = [train_run(spec, tmp_path / str(on)) for on, spec in specs.items()]
     left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in runs)
     assert all(torch.allclose(left[name], right[name], atol=1e-6) for name in left)
 
@@ -156,21 +133,6 @@ def test_micro_batches_shrink_to_one_example_and_keep_the_effective_batch(
         seen.append((training.batch_size, training.gradient_accumulation))
     assert seen == steps
     assert training.eval_batch_size == max(1, 5 // 2 ** len(steps))
-
-
-def test_the_smallest_cut_of_an_odd_micro_batch_gives_the_same_losses(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    training = {"batch_size": 15, "train_examples": 32, "max_steps": 3, "select": "last"}
-    runs = []
-    spec: RunSpec | None = tiny_spec(training=training)
-    while spec is not None:
-        reports: list[Progress] = []
-        train_run(spec, tmp_path / str(spec.training.batch_size), report=reports.append)
-        runs.append([point["train_loss"] for one in reports for point in one.points] + [reports[-1].metrics["search_loss"]])
-        smaller = smaller_batches(spec.training)
-        spec = spec.model_copy(update={"training": smaller}) if smaller else None
-    assert len(runs) == 3  # 15, 5, 1
-    for run in runs[1:]:
-        assert run == pytest.approx(runs[0], abs=2e-5)
 
 
 def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_spec: MakeSpec, tmp_path: Path) -> None:
@@ -231,22 +193,14 @@ def test_two_checkpoints_stay_and_hold_no_base_weights(tiny_spec: MakeSpec, tmp_
     assert not any(path.name.startswith(".") for path in tmp_path.iterdir()), "nothing half-written stays"
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "lose", "unseal"])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_found(tiny_spec: MakeSpec, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_found(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     spec = tiny_spec(training={"evaluate_every": 0.5})
     train_run(spec, tmp_path / "run")
     newest = tmp_path / "run" / "checkpoint-12"
     file = newest / "optimizer.pt"
     content = file.read_bytes()
-    if damage == "cut":
-        file.write_bytes(content[: len(content) // 2])
-    elif damage == "flip":
-        file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
-    elif damage == "lose":
-        file.unlink()
-    else:
-        (newest / "manifest.json").write_text("{")
-    with pytest.raises(CheckpointCorrupt, match=r"optimizer\.pt|manifest"):
+    file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    with pytest.raises(CheckpointCorrupt, match=r"optimizer\.pt"):
         train_run(spec, tmp_path / "resumed", resume_from=newest)
     assert not (tmp_path / "resumed").exists()
     assert newest_valid(tmp_path / "run") == tmp_path / "run" / "checkpoint-9"
@@ -270,8 +224,6 @@ def test_a_loss_that_is_not_finite_fails_at_its_step(tiny_spec: MakeSpec, tmp_pa
     ("changes", "message", "kind"),
     [
         ({"parameters": {"ranks": [4, 8, 8]}}, "r1", RunFailed),
-        ({"parameters": {"ranks": ["all", 33, 8]}}, "33", RunFailed),
-        ({"parameters": {"projections": ["q", "gate"]}}, "gate", RunFailed),
         ({"model": "./no/such/folder"}, "does not exist", RunPrevented),
         ({"task": "glue/rte", "data": {"root": "no-such-root"}}, "no-such-root", RunPrevented),
     ],
@@ -331,7 +283,7 @@ def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:
     assert evaluation_steps(settings.model_copy(update={"evaluate_every": 0.01, "max_steps": 3}), 95) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("method", ["craft", "lora_xs", "ia3", "dora", "lora", "full"])
+@pytest.mark.parametrize("method", ["craft", "dora", "full"])
 def test_weight_decay_pulls_an_adapter_to_its_start(tiny_spec: MakeSpec, tmp_path: Path, method: str) -> None:
     """A decay of one half a step beside an update of 1e-9: what is left of the weights is what they decay to."""
     still = {"learning_rate": 1e-9, "head_learning_rate": 1e-30, "max_steps": 4, "warmup_ratio": 0, "schedule": "constant"}
@@ -339,14 +291,6 @@ def test_weight_decay_pulls_an_adapter_to_its_start(tiny_spec: MakeSpec, tmp_pat
     start, end = (train_run(run, tmp_path / str(at)).adapter.parent / "predictions.safetensors" for at, run in enumerate(runs))
     moved = float((load_file(start)["outputs"] - load_file(end)["outputs"]).abs().max())
     assert (moved > 1e-3) == (method == "full"), moved
-
-
-def test_a_run_of_one_step_trains(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    one, two = (
-        train_run(tiny_spec(method="lora", training={"max_steps": 1, "learning_rate": rate}), tmp_path / str(rate))
-        for rate in (1e-2, 1e-3)
-    )
-    assert not same_weights(one.adapter / "adapter_model.safetensors", two.adapter / "adapter_model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -420,12 +364,10 @@ def test_a_llama_with_grouped_query_attention_learns(test_data: Path, tmp_path: 
     verify(result.adapter)
 
 
-@pytest.mark.parametrize(("max_length", "cut"), [(32, False), (8, True)])
-def test_a_note_says_how_many_inputs_are_cut(tiny_spec: MakeSpec, tmp_path: Path, max_length: int, cut: bool) -> None:
-    result = train_run(tiny_spec(training={"max_steps": 1, "max_length": max_length}), tmp_path)
-    said = [note for note in result.notes if note.startswith("inputs cut to max_length: ")]
-    assert bool(said) == cut
-    assert not cut or "% of the training split" in said[0]
+def test_a_note_says_how_many_inputs_are_cut(tiny_spec: MakeSpec, tmp_path: Path) -> None:
+    result = train_run(tiny_spec(training={"max_steps": 1, "max_length": 8}), tmp_path)
+    (note,) = [note for note in result.notes if note.startswith("inputs cut to max_length: ")]
+    assert "% of the training split" in note
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,7 @@ METHODS_HERE: dict[str, dict[str, Any]] = {
     "pissa": {"rank": 2},
     "adalora": {"init_rank": 3, "target_rank": 2},
     "houlsby": {"bottleneck": 4},
-    "vera": {"rank": 8},
-    "lotr": {"rank": 3},
     "full": {},
-    "bitfit": {},
 }
 
 

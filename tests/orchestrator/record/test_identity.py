@@ -46,28 +46,18 @@ def test_an_older_record_of_sst2_means_rows_and_keeps_its_key() -> None:
     assert len(keys) == 1
 
 
-def test_another_gguf_file_under_finished_trials_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("place", "facts", "message"),
+    [
+        ("glue/cola", {"data_fingerprint": "1" * 64}, "glue/cola"),
+        ("/m/one.gguf", {MODEL_DIGEST: "1" * 64}, "/m/one.gguf is not the file .* SHA-256 is 222222222222, then 111111111111"),
+        ("mine.txt", {TEXT: "mine.txt", TEXT_DIGEST: "1" * 64}, "mine.txt is not the file .* SHA-256 is 222222222222"),
+    ],
+)
+def test_other_rows_models_and_texts_under_finished_trials_are_refused(place: str, facts: dict[str, str], message: str) -> None:
     trial = TrialSpec(spec().model_copy(update={"model": "/m/one.gguf"}), "c", "label")
-    result = TrialResult(trial.key, "finished", facts={"data_fingerprint": "aaaa", MODEL_DIGEST: "1" * 64})
-    check_data([result], [trial], {"glue/cola": "aaaa", "/m/one.gguf": "1" * 64})
-    check_data([result], [trial], {"glue/cola": "aaaa"})
-    with pytest.raises(SweepError, match=r"/m/one.gguf is not the file .* SHA-256 is 222222222222, then 111111111111"):
-        check_data([result], [trial], {"glue/cola": "aaaa", "/m/one.gguf": "2" * 64})
-
-
-def test_another_text_of_forgetting_under_finished_trials_is_refused() -> None:
-    trial = TrialSpec(spec(), "c", "label")
-    result = TrialResult(trial.key, "finished", facts={TEXT: "mine.txt", TEXT_DIGEST: "1" * 64})
-    check_data([result], [trial], {"mine.txt": "1" * 64})
-    check_data([result], [trial], {"other.txt": "2" * 64})
-    with pytest.raises(SweepError, match=r"mine.txt is not the file .* SHA-256 is 222222222222, then 111111111111"):
-        check_data([result], [trial], {"mine.txt": "2" * 64})
-
-
-def test_other_rows_under_finished_trials_are_refused() -> None:
-    trial = TrialSpec(spec(), "c", "label")
-    result = TrialResult(trial.key, "finished", facts={"data_fingerprint": "aaaa"})
-    check_data([result], [trial], {"glue/cola": "aaaa"})
-    check_data([result], [trial], {"glue/mrpc": "bbbb"})
-    with pytest.raises(SweepError, match="glue/cola"):
-        check_data([result], [trial], {"glue/cola": "bbbb"})
+    result = TrialResult(trial.key, "finished", facts=facts)
+    check_data([result], [trial], {place: "1" * 64})
+    check_data([result], [trial], {"another": "2" * 64})
+    with pytest.raises(SweepError, match=message):
+        check_data([result], [trial], {place: "2" * 64})

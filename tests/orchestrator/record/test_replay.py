@@ -9,7 +9,6 @@ import pytest
 from mlflow import MlflowClient
 
 from craft.words import redact
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.tracker import Tracker
 from orchestrator.tools.journal import Journal, read
 from orchestrator.tracking import main
@@ -125,17 +124,6 @@ def test_a_driver_killed_between_ledger_and_tracker_settles_at_the_next_start(ur
     assert names == {"adapter_config.json"}
 
 
-def test_a_failed_trial_that_later_finishes_is_one_finished_run(uri: str, tmp_path: Path) -> None:
-    trial, folder = spec(), tmp_path / "runs"
-    tracker = start(uri, folder, trial)
-    tracker.trial_ended(TrialResult(trial.key, "failed", error="out of memory"))
-    tracker.trial_started(trial)
-    tracker.trial_ended(finished(trial))
-    assert tracker.close(60) == 0
-    run = runs(uri)["trial", trial.key]
-    assert (run.info.status, run.data.tags["craft.status"], run.data.metrics["score"]) == ("FINISHED", "finished", 80.0)
-
-
 def test_a_missing_adapter_holds_up_nothing_and_is_offered_again(uri: str, tmp_path: Path) -> None:
     folder, trial, other = tmp_path / "runs", spec(), spec(seed=1)
     tracker = start(uri, folder, trial, other)
@@ -168,14 +156,3 @@ def test_a_full_disk_keeps_events_in_memory(uri: str, tmp_path: Path, monkeypatc
     tracker.trial_progress(trial.key, progress(20))
     assert tracker.close(60) == 0
     assert history(uri, runs(uri)["trial", trial.key], "search_score") == [(10, 60.0), (20, 70.0)]
-
-
-def test_a_store_that_is_away_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trial = spec()
-    tracker = start("http://127.0.0.1:9", tmp_path / "runs", trial)
-    for step in range(10, 1000, 10):
-        tracker.trial_progress(trial.key, progress(step))
-    left = tracker.close(1)
-    assert left == 102, "the opening line and every event"
-    assert "training goes on" in caplog.text
-    assert len(list(read(tmp_path / "runs" / "journal.jsonl"))) == left

@@ -128,15 +128,6 @@ def test_values_that_are_not_finite_become_tags(uri: str, tmp_path: Path) -> Non
     assert "the loss is NaN" in run.data.tags["mlflow.note.content"]
 
 
-def test_an_early_stop_is_told_from_a_fault(uri: str, tmp_path: Path) -> None:
-    trial = spec()
-    tracker = start(uri, tmp_path / "runs", trial)
-    tracker.trial_ended(TrialResult(trial.key, "stopped", {"search_score": 61.0}, {}, 10))
-    assert tracker.close(60) == 0
-    run = runs(uri)["trial", trial.key]
-    assert (run.info.status, run.data.tags["craft.status"]) == ("FINISHED", "stopped")
-
-
 def test_a_trial_that_finishes_after_a_failure_tells_no_failure(uri: str, tmp_path: Path) -> None:
     trial = spec()
     tracker = start(uri, tmp_path, trial)
@@ -253,21 +244,6 @@ def test_one_writer_and_one_sweep_a_folder(uri: str, tmp_path: Path, capsys: pyt
         Tracker(uri, "other", tmp_path / "runs")
     assert main(["replay", str(tmp_path / "nothing")]) == 2
     assert "give the folder of a sweep" in capsys.readouterr().err
-
-
-def test_nothing_is_printed(tmp_path: Path) -> None:
-    """In a process of its own: MLflow's first words come while it is imported and while it makes a database."""
-    import subprocess
-    import sys
-
-    program = (
-        "from pathlib import Path; from orchestrator.tracking import Tracker\n"
-        f"tracker = Tracker('sqlite:///{tmp_path}/new/mlflow.db', 'demo', Path({str(tmp_path)!r}) / 'runs')\n"
-        "tracker.sweep_started({'name': 'demo'}); tracker.sweep_ended('finished', {})\n"
-        "assert tracker.close(120) == 0\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_how_far_a_sweep_is_stands_in_a_tag_of_its_run_and_only_the_last_word(uri: str, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from craft.trainer.checkpoint import MANIFEST_FILE, CheckpointCorrupt, verify, write_folder
 from orchestrator.plan.trial import TrialResult
 from orchestrator.record.checkpoints import newest_whole
-from orchestrator.record.ledger import Ledger
 
 KEY = "0123456789abcdef"
 RESULT = TrialResult(KEY, "finished", {"score": 70.0}).to_json()
@@ -124,14 +123,3 @@ def test_folders_that_are_no_checkpoints_are_not_looked_into(name: str, tmp_path
     good = checkpoint(tmp_path, 0)
     (good.parent / name).mkdir()
     assert newest_whole(str(tmp_path), KEY, tmp_path / "fetched") == (good, 0)
-
-
-@pytest.mark.parametrize("line", ['{"key": "a"}', '{"status": "finished"}', '{"key": "a", "status": "finished", "evil": 1}'])
-def test_a_ledger_with_a_line_that_is_no_result_is_refused_with_its_place(line: str, tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    ledger.add(TrialResult(KEY, "finished"))
-    ledger.close()
-    with ledger.path.open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(ValueError, match=r"ledger\.jsonl: the line that ends at byte \d+ is no trial's result"):
-        Ledger(tmp_path).results()

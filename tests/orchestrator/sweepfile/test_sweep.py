@@ -163,38 +163,27 @@ def changed(old: str, new: str) -> str:
 HOSTILE: dict[str, tuple[str, str]] = {
     # What is not a sweep file at all.
     "empty": ("", "is empty; a sweep file has at least"),
-    "only comments": ("# nothing\n", "is empty"),
     "a list": ("- name: small\n", "a sweep file is a mapping"),
-    "a word": ("small\n", "a sweep file is a mapping"),
     "not yaml": ("name: [small\n", "not YAML"),
-    "tabs": ("name: small\n\tmodel: x\n", "not YAML"),
     "two documents": (GOOD + "---\n" + GOOD, "not YAML"),
     "control character": (GOOD.replace("small", "sm\x00all"), "control character"),
     # What YAML allows and a sweep file does not.
     "duplicate key": (GOOD + "name: again\n", "name: given twice, first at"),
-    "duplicate key inside": (changed("epochs: 1", "epochs: 1, epochs: 2"), "training.epochs: given twice"),
     "number as key": (GOOD + "7: seven\n", "keys are words"),
-    "list as key": (GOOD + "[a, b]: seven\n", "keys are words"),
     "python object": (
         changed("name: small", "name: !!python/object/apply:os.system [ls]"),
         "tag !!python/object/apply:os.system is refused",
     ),
-    "python name": (changed("name: small", "name: !!python/name:os.system"), "is refused"),
-    "own tag": (changed("name: small", "name: !env HOME"), "the tag !env is refused"),
     "merge key": (changed("training: {", "training: {<<: {epochs: 2}, "), "unknown key '<<'"),
     "alias bomb": (GOOD + BOMB, "once its aliases are written out"),
     "alias of itself": (GOOD + "data: &d {custom: *d}\n", "levels deep"),
     "deep nesting": (GOOD + "data: " + "[" * 5000 + "]" * 5000, "more than 24 levels deep"),
     "huge file": (GOOD + "# " + "x" * MAX_BYTES, "larger than 256 KiB"),
     "huge number": (changed("epochs: 1", "epochs: " + "9" * 5000), "a number of 5000 digits"),
-    "infinite number": (changed("epochs: 1", "epochs: 1e999"), "not a finite number"),
     "not a number": (changed("epochs: 1", "epochs: .nan"), "not a finite number"),
     # Names that would leave the sweep's folder.
     "name climbs": (changed("name: small", "name: ../../etc/cron.d"), "it names the sweep's folder"),
-    "name is a path": (changed("name: small", "name: /tmp/small"), "it names the sweep's folder"),
     "name is hidden": (changed("name: small", "name: .ssh"), "it names the sweep's folder"),
-    "name is a command": (changed("name: small", "name: $(reboot)"), "it names the sweep's folder"),
-    "name is too long": (changed("name: small", "name: " + "a" * 65), "it names the sweep's folder"),
     "name with a line break": (changed("name: small", 'name: "a\\nb"'), "it names the sweep's folder"),
     "task climbs": (changed("toy/sentiment", "toy/../../sentiment"), "unknown task"),
     "custom task climbs": (GOOD + "data: {custom: {../x: {train: a.csv, text: t, label: l}}}\n", "a task's name"),
@@ -205,9 +194,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     ),
     # Spaces that cannot be searched.
     "no space": (GOOD.split("space:")[0], "space: missing"),
-    "empty space": (GOOD.split("space:")[0] + "space: []\n", "space: is empty"),
     "no values": (changed("{values: [1, 4]}", "{values: []}"), "space.1.r.values: is empty, so the space is empty"),
-    "values is a number": (changed("{values: [1, 4]}", "{values: 4}"), "values is a list"),
     "misspelt values": (changed("{values: [1, 4]}", "{valeus: [1, 4]}"), "Did you mean 'values'?"),
     "values and range": (changed("{values: [1, 4]}", "{values: [1], min: 1, max: 2}"), "either values or a range"),
     "range under grid": (
@@ -326,13 +313,6 @@ def test_files_are_found_next_to_the_sweep_file_then_in_the_current_folder(
     for folder in (tmp_path, tmp_path / "sub"):
         (folder / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
         assert load(tmp_path / "sub", text).data.custom["mine"].train == str(folder / "mine.csv")
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_shipped_sweep_file_loads(path: Path) -> None:
-    sweep = load_sweep(path)
-    assert sweep.blocks
-    assert sweep.task_names
 
 
 def test_names_of_shipped_sweeps_are_their_own() -> None:

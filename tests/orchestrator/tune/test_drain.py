@@ -36,21 +36,6 @@ def without_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
 
 
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random BERT, with dropout."""
-    from transformers import BertConfig, BertModel
-
-    from craft.models.loading import MINILM, load_tokenizer
-
-    folder = tmp_path_factory.mktemp("tiny-bert")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
-    BertModel(BertConfig(**sizes, initializer_range=0.2)).save_pretrained(folder)
-    load_tokenizer(MINILM).save_pretrained(folder)
-    return folder
-
-
 class Machine:
     """A node of a cluster, as a service starts it."""
 
@@ -143,7 +128,7 @@ def machines() -> Iterator[list[Machine]]:
 
 @pytest.mark.parametrize("announce", [drain, terminate])
 def test_a_trial_on_a_machine_that_drains_goes_on_elsewhere_from_its_very_step(
-    tmp_path: Path, tiny_model: Path, machines: list[Machine], announce: Callable[[str, Machine], None]
+    tmp_path: Path, tiny_bert: str, machines: list[Machine], announce: Callable[[str, Machine], None]
 ) -> None:
     import ray
     from ray.cluster_utils import Cluster
@@ -152,7 +137,7 @@ def test_a_trial_on_a_machine_that_drains_goes_on_elsewhere_from_its_very_step(
 
     file = tmp_path / "sweep.yaml"
     file.write_text(
-        f"name: test\nmodel: {tiny_model}\ntasks: [toy/sentiment]\nseeds: [0]\nresources: {{cpu: 1}}\n"
+        f"name: test\nmodel: {tiny_bert}\ntasks: [toy/sentiment]\nseeds: [0]\nresources: {{cpu: 1}}\n"
         f"training: {{max_steps: {STEPS}, batch_size: 8, train_examples: 64, eval_examples: 24, max_length: 32}}\n"
         "space: [{method: craft, ranks: [all, 8, 8], dropout: 0.1}]\n"
     )

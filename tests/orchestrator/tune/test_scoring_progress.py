@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from orchestrator.driver import recorder
 from orchestrator.driver.options import RunOptions
@@ -50,10 +49,9 @@ def telling_all() -> Train:
     return train
 
 
-def test_what_a_trial_scores_reaches_the_driver_while_it_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import BertConfig, BertModel
-
-    from craft.models.loading import MINILM, load_tokenizer
+def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
+    tmp_path: Path, tiny_bert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from orchestrator.tune.runner import run_sweep
 
     heard: list[dict[str, Any]] = []
@@ -65,13 +63,9 @@ def test_what_a_trial_scores_reaches_the_driver_while_it_scores(tmp_path: Path, 
 
     monkeypatch.setattr(Recorder, "looked", listened)
     monkeypatch.setattr(recorder, "TELL_EVERY", 0.0)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
-    BertModel(BertConfig(**sizes)).save_pretrained(tmp_path / "bert")
-    load_tokenizer(MINILM).save_pretrained(tmp_path / "bert")
     file = tmp_path / "sweep.yaml"
     file.write_text(
-        f"name: test\nmodel: {tmp_path / 'bert'}\ntasks: [toy/sentiment]\nseeds: [0]\nresources: {{cpu: 1}}\n"
+        f"name: test\nmodel: {tiny_bert}\ntasks: [toy/sentiment]\nseeds: [0]\nresources: {{cpu: 1}}\n"
         f"training: {{max_steps: 4, batch_size: 8, train_examples: 32, eval_examples: {REPORTED}, search_examples: {SEARCH}, "
         f"eval_batch_size: {BATCH}, max_length: 32}}\nspace: [{{method: lora, rank: 2}}]\n"
     )

