@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from craft.models.gguf import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
 from craft.settings import RECORDED, ForgettingSettings, with_older
+from orchestrator.sweepfile.algorithms import AUTO
 from orchestrator.sweepfile.auto import settle
 from orchestrator.sweepfile.checks.fair import check_fair
 from orchestrator.sweepfile.checks.search import check_search
@@ -52,6 +53,8 @@ def load_sweep(
                 [f"{source.where(())}: holds {shown(source.content)}; a sweep file is a mapping that begins with name:"]
             )
         for assignment in overrides:
+            if source.content.get("scheduler") == AUTO:  # a short form of the mapping, in which scheduler.name has a place
+                source.content["scheduler"] = {"name": AUTO}
             source.override(assignment)
     except YamlProblem as problem:
         raise SweepError([str(problem)]) from None

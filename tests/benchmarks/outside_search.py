@@ -35,13 +35,20 @@ from orchestrator.search.proposers import Listed, Proposer
 from orchestrator.search.study import StudyProposer
 from orchestrator.sweepfile.settings import SchedulerSettings
 from orchestrator.sweepfile.space.dimensions import Point, sample
+from tests.benchmarks.outside_competitors import QLogNehvi, Smac
 from tests.benchmarks.outside_tasks import LCBENCH, OBJECTIVES, Task, task_of, tinker_models
 from tests.benchmarks.replay.curves import Curve
 from tests.benchmarks.replay.simulation import Simulation
 
 SCHEDULERS = {"none": 0.0, "asha": 1 / 3, "promotion": 1 / 3, "asha, early": 1 / 52, "promotion, early": 1 / 52}
 """The first rung of each, as a share of a training."""
+COMPETITORS = ("qLogNEHVI", "SMAC")
+SEEDS = {"gp": 10, "tpe on blocks": 5, "qLogNEHVI": 2, "SMAC": 2}
+"""The searchers that do not run with 40 seeds."""
+TRIALS = {"random": 1000, "gp": 40, "qLogNEHVI": 40, "SMAC": 40}
+"""The searchers that do not run for 126 trials."""
 FIELDS = ("task", "searcher", "scheduler", "workers", "trials", "seed", "epochs", "seconds", "progress")
+KEY = ("task", "searcher", "scheduler", "workers", "seed")
 
 
 class OutsidePlan:
@@ -111,11 +118,15 @@ class Persistent:
 
 
 def at_random(plan: Any, seed: int) -> Proposer:
-    drawn = map(plan.configuration, itertools.islice(sample(plan.task.blocks, seed), 20 * plan.wanted))
-    chosen = list({one.id: one for one in drawn}.values())[: plan.wanted]
-    for one in chosen:
+    chosen: dict[str, Configuration] = {}
+    for point in itertools.islice(sample(plan.task.blocks, seed), 20 * plan.wanted):
+        if len(chosen) == plan.wanted:
+            break
+        one = plan.configuration(point)
+        chosen.setdefault(one.id, one)
+    for one in chosen.values():
         plan.add(one)
-    return Listed(chosen)
+    return Listed(chosen.values())
 
 
 def tpe_on_blocks(plan: Any, seed: int) -> Proposer:
@@ -132,28 +143,38 @@ SEARCHERS: dict[str, Callable[[Any, int], Proposer]] = {
     "tpe on blocks": tpe_on_blocks,
     "tpe": lambda plan, seed: samplers.tpe(plan, None),
     "gp": lambda plan, seed: samplers.gp(plan, None),
+    "qLogNEHVI": lambda plan, seed: StudyProposer(plan, None, QLogNehvi(plan)),
+    "SMAC": lambda plan, seed: StudyProposer(plan, None, Smac(plan, seed)),
 }
 
 
 def jobs(models: Sequence[str]) -> Iterator[tuple[str, str, str, int, int, int]]:
-    """(task, searcher, scheduler, workers, trials, seed); 126 trials are CARP-S' budget."""
+    """(task, searcher, scheduler, workers, trials, seed), what decides most first; 126 trials are CARP-S' budget."""
     curves = [f"lcbench/{one}" for one in LCBENCH]
     tables = [f"nasbench201/{one}" for one in ("cifar10", "cifar100", "imagenet")]
     tables += [
         f"hpolib/{one}" for one in ("naval_propulsion", "parkinsons_telemonitoring", "protein_structure", "slice_localization")
     ]
+    few = [*curves[:6], *tables]
     for seed in range(40):
-        for task, searcher in itertools.product((*curves, *tables), SEARCHERS):
-            yield task, searcher, "none", 1, 63 if searcher == "gp" else 126, seed
-        for task, searcher in itertools.product([f"tinker/{one}" for one in models], SEARCHERS):
-            yield task, searcher, "none", 1, 12, seed
+        running = [searcher for searcher in SEARCHERS if seed < SEEDS.get(searcher, 40)]
+        for task, searcher in itertools.product((*curves, *tables), running):
+            if searcher not in COMPETITORS or task in few:
+                yield task, searcher, "none", 1, TRIALS.get(searcher, 126), seed
+        if seed < 5:
+            for task, searcher in itertools.product([f"tinker/{one}" for one in models], running):
+                if searcher not in COMPETITORS:
+                    yield task, searcher, "none", 1, 12, seed
         for scheduler in SCHEDULERS:
             yield "peft/metamath", "random", scheduler, 1, 63, seed
-        for task, scheduler in itertools.product(curves, [one for one in SCHEDULERS if one != "none"]):
-            for searcher, trials in (("random", 400), ("tpe", 150), ("gp", 80)):
-                yield task, searcher, scheduler, 1, trials, seed
-        for task, searcher, scheduler in itertools.product(curves, ("random", "tpe", "gp"), ("none", "asha", "promotion")):
-            yield task, searcher, scheduler, 8, 63 if scheduler == "none" else 80, seed
+        if not 2 <= seed < 7:
+            continue
+        for task, searcher in itertools.product(curves, ("random", "tpe", "gp")):
+            yield task, searcher, "none", 8, 40, seed - 2
+        for scheduler in [one for one in SCHEDULERS if one != "none"]:
+            for task, (searcher, most) in itertools.product(curves, (("random", 400), ("tpe", 150), ("gp", 80))):
+                if searcher != "gp" or "early" not in scheduler:
+                    yield task, searcher, scheduler, 1, most, seed - 2
 
 
 def replay(task: Task, searcher: str, scheduler: str, workers: int, trials: int, seed: int) -> dict[str, Any]:
@@ -186,25 +207,25 @@ def replay(task: Task, searcher: str, scheduler: str, workers: int, trials: int,
     yardstick: Any = SimpleNamespace(
         point=lambda summary: [summary.value(name) for name in OBJECTIVES], measure=lambda rows: task.measure(rows) / task.whole
     )
-    limit = None if scheduler == "none" else 63 * task.epochs
+    limit = None if scheduler == "none" else (40 if searcher == "gp" else 63) * task.epochs
     outcome = Simulation(plan, proposer, curve, workers, yardstick, sum_up).run(limit=limit)
     steps = [outcome.progress[0], *(two for one, two in itertools.pairwise(outcome.progress) if two[2] > one[2] + 1e-6)]
     row = (task.name, searcher, scheduler, workers, trials, seed, round(outcome.epochs, 2), round(float(np.mean(seconds)), 4))
     return dict(zip(FIELDS, (*row, json.dumps([(round(e, 2), t, round(h, 5)) for e, t, h in steps])), strict=True))
 
 
-def run(folder: Path, tables: Path, to: Path) -> None:
-    """Adds to the CSV every run that it lacks."""
+def run(folder: Path, tables: Path, to: Path, searchers: Sequence[str]) -> None:
+    """Adds to the CSV every run of these searchers that it lacks."""
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    done = {tuple(row[name] for name in FIELDS[:6]) for row in rows_of(to)} if to.exists() else set()
+    done = {tuple(row[name] for name in KEY): int(row["trials"]) for row in rows_of(to)} if to.exists() else {}
     known: dict[str, Task] = {}
     with to.open("a", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         if not done:
             writer.writeheader()
         for job in jobs(list(tinker_models(folder / "reference" / "tinker_lora_rank_rate.csv"))[:12]):
-            if tuple(map(str, job)) not in done:
+            if job[1] in searchers and done.get(tuple(map(str, (*job[:4], job[5]))), 0) < job[4]:
                 known.setdefault(job[0], task_of(job[0], folder, tables))
                 writer.writerow(replay(known[job[0]], *job[1:]))
                 file.flush()
@@ -266,10 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("folder", type=Path)
     running.add_argument("--tables", type=Path, required=True)
     running.add_argument("--to", type=Path, required=True)
+    running.add_argument("--searchers", nargs="*", choices=SEARCHERS, default=list(SEARCHERS))
     commands.add_parser("table").add_argument("file", type=Path)
     given = flags.parse_args(arguments)
     if given.what == "run":
-        run(given.folder, given.tables, given.to)
+        run(given.folder, given.tables, given.to, given.searchers)
     else:
         Console(highlight=False, width=200).print(table(given.file))
 

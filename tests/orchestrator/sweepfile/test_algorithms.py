@@ -18,10 +18,10 @@ FILE = (
 VALUES, RANGE = "{values: [1e-4, 1e-3]}", "{min: 1e-5, max: 1e-2, distribution: log_uniform}"
 
 
-def load(folder: Path, more: str, rates: str = RANGE) -> Sweep:
+def load(folder: Path, more: str, rates: str = RANGE, overrides: tuple[str, ...] = ()) -> Sweep:
     file = folder / "sweep.yaml"
     file.write_text(FILE.format(more=f"storage: {folder}\n{more}", rates=rates))
-    return load_sweep(file)
+    return load_sweep(file, overrides)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,17 @@ def test_the_scheduler_follows_from_what_a_trial_is(tmp_path: Path, more: str, c
     sweep = load_sweep(tmp_path / "sweep.yaml")
     assert (sweep.scheduler.name, sweep.scheduler.grace) == (chosen, grace)
     assert sweep.chosen["scheduler"].startswith(chosen)
+
+
+def test_a_set_replaces_auto(tmp_path: Path) -> None:
+    more, given = (
+        "search: {algorithm: auto, trials: 9}\nscheduler: auto\n",
+        ("search.algorithm=tpe", "scheduler.name=promotion"),
+    )
+    sweep = load(tmp_path, more, overrides=(*given, "scheduler.grace=2"))
+    assert (sweep.search.algorithm, sweep.scheduler.name, sweep.scheduler.grace, sweep.chosen) == ("tpe", "promotion", 2.0, {})
+    with pytest.raises(SweepError, match="scheduler: auto does not take grace"):
+        load(tmp_path, more, overrides=("scheduler.grace=2",))
 
 
 def test_a_record_holds_what_was_chosen(tmp_path: Path) -> None:
