@@ -142,10 +142,11 @@ class Store:
         return self._feeds[name]
 
     def run_link(self, experiment_id: str, run_id: str) -> str | None:
-        """Where MLflow's page shows a run; None where that page's address is not known."""
+        """Where MLflow's page shows a run, among models and not among agents; None where that page's address is not known."""
         if not self.mlflow_url:
             return None
-        return f"{self.mlflow_url}/#/experiments/{quote(experiment_id, safe='')}/runs/{quote(run_id, safe='')}"
+        run = f"experiments/{quote(experiment_id, safe='')}/runs/{quote(run_id, safe='')}"
+        return f"{self.mlflow_url}/#/{run}?workflowType=machine_learning"
 
     def curves(self, runs: Iterable[tuple[str, Any]], metric: str) -> dict[str, list[tuple[int, float]]]:
         """Histories of one metric: run id -> [(step, value), ...] in order of steps.

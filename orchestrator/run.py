@@ -156,7 +156,7 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
         screen = Console(file=sys.stdout, highlight=False, width=wide)
         steps = planned_steps(plan, sizes)
         print_plan(plan, screen, steps, gpus)
-        for line in (scored_line(sizes), "" if given.address else time_line(plan, sum(steps.values()))):
+        for line in (scored_line(sweep, sizes), "" if given.address else time_line(plan, sum(steps.values()))):
             if line:
                 screen.print(line, markup=False, soft_wrap=True)
         return GOOD

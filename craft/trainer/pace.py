@@ -3,7 +3,8 @@
     seconds left  =  steps to go x seconds a step  +  examples to score x seconds an example
 
 Both rates are those of this process. Until an example is scored, it is taken to cost a third of an example in training, which
-goes forward and back. A run reports its outlook to the function that `hearing` names, every few seconds.
+goes forward and back; a step that only an earlier process did, three times the scoring of its examples. A run reports its
+outlook to the function that `hearing` names, every few seconds.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class Pace:
         """How far the run is now."""
         a_step = self._stepping / self._stepped if self._stepped else 0.0
         an_example = self._scoring / self._seen if self._seen else FORWARD * a_step / self.batch
+        if not self._stepped and self.step == self.steps:
+            a_step = self.batch * an_example / FORWARD
         whole = self.steps * a_step + self._examples * an_example
         if not whole or (not a_step and self.step < self.steps):
             return Outlook(self._phase, self.step / self.steps, None)

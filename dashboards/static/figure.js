@@ -215,9 +215,32 @@ Craft.Figure = class {
   drew() {
     // papers write 7B, and plotly 7G
     for (const tick of this.holder.querySelectorAll(".xtick text, .ytick text")) if (/\dG$/.test(tick.textContent)) tick.textContent = tick.textContent.replace("G", "B");
+    this.placeNames();
     this.findPoints();
     this.dim(this.selected);
     this.placeRing();
+  }
+
+  /* Puts the name of each published row next to its star, where it covers no mark, other name or frame. A name that finds no room is
+     not shown: pointing at its star shows it. */
+  placeNames() {
+    const names = [...this.holder.querySelectorAll(".textpoint text")];
+    if (!names.length) return;
+    const frame = this.holder.querySelector(".nsewdrag").getBoundingClientRect();
+    const taken = [...this.holder.querySelectorAll(".scatterlayer .points path")].map(mark => mark.getBoundingClientRect());
+    for (const name of names) name.style.translate = "";
+    const boxes = names.map(name => name.getBoundingClientRect());
+    names.forEach((name, index) => {
+      const {left, top, width, height} = boxes[index], aside = width / 2 + 9, level = height / 2 + 9;
+      const free = [[0, 0], [0, 2 * level], [aside, level], [-aside, level], [aside, 0], [-aside, 0], [aside, 2 * level], [-aside, 2 * level]].find(([x, y]) => {
+        const box = {left: left + x, right: left + x + width, top: top + y, bottom: top + y + height};
+        const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
+        if (!inside || taken.some(other => other.left < box.right && other.right > box.left && other.top < box.bottom && other.bottom > box.top)) return false;
+        return taken.push(box);
+      });
+      name.style.visibility = free ? "" : "hidden";
+      if (free) name.style.translate = `${free[0]}px ${free[1]}px`;
+    });
   }
 
   listen() {

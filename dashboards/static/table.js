@@ -206,7 +206,7 @@ Craft.Table = class {
         const [star, says] = this.front.has(id) ? ["★", "on the front"] : this.possible.has(id) ? ["☆", "may be on the front"] : [];
         if (star) cell.append(Craft.element("span", {class: "star", title: says, role: "img", "aria-label": says}, star));
       } else {
-        cell.textContent = text;
+        cell.textContent = text.replace(/ (?=[±(])/, "\n");  // narrow screens show the interval below its value
         if (text.length > 30) cell.title = text;
       }
       line.append(cell);

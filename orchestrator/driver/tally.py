@@ -118,8 +118,8 @@ class Tally:
         elif result.status != "interrupted":
             self.done += 1
             if trial is not None and not earlier:
-                # Starting a process takes long, and those that come after use it again.
-                self.took.append(result.seconds if trial.cold else self.clock() - trial.started)
+                # Starting a process takes long, and those that come after use it again. A resumed trial took longer than here.
+                self.took.append(result.seconds if trial.cold else max(result.seconds, self.clock() - trial.started))
         self.compare(spec, result)
 
     def compare(self, spec: TrialSpec, result: TrialResult) -> None:

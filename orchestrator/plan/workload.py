@@ -55,12 +55,18 @@ def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
     return found
 
 
-def scored_line(sizes: Mapping[str, tuple[int, int]]) -> str:
-    """On how many examples each task is scored, with a warning where they are few; empty without sizes."""
+def scored_line(sweep: Sweep, sizes: Mapping[str, tuple[int, int]]) -> str:
+    """On how many examples each task is scored, with a warning where they are few; empty without sizes.
+
+    A likelihood or chrF is a mean over the tokens of each example, so its error is far smaller than that of right and wrong.
+    """
     if not sizes:
         return ""
     line = f"scored on {', '.join(f'{scored:,} examples of {task}' for task, (_, scored) in sizes.items())}"
-    if min(scored for _, scored in sizes.values()) < FEW:
+    judged = [
+        scored for task, (_, scored) in sizes.items() if find_task(task, sweep.data).primary not in ("likelihood", "chrf")
+    ]
+    if min(judged, default=FEW) < FEW:
         line += (
             f"; fewer than {FEW} leave an error of 7 points or more at 50 % right: give more rows, or a larger eval_examples"
         )

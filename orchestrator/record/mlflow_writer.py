@@ -166,7 +166,8 @@ class MlflowWriter:
             marks["knee"] = {summary["knee"]}
         for name, members in marks.items():
             self._mark(f"craft.{name}", members)
-        run.add_tags({f"craft.{name}": text(value) for name, value in summary.items()} | {"craft.status": event["status"]})
+        tags = {f"craft.{name}": text(value) for name, value in summary.items()}
+        run.add_tags(tags | {"craft.underway": "", "craft.status": event["status"]})
         self._table.end(run, RUN_STATUS.get(event["status"], "FAILED"), event["time"])
 
     def _interrupted(self, kind: str, event: Event) -> None:

@@ -1,4 +1,8 @@
-"""How long a plan takes, by what recorded trials of the same model have taken: `--plan` says so where there are some."""
+"""How long a plan takes, by what recorded trials of the same model have taken: `--plan` says so where there are some.
+
+Where there are none, it says so and does not try: steps to time need the weights, the data and the decompositions, which takes
+longer than all else that `--plan` does, and the machine that plans may be no machine to train on.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _ALIKE = ("batch_size", "gradient_accumulation", "max_length", "precision")
 
 
 def time_line(plan: Plan, steps: int) -> str:
-    """A sentence on the time of so many optimizer steps on this machine; empty if nothing is known of them.
+    """A sentence on the time of so many optimizer steps on this machine; empty for GPUs and where the steps are not known.
 
     The seconds of recorded trials hold their scoring, so a plan with other evaluations takes another time: it is an estimate.
     """
@@ -33,7 +37,7 @@ def time_line(plan: Plan, steps: int) -> str:
     ended = [one for folder in sorted(storage.glob("*/")) for one in _results(folder, sweep)]
     trained = [one for one in ended if one.status == "finished" and one.steps]
     if not trained:
-        return ""
+        return f"how long: not known before a trial of this model and batch is recorded in {storage}; a running sweep shows it"
     a_step = sum(one.seconds for one in trained) / sum(one.steps for one in trained)
     seconds = format_duration(60 * max(1, round(steps * a_step / at_once / 60)))
     return f"about {seconds.removesuffix(' 00 s')} with {at_once} at once, by the {len(trained)} trials recorded in {storage}"

@@ -1,7 +1,8 @@
 """The front as a PNG: score against cost, without a browser.
 
-Members of the front are large marks with a number, which the list beside the picture names; bars are their 95 % intervals, and
-the step line is the best score at each cost. Configurations that the intervals do not rule out are hollow, the other ones pale.
+Members of the front are large marks, each with a number next to it, which the list at the side names; bars are their 95 %
+intervals, and the step line is the best score at each cost. A number stands at the nearest place that touches nothing; a thin
+line leads to its mark if that is far. Configurations that the intervals do not rule out are hollow, the other ones pale.
 Methods differ in colour and in the shape of their marks, so that the picture also reads in grey.
 """
 
@@ -10,12 +11,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from craft.methods import METHODS
 from orchestrator.results.front import axes as axes_of
 from orchestrator.results.front import knee, logarithmic
+from orchestrator.results.intervals import Interval
 from orchestrator.results.presentation import colours, titled, unit_of
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import full_label, possible
@@ -25,10 +30,20 @@ MARKERS = ("o", "s", "D", "p", "h", "8", "^", "v", "P")
 LABELS = 16
 """The number of front points that the list names; the table names all of them."""
 PALE = 0.35
+LARGE, SMALL = 70, 30
+"""The areas of marks, in square points: members of the front, and the others."""
 
 
 def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, title: str) -> None:
-    """Draws the first objective (up) against the last (across); a single objective is drawn against parameters."""
+    """Writes what `draw` draws."""
+    with warnings.catch_warnings():
+        # The font draws boxes for scripts it lacks; the table next to the picture shows such labels.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        draw(summaries, objectives, title).savefig(path, bbox_inches="tight", facecolor="white")
+
+
+def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> Any:
+    """The figure: the first objective (up) against the last (across); a single objective is drawn against parameters."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -49,27 +64,28 @@ def write_png(summaries: Sequence[Summary], objectives: Objectives, path: Path, 
             axes, [one for one in drawn if one.method == name and not one.on_front], x_name, y_name, by, colour, marker
         )
     _draw_front(axes, front, x_name, y_name, by, looks, objectives)
+    handles = []
     chances = {one.value("chance") for one in drawn} if y_name == "score" else set()
     if len(chances) == 1 and math.isfinite(chance := chances.pop()):
         up.append(chance)
-        axes.axhline(chance, color="#888888", linewidth=0.9, linestyle=":", zorder=0)
-        axes.annotate("chance", (1, chance), xycoords=("axes fraction", "data"), xytext=(-2, 2),
-            textcoords="offset points", ha="right", fontsize=7.5, color="#666666")  # fmt: skip
+        handles = [axes.axhline(chance, color="#888888", linewidth=0.9, linestyle=":", zorder=0, label="chance")]
     if not drawn:
         axes.text(0.5, 0.5, "no configuration is complete", ha="center", va="center", transform=axes.transAxes)
     else:
         _scale(axes, [value / by for value in across], logarithmic(x_name, across))
         _cut(axes, up, y_name)
-        _list(axes, front, looks, knee(summaries, objectives))
+        _list(axes, front, looks, knee(summaries, objectives), handles)
     axes.set_xlabel(titled(x_name, unit), parse_math=False)
     axes.set_ylabel(titled(y_name), parse_math=False)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, parse_math=False)
     axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    with warnings.catch_warnings():
-        # The font draws boxes for scripts it lacks; the table next to the picture shows such labels.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(path, bbox_inches="tight", facecolor="white")
+    if drawn:
+        others = [(one.value(x_name) / by, one.value(y_name)) for one in drawn if not one.on_front]
+        members = [(one.value(x_name) / by, one.bounds(y_name)) for one in front]
+        _number(axes, members, others, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
+            1 if objectives.get(y_name, "maximize") == "maximize" else -1)  # fmt: skip
+    return figure
 
 
 def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, by: float, colour: str, marker: str) -> None:
@@ -78,28 +94,85 @@ def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, 
         part = [one for one in group if possible(one) == hollow]
         x, y = [one.value(x_name) / by for one in part], [one.value(y_name) for one in part]
         faces = {"facecolors": "white", "edgecolors": colour, "linewidths": 1.2} if hollow else {"color": colour, "alpha": PALE}
-        axes.scatter(x, y, s=30, marker=marker, zorder=2, clip_on=False, **faces)
+        axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, **faces)
 
 
 def _draw_front(
     axes: Any, front: Sequence[Summary], x_name: str, y_name: str, by: float, looks: dict[str, tuple[str, str]],
     objectives: Objectives,
 ) -> None:  # fmt: skip
-    """The step line and the members, each with its number in its mark and with its interval."""
+    """The step line and the members, each with its interval."""
     x, bounds = [one.value(x_name) / by for one in front], [one.bounds(y_name) for one in front]
     smaller_is_better = objectives.get(x_name, "minimize") == "minimize"
     where = "post" if smaller_is_better else "pre"
     axes.step(x, [one.mean for one in bounds], where=where, color="#333333", linewidth=1.1, zorder=3)
-    for place, (one, across, value) in enumerate(zip(front, x, bounds, strict=True), start=1):
+    for one, across, value in zip(front, x, bounds, strict=True):
         colour, marker = looks[one.method]
         if value.n > 1 and math.isfinite(value.half):
             ends = [[value.mean - value.low], [value.high - value.mean]]
             axes.errorbar([across], [value.mean], yerr=ends, fmt="none", elinewidth=1.2, capsize=3, color=colour, zorder=3)
-        axes.scatter([across], [value.mean], s=120, marker=marker, color=colour, edgecolors="white", linewidths=0.8, zorder=4,
+        axes.scatter([across], [value.mean], s=LARGE, marker=marker, color=colour, edgecolors="white", linewidths=0.8, zorder=4,
             clip_on=False)  # fmt: skip
-        if place <= LABELS:
-            axes.annotate(str(place), (across, value.mean), ha="center", va="center_baseline", fontsize=7, fontweight="bold",
-                color="white", zorder=5)  # fmt: skip
+
+
+def _number(
+    axes: Any, members: Sequence[tuple[float, Interval]], others: Sequence[tuple[float, float]], better_x: int, better_y: int
+) -> None:
+    """Numbers the members: each at the nearest place that touches no mark, number, interval, step or frame.
+
+    Beyond the front, towards better values, there are no marks, so places in that direction come first. Intervals and steps are
+    crossed where there is no other place; where there is none at all, the number is left out.
+
+    Args:
+        better_x, better_y: 1 where more is better, -1 where less is.
+    """
+    figure, to_pixels = axes.figure, axes.transData.transform
+    point, frame = figure.dpi / 72, axes.get_window_extent()
+    at = to_pixels([(x, value.mean) for x, value in members] or np.empty((0, 2)))
+    marks = [
+        *_boxes(at, point * LARGE**0.5 / 2 + 1),
+        *_boxes(to_pixels(others or np.empty((0, 2))), point * SMALL**0.5 / 2 + 1),
+    ]
+    lines = [
+        (*to_pixels((x, one.low)), *to_pixels((x, one.high))) for x, one in members if one.n > 1 and math.isfinite(one.half)
+    ]
+    for (x, y), (further, higher) in pairwise(at):
+        corner = (further, y) if better_x < 0 else (x, higher)
+        lines += [(x, y, *corner), (*corner, further, higher)]
+    lines = [(min(x, z) - 2, min(y, w) - 2, max(x, z) + 2, max(y, w) + 2) for x, y, z, w in lines]
+    # Rings of places around a mark; on each ring the direction beyond the front comes first.
+    turns = np.exp(2j * np.pi * np.arange(24) / 24)
+    turns = turns[np.argsort(-(turns * complex(better_x, -better_y)).real, kind="stable")]
+    ways = (point * np.arange(9, 160, 3)[:, None] * turns).reshape(-1, 1).view(float)
+    for place, own in enumerate(at[:LABELS], start=1):
+        text = axes.text(0, 0, str(place), ha="center", va="center", fontsize=8, fontweight="bold", color="#333333", zorder=5)
+        box = text.get_window_extent(figure.canvas.get_renderer())
+        centers = own + ways
+        half = np.array([box.width, box.height]) / 2 + 1
+        wanted = np.hstack([centers - half, centers + half])
+        inside = (wanted[:, :2] > frame.min).all(axis=1) & (wanted[:, 2:] < frame.max).all(axis=1)
+        free = inside & ~_meet(wanted, marks)
+        best = next((found for found in (free & ~_meet(wanted, lines), free) if found.any()), None)
+        if best is None:
+            text.remove()
+            continue
+        chosen = int(best.argmax())
+        marks.append(tuple(wanted[chosen]))
+        ends = axes.transAxes.inverted().transform([centers[chosen], own])
+        text.set(position=ends[0], transform=axes.transAxes)
+        if chosen >= 3 * len(turns):
+            axes.plot(*ends.T, color="#999999", linewidth=0.6, zorder=1, transform=axes.transAxes)
+
+
+def _boxes(centers: Any, half: float) -> list[tuple[float, float, float, float]]:
+    return [(x - half, y - half, x + half, y + half) for x, y in centers]
+
+
+def _meet(boxes: Any, others: Sequence[tuple[float, ...]]) -> Any:
+    """Which of the boxes `(n, 4)`, each left, bottom, right and top, overlap one of the others."""
+    left, bottom, right, top = boxes.T[:, :, None]
+    found = np.array(others).reshape(-1, 4).T[:, None, :]
+    return ((left < found[2]) & (right > found[0]) & (bottom < found[3]) & (top > found[1])).any(axis=1)
 
 
 def _scale(axes: Any, across: Sequence[float], log: bool) -> None:
@@ -125,8 +198,10 @@ def _cut(axes: Any, up: Sequence[float], name: str) -> None:
     axes.set_ylim(max(low, min(up) - spread), min(top, 100 + 0.03 * spread) if name.startswith("score") else top)
 
 
-def _list(axes: Any, front: Sequence[Summary], looks: dict[str, tuple[str, str]], chosen: Summary | None) -> None:
-    """Names the numbered points and, below them, the methods that have none."""
+def _list(
+    axes: Any, front: Sequence[Summary], looks: dict[str, tuple[str, str]], chosen: Summary | None, lines: Sequence[Any]
+) -> None:
+    """Names the numbered points and, below them, the methods that have none and the lines."""
     from matplotlib.lines import Line2D
 
     def row(words: str, method: str, alpha: float = 1.0) -> Line2D:
@@ -139,6 +214,6 @@ def _list(axes: Any, front: Sequence[Summary], looks: dict[str, tuple[str, str]]
     ]
     shown = {one.method for one in front[:LABELS]}
     rows += [row(METHODS[name].title if name in METHODS else name, name, PALE) for name in looks if name not in shown]
-    legend = axes.legend(handles=rows, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
+    legend = axes.legend(handles=[*rows, *lines], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
     for entry in legend.get_texts():
         entry.set_parse_math(False)

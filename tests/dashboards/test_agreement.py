@@ -89,7 +89,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1000 * run.parameters["rank"], 2, 10**6, 4000)))
     drawn: list[tuple[Any, ...]] = []
 
-    def spy(axes: Any, front: Any, looks: Any, chosen: Any) -> None:
+    def spy(axes: Any, front: Any, looks: Any, chosen: Any, lines: Any) -> None:
         drawn.append((axes, front, chosen))
 
     console = Console(file=io.StringIO(), width=200)

@@ -34,6 +34,8 @@ SET = """(([where, value, kind]) => { const box = document.querySelector(where);
   box.dispatchEvent(new Event(kind)); })(arguments)"""
 READY = "{0}.querySelector('.main-svg, table tbody tr, .empty') && !{0}.innerText.includes('Loading')"
 ROWS = "document.querySelectorAll('[data-panel=table] tbody tr').length"
+NAMES = """(names => names.length > 5 && names.map(name => name.getBoundingClientRect()))(
+  [...document.querySelectorAll('[data-panel=front] .textpoint text')].filter(name => name.style.visibility !== 'hidden'))"""
 LABEL = "Craft.page.table.data.label[Craft.page.table.index.get(arguments[0])]"
 HOSTILE = "<img src=x onerror=alert(1)>/../<b>б\u202eя</b>{x}" + "ы" * 300
 
@@ -253,6 +255,13 @@ def test_the_exported_file_needs_nothing(
             browser.run("document.querySelector(`[data-panel=${arguments[0]}]`).scrollIntoView()", panel)
             box = f"document.querySelector('[data-panel={panel}]')"
             browser.wait(READY.format(box))
+        heads = browser.run("[...document.querySelectorAll('[data-panel=table] th')].map(one => one.getBoundingClientRect())")
+        assert heads[2]["right"] < width, "the number of parameters needs no swipe"
+        browser.run(SET, "[data-panel=front] select[name=published]", "RoBERTa-large", "change")
+        names = browser.wait(NAMES) if width > 520 else []
+        for place, name in enumerate(names):
+            assert not [one for one in names[:place] if one["left"] < name["right"] and one["right"] > name["left"]
+                and one["top"] < name["bottom"] and one["bottom"] > name["top"]]  # fmt: skip
         # rows can be reached and pinned by keyboard alone
         browser.run("document.querySelector('[data-panel=table] .name').focus()")
         browser.driver.switch_to.active_element.send_keys("\n")

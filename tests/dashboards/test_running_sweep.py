@@ -156,7 +156,7 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
 def recorded(browser: Browser, mlflow: Server) -> None:
     """The sweep's own run in MLflow's page: the front as a picture in its description, the page among its artifacts."""
     entry = Store(mlflow.backend).sweeps()[0]
-    run = f"{mlflow.uri}/#/experiments/{entry.experiment_id}/runs/{entry.run_id}"
+    run = f"{mlflow.uri}/#/experiments/{entry.experiment_id}/runs/{entry.run_id}?workflowType=machine_learning"
     browser.driver.get(run)
     browser.wait("document.querySelector('img[src*=\"front.png\"]')", 120)
     browser.wait("document.querySelector('img[src*=\"front.png\"]').naturalWidth > 300")

@@ -159,7 +159,10 @@ def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
 
 def test_links_quote_what_a_run_is_called() -> None:
     store = Store("http://mlflow.example:5000/")
-    assert store.run_link("7", "a/b?c#d") == "http://mlflow.example:5000/#/experiments/7/runs/a%2Fb%3Fc%23d"
+    assert (
+        store.run_link("7", "a/b?c#d")
+        == "http://mlflow.example:5000/#/experiments/7/runs/a%2Fb%3Fc%23d?workflowType=machine_learning"
+    )
     with pytest.raises(DashboardError, match="http"):
         Store("http://host", mlflow_url="javascript:alert(1)")
 

@@ -86,6 +86,15 @@ def test_a_resumed_run_has_left_what_no_process_has_done(run: Run, steps: int, e
     assert run.pace.outlook().left == pytest.approx(400.0 + run.pace.cuts * 420.0)
 
 
+def test_a_run_resumed_after_its_last_step_says_how_little_of_it_is_left() -> None:
+    run = Run(step=10, cuts=1)
+    run.scores("reported", 800)
+    a_step = 6 * 0.5 * 3
+    whole = 10 * a_step + (2 * 40 + 800 + 840) * 0.5
+    assert run.pace.outlook().left == pytest.approx(840 * 0.5)
+    assert run.pace.outlook().share == pytest.approx(1 - 840 * 0.5 / whole)
+
+
 def test_a_run_reports_every_few_seconds_and_the_listener_takes_none_of_its_time() -> None:
     told: list[Outlook] = []
     run = Run(step=10)

@@ -92,6 +92,15 @@ def test_before_a_trial_has_ended_the_running_ones_foretell_the_pace() -> None:
     assert sweep.tally.left == pytest.approx((80 + 40 + 2 * 100) / 2)
 
 
+def test_trials_that_wait_take_as_long_as_a_resumed_one_took_in_all_sessions() -> None:
+    sweep = Sweep(4)
+    for seed, now in ((0, 3.0), (1, 6.0)):
+        sweep.tally.start(spec(seed))
+        sweep.now = now
+        sweep.ends(seed, 100.0)  # nearly all of it in an earlier session
+    assert sweep.tally.left == pytest.approx(2 * 100.0)
+
+
 def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
     sweep = Sweep(1)
     sweep.tally.progress(spec(0), 10, 10, 55.0)
