@@ -144,7 +144,7 @@ class TrainingSettings(Settings):
     )
     warmup_ratio: float = Field(0.06, ge=0, lt=1, description="Share of the steps in which the learning rate rises.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
-        "linear", description="How the learning rate goes on after the warm-up."
+        "linear", description="How the learning rate continues after the warm-up."
     )
     max_grad_norm: float = Field(1.0, ge=0, description="Gradients are cut to this norm; 0 leaves them as they are.")
     max_length: int = Field(128, gt=0, description="Tokens of an input; longer inputs are cut.")
@@ -359,7 +359,7 @@ NO_SERVING = "a merged adapter has the speed of its base by construction"
 
 
 class MeasureSettings(Settings):
-    """What is measured of each trained model beside its scores. Each takes time, so nothing is measured unless asked for."""
+    """What is measured of each trained model besides its scores. Each takes time, so nothing is measured unless asked for."""
 
     forgetting: ForgettingSettings | None = Field(
         None,

@@ -43,7 +43,7 @@ examples:
   python -m orchestrator.run sweeps/ranks.yaml
       run it; the record goes to mlflow.db here, all else to runs/ranks/
   python -m orchestrator.run sweeps/ranks.yaml --resume
-      go on after Ctrl-C, a crash or a reboot; finished trials are kept
+      continue after Ctrl-C, a crash or a reboot; finished trials are kept
   python -m orchestrator.run sweeps/ranks.yaml --resume --retry-failed
       the same, and run failed trials again, whatever they failed by
   python -m orchestrator.run sweeps/ranks.yaml --set seeds=[0,1,2,3,4] --resume
@@ -56,7 +56,7 @@ examples:
       on a Ray cluster, recorded by a shared MLflow server
 
 exit status: 0 all good; 1 some trials failed or are missing; 2 the sweep file or the call is wrong;
-130 stopped by Ctrl-C, 143 by SIGTERM (within 15 s; trials keep their last checkpoints, --resume goes on)
+130 stopped by Ctrl-C, 143 by SIGTERM (within 15 s; trials keep their last checkpoints, --resume continues)
 """
 
 
@@ -78,9 +78,7 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="change one value of the file; VALUE is YAML, list items go by index (space.0.dropout=0.1); repeatable",
     )
-    flags.add_argument(
-        "--resume", action="store_true", help="go on with the sweep of this name (or start it, if there is none)"
-    )
+    flags.add_argument("--resume", action="store_true", help="continue the sweep of this name (or start it, if there is none)")
     flags.add_argument(
         "--retry-failed",
         action="store_true",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, choice, column, number, numbers, score_axis, text
+from dashboards.panels.base import Panel, Plain, View, choice, column, not_cut, number, numbers, score_axis, text
 from orchestrator.results.presentation import colours
 
 LINES = 150
@@ -19,7 +19,7 @@ METRICS_BY_STEP = {"search_score": "search score", "train_loss": "training loss"
 
 def data(view: View) -> Plain:
     """One line a trial for each metric that was logged by step: {metric: [{id, task, seed, state, steps, values}, ...]}."""
-    trials = view.trials
+    trials = not_cut(view.trials)
     if trials.empty:
         return {"empty": "No trial has started yet, so there are no learning curves."}
     known = [metric for metric in METRICS_BY_STEP if f"m.{metric}" in trials]
@@ -49,6 +49,8 @@ def data(view: View) -> Plain:
             for row in chosen.to_dict("records")
             if histories.get(row["run_id"])
         ]
+    # what was evaluated once, at the end, is a point of each trial and no curve
+    lines = {metric: rows for metric, rows in lines.items() if any(len(row["steps"]) > 1 for row in rows)} or lines
     return {"lines": lines, "left_out": len(evaluated) - len(chosen), "bare": len(trials) - len(evaluated)}
 
 
@@ -136,7 +138,7 @@ PANEL = Panel(
     "curves",
     "Learning curves",
     "curves",
-    "The search score by step, trial by trial; where stopped and failed trials ended.",
+    "Search score and training loss by step, trial by trial; where stopped and failed trials ended.",
     data,
     draw,
     wide=True,

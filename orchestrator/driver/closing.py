@@ -92,9 +92,9 @@ def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, 
     rest = len(outcome.interrupted) + len(outcome.missing)
     if rest:
         have = "trial has" if rest == 1 else "trials have"
-        console.print(f"{rest} {have} no result yet; go on with: {again}", markup=False, soft_wrap=True)
+        console.print(f"{rest} {have} no result yet; continue with: {again}", markup=False, soft_wrap=True)
     elif outcome.open:
-        console.print(f"there was more to propose; go on with: {again}", markup=False, soft_wrap=True)
+        console.print(f"there was more to propose; continue with: {again}", markup=False, soft_wrap=True)
 
 
 def shown_path(path: Path) -> str:

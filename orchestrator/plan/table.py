@@ -68,7 +68,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
         console.print(f"their adapters are cut to {cut} more configurations, of at most the size shown", highlight=False)
     _print_replication(plan, console, steps)
     console.print(
-        "trainable: the adapter's parameters; head: the task head's, trained beside them; adapter: bytes saved for both; "
+        "trainable: the adapter's parameters; head: the task head's, trained with them; adapter: bytes saved for both; "
         "memory: estimated for a training step",
         style="dim",
         highlight=False,

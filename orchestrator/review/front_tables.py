@@ -121,7 +121,13 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
         cells += [_escape(amount(name, row.value(name))) for name in others]
         shade = "\\rowcolor{blue!8} " if row.on_front else ""
         lines.append(shade + " & ".join(cells) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+    examples = {row.value("examples") for row in rows if "examples" in row.counts}
+    scored = (
+        [f"% scored on {examples.pop():,.0f} examples; ± is the 95 % interval over seeds and examples"]
+        if len(examples) == 1
+        else []
+    )
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *scored, ""])
 
 
 def _parts(summary: Summary) -> tuple[str, str, str]:

@@ -82,12 +82,12 @@ SEARCHERS: dict[str, SearcherRow] = {
 SCHEDULERS: dict[str, SchedulerRow] = {
     "none": SchedulerRow("every trial runs to its end"),
     "asha": SchedulerRow(
-        "asynchronous successive halving: at each rung the best of every few go on",
+        "asynchronous successive halving: at each rung the best of every few continue",
         "orchestrator.search.stopping:halving",
         ("grace", "factor"),
     ),
     "promotion": SchedulerRow(
-        "ASHA that pauses: at each rung, and between a configuration's trials, the best of every few go on and the others wait",
+        "ASHA that pauses: at each rung, and between trials of a configuration, the best of every few continue, others wait",
         "orchestrator.search.promotion:promotion",
         ("grace", "factor"),
         pauses=True,

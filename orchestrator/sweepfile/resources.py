@@ -45,8 +45,8 @@ class Resources(Settings):
     )
     memory: int | None = Field(
         None,
-        description="Host memory in bytes, or text such as `12 GiB`; no limit if absent. It limits what a worker takes "
-        "beyond an idle process; files of weights count only where they are changed in memory. 256 MiB is the least.",
+        description="Host memory in bytes, or text such as `12 GiB`; no limit if absent. An idle process is not "
+        "counted, and mapped files of weights only where they are changed in memory. At least 256 MiB.",
         json_schema_extra={
             "anyOf": [
                 {"type": "integer", "minimum": SMALLEST_MEMORY},

@@ -65,7 +65,7 @@ class SchedulerSettings(Settings):
         json_schema_extra={"enum": [AUTO, *SCHEDULERS]},
     )
     grace: float = Field(1.0, gt=0, description="Epochs before a trial is judged for the first time.")
-    factor: float = Field(3.0, ge=2, le=16, description="At each rung, one trial of this many rivals goes on.")
+    factor: float = Field(3.0, ge=2, le=16, description="At each rung, one trial of this many rivals continues.")
 
     @property
     def row(self) -> SchedulerRow:

@@ -90,7 +90,7 @@ class Sweep(Settings):
     )
     tuned: dict[str, dict[str, Any]] | None = Field(
         None,
-        description="With `compare: fair`: what is tuned, by names or with values for the blocks that give none. "
+        description="With `compare: fair`: the settings to tune, as names, or as name: values for blocks that give none. "
         "`[learning_rate]` if absent, over five values that fit the method.",
         json_schema_extra={"anyOf": TUNED_FORMS},
     )

@@ -144,6 +144,13 @@ def test_curves_are_read_from_the_store_and_stopped_ones_end_where_they_stopped(
     assert found == {"0": ("finished", [0, 1, 2], [74, 78, 80]), "1": ("stopped", [0, 1], [69, 73])}
 
 
+def test_what_was_evaluated_once_or_cut_is_no_curve() -> None:
+    trained, cut = configuration("a", extra={"train_loss": 0.1}), configuration("b", params={"cut_to": "parameters:9"})
+    steps = {"search_score": [(9, 80.0)], "train_loss": [(1, 0.5), (9, 0.1)]}
+    view = view_of(("ranks", [*trained, *cut]), curves=lambda runs, metric: {run: steps[metric] for run, _ in runs})
+    assert {name: [line["id"] for line in lines] for name, lines in curves_data(view)["lines"].items()} == {"train_loss": ["a"]}
+
+
 def test_names_cannot_become_markup() -> None:
     assert text("<b>x</b> & <a href='http://x'>") == "&lt;b&gt;x&lt;/b&gt; &amp; &lt;a href='http://x'&gt;"
     assert len(text("x" * 1000)) == 80

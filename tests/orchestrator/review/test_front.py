@@ -259,6 +259,8 @@ def test_latex_is_a_table_for_a_paper(four: list[Summary]) -> None:
         "Head alone &  &  & 150,000 & \\textbf{67.00} & \\textbf{87.00} & 77.00 $\\pm$ 1.63 \\\\",
     ]
     assert len(lines) == 10, "what was not run with all seeds is left out"
+    scored = replace(craft, counts=craft.counts | {"examples": 872.0})
+    assert latex([scored, head], OBJECTIVES).splitlines()[-1].startswith("% scored on 872 examples; ")
 
 
 def test_terminal_and_markdown_show_the_same_rows(four: list[Summary]) -> None:
