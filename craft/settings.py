@@ -133,8 +133,8 @@ class TrainingSettings(Settings):
     )
     head_start: HeadStart = Field(
         "probe",
-        description="The task head starts as a linear model fitted on the frozen base (`probe`), with random weights and the "
-        "labels' mean or shares as its bias (`labels`), or with random weights (`random`).",
+        description="The task head starts as a linear model fitted on the frozen base (`probe`), or with random weights; under "
+        "`labels` its bias is the labels' mean or shares.",
     )
     weight_decay: float = Field(
         0.0,
@@ -302,7 +302,7 @@ class GenerationSettings(Settings):
     score: Literal["generate", "likelihood", "cloze"] = Field(
         "generate",
         description="Read the answer from what the model writes; or take the likeliest name of an option (`answer2`); or the "
-        "likeliest option by its own text, in training too, which a small or untrained model can answer.",
+        "likeliest option by its own text, in training too.",
     )
     normalize: Literal["characters", "tokens", "unconditional", "none"] = Field(
         "characters",
@@ -343,8 +343,7 @@ class DataSettings(Settings):
     )
     search_groups: bool = Field(
         True,
-        description="Set rows apart together that belong together by their task (SST-2's phrases of one sentence), so that a "
-        "model has not trained on what selects it; `false`: each row by itself.",
+        description="Keep rows together that belong together (SST-2's phrases of a sentence); `false`: each row by itself.",
     )
 
 

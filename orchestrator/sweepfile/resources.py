@@ -40,8 +40,7 @@ class Resources(Settings):
         0,
         ge=0,
         json_schema_extra={"maximum": 1},
-        description="One GPU, or a share of one. 1/2, 1/3 (0.333), 1/4 ... of a GPU pack "
-        "without waste; three trials of 0.3 leave a tenth idle. A trial with 0 sees no GPU.",
+        description="One GPU, or a share of one, such as 0.5 or 0.333. A trial with 0 sees no GPU.",
     )
     memory: int | None = Field(
         None,
@@ -59,8 +58,8 @@ class Resources(Settings):
         30,
         ge=0,
         le=7 * 24 * 60,
-        description="A trial that makes no step for this many minutes is ended and counts as dead. Before the first step each "
-        "decomposition of a weight counts as one; loading the model must fit into this time. 0 waits for ever.",
+        description="A trial that makes no step for this many minutes is ended and tried again. Loading the model must fit "
+        "into this time. 0 waits for ever.",
     )
     custom: dict[str, float] = Field(
         {},

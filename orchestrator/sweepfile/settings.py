@@ -119,15 +119,15 @@ class ReplicationSettings(Settings):
     margin: float = Field(
         1.0,
         gt=0,
-        description="With front: a guess at the standard deviation of a search score over seeds, in points, until seeds tell.",
+        description="With front: the standard deviation of a search score over seeds, in points, until seeds tell.",
     )
     tuned: tuple[str, ...] = Field(
         (), description="With best: dimensions that are tuned; configurations that differ in nothing else are a group."
     )
     apart: bool = Field(
         True,
-        description="With best: the sweep's own seeds only tune, and each task gets the values that are best there. `false`, "
-        "as in sweeps of earlier versions: one choice by the mean over tasks, and the seeds that tuned are reported, too.",
+        description="With best: the sweep's own seeds only tune, each task by itself. `false`, as in earlier versions: one "
+        "choice by the mean over tasks, and the seeds that tuned are reported, too.",
     )
 
     @field_validator("seeds")
