@@ -1,12 +1,9 @@
-"""Tests compute on the CPU, on machines with GPUs too, unless tests for GPUs are asked for: `-m gpu`, `python -m tests.gpu`.
-
-Expected numbers and limits of time are those of a CPU, and tests run several trials side by side. The GPUs are hidden before
-any test module asks torch for one, and through the environment, so that Ray's workers and other child processes see none.
-"""
+"""Tests compute on the CPU unless `-m gpu` asks for GPUs, which the environment hides from child processes too."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +18,24 @@ def wants_gpus(marks: str) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     if not wants_gpus(config.option.markexpr):
         os.environ.update(HIDDEN)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with `glue/`, `commonsense/` and `models/` that CRAFT_TEST_DATA names; the test is skipped without it."""
+    folder = Path(os.environ.get("CRAFT_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not (folder / "glue").is_dir():
+        pytest.skip("no published data: name a folder with glue/ and commonsense/ in CRAFT_TEST_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stories(real_data: Path) -> str:
+    """The folder of stories260K, a small LLaMA with grouped queries that has learnt to write."""
+    folder = real_data / "models" / "stories260K"
+    if not folder.is_dir():
+        pytest.skip("no models/stories260K in CRAFT_TEST_DATA")
+    return str(folder)
 
 
 @pytest.fixture(scope="session")

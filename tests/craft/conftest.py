@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,12 +124,3 @@ def _tiny_model(family: str, dtype: Any = None, seed: int = 0, head: str = "base
     classes = {"base": AutoModel, "causal": AutoModelForCausalLM, "classifier": AutoModelForSequenceClassification}
     model = classes[head].from_config(config)
     return model.to(dtype or torch.float32)
-
-
-@pytest.fixture(scope="session")
-def test_data() -> Path:
-    """The folder with `glue/`, `commonsense/` and `models/` that CRAFT_TEST_DATA names; the test is skipped without it."""
-    folder = Path(os.environ.get("CRAFT_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
-    if not folder.is_dir():
-        pytest.skip("no CRAFT_TEST_DATA")
-    return folder

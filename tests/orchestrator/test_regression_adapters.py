@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,15 +33,6 @@ print(json.dumps([model.eval()(**tokenizer(*pair, return_tensors="pt")).logits.i
 """
 
 
-def base_of(family: str) -> str:
-    if family == "bert":
-        return resolve_model(MINILM)
-    given = Path(os.environ.get("CRAFT_TEST_DATA") or Path(__file__).parents[3] / "shared" / "data")
-    if not (folder := given / "models" / "stories260K").is_dir():
-        pytest.skip("no models/stories260K in CRAFT_TEST_DATA")
-    return str(folder)
-
-
 def answers(code: str) -> list[float]:
     """What a new process prints that can import nothing of this project."""
     asked = BLOCKED + LOAD + code + ASK.format(pairs=ROWS.to_numpy().tolist())
@@ -52,11 +42,13 @@ def answers(code: str) -> list[float]:
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
-def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(family: str, tmp_path: Path, uri: str) -> None:
+def test_a_regression_answers_in_its_unit_wherever_it_is_loaded(
+    family: str, tmp_path: Path, uri: str, request: pytest.FixtureRequest
+) -> None:
     from mlflow import MlflowClient
     from mlflow.pyfunc import load_model
 
-    base = base_of(family)
+    base = resolve_model(MINILM) if family == "bert" else request.getfixturevalue("stories")
     training = {"train_examples": 120, "eval_examples": 40, "max_steps": 4, "batch_size": 8, "max_length": 64}
     spec = RunSpec(model=base, task="toy/similarity", method="lora", parameters={"rank": 2}, training=training)
     adapter = train_run(spec, tmp_path / "run").adapter

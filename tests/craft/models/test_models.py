@@ -92,13 +92,10 @@ def test_a_head_stays_float32_over_a_16_bit_base(tiny_bert: str) -> None:
     assert model(**batch).logits.dtype == torch.float32
 
 
-def test_a_decoder_without_padding_token_gets_one(test_data: Path) -> None:
-    folder = test_data / "models" / "stories260K"
-    if not folder.is_dir():
-        pytest.skip("no stories260K there")
-    tokenizer = load_tokenizer(str(folder))
+def test_a_decoder_without_padding_token_gets_one(stories: str) -> None:
+    tokenizer = load_tokenizer(stories)
     assert tokenizer.pad_token_id is not None
-    model = load_model(str(folder), "classification", ("a", "b"), pad_token_id=tokenizer.pad_token_id).eval()
+    model = load_model(stories, "classification", ("a", "b"), pad_token_id=tokenizer.pad_token_id).eval()
     alone = tokenizer(["Once upon a time"], return_tensors="pt")
     padded = tokenizer(
         ["Once upon a time", "There was a little girl who liked to play outside"], padding=True, return_tensors="pt"

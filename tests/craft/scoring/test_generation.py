@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,10 +33,7 @@ def spoken(request: pytest.FixtureRequest, tiny_llama: str) -> tuple[Any, Any]:
     """A float32 language model with its tokenizer: stories260K, a random LLaMA, and that under an adapter."""
     folder = tiny_llama
     if request.param == "real":
-        data: Path = request.getfixturevalue("test_data")
-        folder = str(data / "models" / "stories260K")
-        if not Path(folder).is_dir():
-            pytest.skip("no models/stories260K in CRAFT_TEST_DATA")
+        folder = request.getfixturevalue("stories")
     model: Any = load_model(folder, "generation", ())
     if request.param == "random with CRAFT":
         row = METHODS["craft"]

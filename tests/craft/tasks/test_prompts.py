@@ -91,8 +91,8 @@ def test_several_texts_are_each_encoded_as_alone(tokenizer):
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_a_real_tokenizer_gives_the_response_back_from_its_labels(name, real_data):
-    tokenizer = AutoTokenizer.from_pretrained(real_data / "models" / "stories260K")
+def test_a_real_tokenizer_gives_the_response_back_from_its_labels(name, stories):
+    tokenizer = AutoTokenizer.from_pretrained(stories)
     prompt = PROMPTS[name].for_training("Please answer: is it so?\n\nAnswer format: true/false")
     text = one(tokenizer, prompt, "the correct answer is true", max_length=512, loss="response")
     taught = [label for label in text.labels if label != IGNORED]

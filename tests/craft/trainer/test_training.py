@@ -346,12 +346,9 @@ def test_a_collapse_is_noted() -> None:
     assert constant == "collapsed to one value: every prediction is 2.5"
 
 
-def test_a_llama_with_grouped_query_attention_learns(test_data: Path, tmp_path: Path) -> None:
-    model = test_data / "models" / "stories260K"
-    if not model.is_dir():
-        pytest.skip("no stories260K there")
+def test_a_llama_with_grouped_query_attention_learns(stories: str, tmp_path: Path) -> None:
     spec = RunSpec(
-        model=str(model),
+        model=stories,
         task="toy/sentiment",
         method="craft",
         parameters={"ranks": ["all", 16, 16], "projections": ["q", "k", "v", "o"]},
