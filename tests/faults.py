@@ -1,12 +1,6 @@
-"""The longer part of the fault suite: `python -m tests.faults [--times 20] [--seed N]`, about fifteen minutes.
+"""A driver killed at random moments, and a tracking server that is gone for a minute; about fifteen minutes.
 
-1. The driver of a 12-trial sweep is killed with -9 at random moments and resumed each time; then what must hold is asserted:
-   no result is ever lost or changed, no trial that has finished starts again, scores equal those of a run that nothing
-   happened to, and each trial has one run in the tracking store.
-2. The tracking server of another sweep, on PostgreSQL and with a password, is gone for a minute, and its database is restarted
-   without grace meanwhile: training never waits, nothing is lost or doubled, the password is nowhere.
-
-The faults that need less time are `pytest -m cluster tests/orchestrator`.
+python -m tests.faults [--times 20] [--seed N]
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The documents hold: their commands run, their links and paths exist, their code compiles and their sweep files load.
-
-Commands of this project are run in this process; one that would take long runs with `--plan` or `--help`, so that its flags are
-read. Commands of other programs are listed in NOT_RUN, each with its reason; the files that they name must exist.
-"""
+"""The documents hold: their commands run, their links and paths exist, their code compiles and their sweep files load."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Sweeps written into a real SQLite tracking store with the tags, parameters and metrics that the tracker writes.
-
-`write_sweep` goes through MLflow's client as the tracker does. `write_many` fills the same tables with SQL, because 5,000 runs
-through the client take minutes; a test holds that both read back the same.
-"""
+"""Sweeps in a real SQLite store: `write_sweep` goes through MLflow's client, `write_many` fills the same tables by SQL."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Everything that shows a sweep's front shows the same one, whatever the objectives are.
-
-The sweep aims at score and peak memory. Its configurations are chosen so that the front of score and trainable parameters,
-which the default objectives ask for, has other members and another knee. Training is left out; session, record and page are
-real.
-"""
+"""Everything that shows a sweep's front shows the same one, here for score and peak memory, whose front is another."""
 
 from __future__ import annotations
 

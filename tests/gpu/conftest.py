@@ -1,8 +1,4 @@
-"""What the checks share: the device they compute on, the figures they report, and the tiny models of `tests/craft`.
-
-A check takes `device` and computes there. `python -m tests.gpu --device cpu` gives it the processor, which tries the check's
-own logic on a machine without a GPU; a check with the mark `gpus(count)` needs real ones and is skipped there.
-"""
+"""What the checks share; a check computes on `device`, and one with the mark `gpus(count)` needs real GPUs."""
 
 from __future__ import annotations
 

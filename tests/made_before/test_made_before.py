@@ -1,8 +1,6 @@
-"""What an older version of this project wrote is read, and its sweep ends as that version would have ended it.
+"""What commit 3706dda wrote is read, and its sweep ends as that version would have ended it.
 
-Everything here was made with the code of commit 3706dda: a sweep whose driver was killed, its tracking store, adapters, the
-keys of shipped sweeps. What that version itself made of them is in `expected.json` and `keys.json`. If one of these tests
-fails, users' folders are no longer read as they were: change the code, not the numbers.
+If one of these tests fails, users' folders are no longer read as they were: change the code, not the numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A whole sweep whose tracking server goes away in the middle, its database restarted without grace meanwhile.
-
-The server is MLflow's own, on PostgreSQL, and asks for a password, as that of `orchestrator/deploy` does.
-"""
+"""A whole sweep whose tracking server, MLflow on PostgreSQL with a password, goes away in the middle."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Sweeps whose training is a stand-in that goes wrong as it is told, and drivers of them to be killed.
+"""Sweeps whose training is a stand-in that goes wrong as it is told and logs each step; all else is real.
 
-It writes a line for each start and each step to a log, so that a test can see what ran and from where; everything else (Ray,
-checkpoints, ledger, folders, with `session` also the tracking store and the command line's end) is real.
-
-    python -m tests.orchestrator.stand_in FOLDER        runs, or goes on with, the sweep that FOLDER/driver.json describes
+python -m tests.orchestrator.stand_in FOLDER        runs, or goes on with, the sweep that FOLDER/driver.json describes
 """
 
 from __future__ import annotations

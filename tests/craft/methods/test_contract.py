@@ -1,9 +1,6 @@
-"""Every row of METHODS against its paper: its parameter count, its start, what it trains, and that it saves and learns.
+"""Every row of METHODS against its paper: its count as the formula gives it, its start, what it trains, its saving.
 
-`CASES` holds one line a row, with the count as the paper's formula gives it, written out for the tiny model by hand and by
-nothing of the package: hidden 32, 3 layers, MLP 64, every projection 32 x 32 but up (64 x 32) and down (32 x 64).
-
-One row more is a tuner and a method added as CONTRIBUTING says (`one_more.py`): nothing but two rows makes them known.
+`CASES` is written by hand for the tiny model: hidden 32, 3 layers, MLP 64, every projection 32 x 32 but up (64 x 32) and down.
 """
 
 from __future__ import annotations

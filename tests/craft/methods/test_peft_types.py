@@ -1,7 +1,6 @@
 """Every type of the installed PEFT, as `method: peft`: it keeps the contract of a method, or it stands in CANNOT with a reason.
 
-`TYPES` holds one line a type, with the count as its paper's formula gives it for the tiny models: the BERT of `test_contract`
-(6 adapted modules of 32 x 32), and for types that need a LLaMA one of 2 layers, hidden 32, keys of 16, MLP 48.
+Counts are for the BERT of `test_contract`, or for a LLaMA of 2 layers, hidden 32, keys of 16, MLP 48.
 """
 
 from __future__ import annotations

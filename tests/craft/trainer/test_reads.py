@@ -1,8 +1,4 @@
-"""What a training step reads from its device. On a GPU every reading makes the host wait, so there a step reads nothing itself.
-
-A CPU cannot show a waiting host, but it can count: numbers that become Python's are read by `aten::_local_scalar_dense`
-(`item()`, `bool()`, `int()`, `float()`) or by `Tensor.tolist`.
-"""
+"""A step reads nothing from its device, which on a GPU would make the host wait; a CPU counts what becomes Python's."""
 
 from __future__ import annotations
 

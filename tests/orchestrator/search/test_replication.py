@@ -1,7 +1,4 @@
-"""Further seeds go to those worth it: chosen by the search score, the same after a resume, and judged on the front as told.
-
-`choose: best` stands here as earlier versions had it, `apart: false`; `test_fair.py` has it as it is.
-"""
+"""Further seeds go to those worth it; `choose: best` stands here as earlier versions had it (`apart: false`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A machine that is announced to be taken away: the trial on it checkpoints at its next step and goes on elsewhere from there.
-
-Ray, the nodes (processes of this machine) and the training are real; every step takes a second longer, so that there is time.
-"""
+"""A machine that is announced to be taken away: the trial on it checkpoints at its next step and goes on elsewhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What dies, hangs, fills up or eats memory under a sweep, on real processes; docs/measurements/faults.md is the table of it.
-
-Training is the stand-in of `tests.orchestrator.stand_in`. `python -m tests.faults` is the longer part: more moments of death.
-"""
+"""What dies, hangs, fills up or eats memory under a sweep, on real processes; docs/measurements/faults.md has the table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A cluster of several Ray nodes that loses machines, and its head, under a running sweep.
-
-Training is the stand-in of `tests.orchestrator.stand_in`; the nodes are processes of this machine.
-"""
+"""A cluster of several Ray nodes (processes here) that loses machines, and its head, under a running sweep."""
 
 from __future__ import annotations
 

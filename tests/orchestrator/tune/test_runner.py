@@ -1,8 +1,4 @@
-"""The runner on real Ray: what dies is tried again, what is done never is, and every trial ends up told truly.
-
-Training is a stand-in that writes a line for each step it does, so that a test can see what ran and from where; everything
-else (Ray, checkpoints, ledger, folders) is real.
-"""
+"""The runner on real Ray with a stand-in for training: what dies is tried again, what is done never is."""
 
 from __future__ import annotations
 
