@@ -153,5 +153,7 @@ METHOD: Method = Method(
     decays_to_start=True,
     describe=describe,
     cutting=J_MINUS_I,
+    rank="ranks",
+    one_rate={"rate_scaling": "rank"},
 )
 METHODS: tuple[Method, ...] = (METHOD, replace(METHOD, name="craft_star", title="CRAFT*", parameters=CraftStarParameters))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ class Method:
             a small learning rate are smaller than bfloat16 can add to a weight.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
         cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.
+        rank: the parameter that is its rank.
+        one_rate: parameters under which one learning rate serves all ranks; absent where that is not known.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Method:
     master_weights: bool = False
     describe: Callable[[nn.Module], dict[str, float]] | None = None
     cutting: Cutting | None = None
+    rank: str | None = None
+    one_rate: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

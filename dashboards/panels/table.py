@@ -91,7 +91,7 @@ def _tuning(frame: pd.DataFrame) -> list[str]:
     """What each configuration's tuning took, in words; empty while it is not known."""
     spent = zip(frame["tuned_to"], column(frame, TUNING_TRIALS), column(frame, TUNING_SECONDS), strict=True)
     took = [
-        (to, f"{trials:.0f} trials", format_duration(seconds)) if trials > 0 else ("not tuned",) if trials == 0 else ()
+        (to, f"{trials:.0f} trials", format_duration(seconds)) if trials > 0 else (to or "not tuned",) if trials == 0 else ()
         for to, trials, seconds in spent
     ]
     return [", ".join(filter(None, words)) for words in took]

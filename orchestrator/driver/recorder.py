@@ -79,6 +79,7 @@ class Recorder:
         standing: which trials are settled, and the results.
         underway: which trials run, and the time that trials have taken.
         listeners: each is told of a configuration when the last of its trials has ended.
+        notes: what is said at the end of the session.
         lock: held while an event is recorded.
     """
 
@@ -97,6 +98,7 @@ class Recorder:
         self.standing = Standing(plan, ledger.results())
         self.underway = Underway()
         self.listeners: list[Callable[[Summary], None]] = []
+        self.notes: list[str] = []
         self._plan, self._ledger, self._display, self._tracker = plan, ledger, display, tracker
         self._unwritten: list[TrialResult] = []
         self._next_telling = 0.0

@@ -25,6 +25,7 @@ class Configuration:
         sizes: what its trained adapter is cut to, ascending, each a configuration of its own.
         cut_to: what its adapter is cut to, where it is not trained itself.
         candidates: of a tuned configuration, by task the candidate that was the best there, whose settings its trials have.
+        carried: by task, the label of the configuration whose learning rate it has, where it was not tuned itself.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Configuration:
     sizes: tuple[Configuration, ...] = field(default=(), repr=False)
     cut_to: str | None = None
     candidates: Mapping[str, Configuration] = field(default_factory=dict, repr=False)
+    carried: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def outputs(self) -> tuple[Configuration, ...]:

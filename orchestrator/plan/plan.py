@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from orchestrator.plan.carrying import Family, families_of
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
-from orchestrator.plan.tuning import check_equal_budgets, groups_of
+from orchestrator.plan.tuning import budget_of, check_equal_budgets
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
 from orchestrator.sweepfile.sweep import Sweep
@@ -42,7 +43,8 @@ class Plan:
         dropped: configurations that break a constraint; of an adaptive plan those of the points tried out beforehand.
         duplicates: labels of points that were merged into a configuration that was there before.
         probed: configurations of points that were tried out beforehand and may be trained; of an adaptive plan only.
-        configurations: those that are trained, in the order in which they were added; each has its sizes.
+        configurations: those that are trained, in the order in which they were added; each has its sizes. A candidate that may
+            not be needed (`orchestrator.plan.carrying`) has no trials at first.
         trials: the trainings, in the order in which they were added; each has the trials of its sizes.
     """
 
@@ -65,10 +67,13 @@ class Plan:
         self._by_id |= {one.id: one for one in configuration.outputs}
         return self._extend(self.planner.trials(configuration, seeds))
 
-    def replicate(self, configuration: Configuration, seeds: Iterable[int]) -> list[TrialSpec]:
-        """Gives a configuration of the plan further seeds; returns its new trials."""
-        known = {trial.key for trial in self._trials_of[configuration.id]}
-        return self._extend([trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known])
+    def replicate(
+        self, configuration: Configuration, seeds: Iterable[int], tasks: Iterable[str] | None = None
+    ) -> list[TrialSpec]:
+        """Gives a configuration of the plan further seeds, on all tasks unless some are given; returns its new trials."""
+        known = {trial.key for trial in self.trials_of(configuration.id)}
+        wanted = [trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known]
+        return self._extend([trial for trial in wanted if tasks is None or trial.run.task in tasks])
 
     def refuse(self, configuration: Configuration, reason: str) -> None:
         """Tells the listeners of a proposal that breaks a constraint and is not trained, once for each configuration."""
@@ -87,7 +92,7 @@ class Plan:
 
     def trials_of(self, name: str) -> list[TrialSpec]:
         """All trials, as of now, of the configuration with that id, trained or a size."""
-        return list(self._trials_of[name])
+        return list(self._trials_of.get(name, ()))
 
     @property
     def outputs(self) -> list[TrialSpec]:
@@ -121,16 +126,16 @@ class Plan:
     def most_trials(self) -> int:
         """`expected_trials` and, where the best of each group gets further seeds, these, within the sweep's budget. What
         `choose: front` will choose is not known beforehand."""
-        most = self.expected_trials + self._further()
+        rule, most = self.sweep.replication, self.expected_trials
+        if rule is not None and rule.choose == "best" and not self.adaptive:
+            planned, _, measuring = budget_of(self.sweep, self.families)
+            most = max(planned, sum(trial.tunes is not None for trial in self.trials)) + measuring
         return most if self.sweep.budget.trials is None else min(most, self.sweep.budget.trials)
 
-    def _further(self) -> int:
-        """The trials that further seeds can bring."""
-        rule = self.sweep.replication
-        if rule is None or rule.choose != "best" or self.adaptive:
-            return 0
-        groups = [group for group in groups_of(self.planner, self.configurations) if len(group) > 1 or not rule.apart]
-        return len(groups) * len(self.sweep.task_names) * len(rule.seeds)
+    @property
+    def families(self) -> list[Family]:
+        """Its candidates, where some are tried to choose among them. A searcher that learns chooses its rates itself."""
+        return families_of(self.planner, self.configurations, carry=not self.adaptive)
 
     @property
     def wanted(self) -> int:
@@ -141,8 +146,9 @@ class Plan:
 
     @property
     def examples(self) -> list[TrialSpec]:
-        """Trials of the probed configurations: what is prepared and checked before an adaptive plan has any of its own."""
-        return [trial for one in self.probed for trial in self.planner.trials(one)]
+        """Trials of configurations that have none yet: what is prepared and checked before a plan grows."""
+        later = [one for one in self.configurations if one.id not in self._trials_of]
+        return [trial for one in (*self.probed, *later) for trial in self.planner.trials(one)]
 
     @property
     def counts(self) -> dict[str, dict[str, float]]:
@@ -186,11 +192,13 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         raise SweepError(errors)
     plan = Plan(sweep, planner, list(dropped.values()), duplicates)
     rule = sweep.replication
-    apart = rule is not None and rule.tunes_apart
-    groups = groups_of(planner, kept.values()) if apart else []
-    alone = {group[0].id for group in groups if len(group) == 1}  # nothing to choose, so their trials are reported
+    seeds: dict[str, tuple[int, ...]] = {}
+    for family in families_of(planner, kept.values()) if rule is not None and rule.tunes_apart else ():
+        if family.candidates == 1:  # nothing to choose, so its trials are reported
+            seeds[family.groups[0][0].id] = rule.seeds
+        seeds |= {one.id: () for group in family.later for one in group}
     for configuration in planner.label_apart(list(kept.values())):
-        plan.add(configuration, rule.seeds if rule is not None and configuration.id in alone else None)
+        plan.add(configuration, seeds.get(configuration.id))
     if not kept:
         raise _nothing_allowed(sweep, plan.dropped)
     needed = len(plan.trials)
@@ -198,7 +206,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
         where = sweep.where(("budget", "trials"))
         raise SweepError([f"{where}: budget.trials: the plan needs {needed} trials; the budget is {sweep.budget.trials}"])
     if sweep.compare:
-        check_equal_budgets(planner, plan.configurations, duplicates)
+        check_equal_budgets(sweep, plan.families, duplicates)
     return plan
 
 

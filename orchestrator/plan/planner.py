@@ -149,7 +149,8 @@ class Planner:
         def trial(task: str, seed: int) -> TrialSpec:
             run, tunes = self.run_spec(configuration, task, seed), group if seed in self.sweep.seeds else None
             sizes = (TrialSpec(run.cut_to(str(one.cut_to)), one.id, one.label, resources, tunes) for one in configuration.sizes)
-            return TrialSpec(run, configuration.id, configuration.label, resources, tunes, tuple(sizes))
+            names, carried = (configuration.id, configuration.label), configuration.carried.get(task)
+            return TrialSpec(run, *names, resources, tunes, tuple(sizes), carried)
 
         return [trial(task, seed) for seed in (self.sweep.seeds if seeds is None else seeds) for task in self.sweep.task_names]
 
@@ -202,24 +203,28 @@ class Planner:
         content["resolved"] = resolve(self._meta, checked)
         return content_hash(content, 16)
 
-    def tuned(self, group: str, candidates: Sequence[Configuration], best: Mapping[str, int]) -> Configuration:
+    def tuned(self, candidates: Sequence[Configuration], best: Mapping[str, int], carried: Mapping[str, str]) -> Configuration:
         """The configuration whose trials have on each task the settings of the candidate that was the best there.
 
-        Its id is the group's, so that it stays one configuration when more values make the choice fall otherwise. Its label has
-        the parts that the labels of all candidates have.
+        Its id is the group's, so that it stays one configuration when more values make the choice fall otherwise.
 
         Args:
-            group: of the candidates.
+            candidates: a group.
             best: by task, the place of the best one in `candidates`.
+            carried: by task, the label of the configuration by which that is known, where it is another one.
         """
         chosen = {task: candidates[place] for task, place in best.items()}
         largest = max(chosen.values(), key=lambda one: one.counts.trainable_parameters)
-        parts = zip(*(self._parts(one, _rule(self.sweep).tuned) for one in candidates), strict=False)
-        label = _joined([part[0] for part in parts if len(set(part)) == 1])
-        whole = replace(largest, id=group, label=label, candidates=chosen)
+        name, label = self.group(candidates[0]), self.label_of(candidates)
+        whole = replace(largest, id=name, label=label, candidates=chosen, carried=carried)
         smallest = min(one.counts.trainable_parameters for one in chosen.values())
         sizes = [one.counts.trainable_parameters for one in largest.sizes]
         return replace(whole, sizes=tuple(self._cut(whole, size) for size in sizes if size < smallest))
+
+    def label_of(self, candidates: Sequence[Configuration]) -> str:
+        """The parts that the labels of all candidates have."""
+        parts = zip(*(self._parts(one, _rule(self.sweep).tuned) for one in candidates), strict=False)
+        return _joined([part[0] for part in parts if len(set(part)) == 1])
 
     def label_apart(self, configurations: Sequence[Configuration]) -> list[Configuration]:
         """The configurations with labels that show a setting only where another of the same name differs in it."""
@@ -248,12 +253,12 @@ class Planner:
         said = row.label(row.parameters.model_validate(parameters)).split(", ")
         return [row.title, *filter(None, said), *([AFRESH] if afresh else [])]
 
-    def group(self, configuration: Configuration) -> str:
-        """Equal for configurations that differ in nothing but the dimensions that are tuned; what a block says for single
-        tasks, or of where its runs start, is a difference, and so is `tuned: false`. It is the id of the tuned configuration;
-        an earlier version's groups were longer, and no ids."""
+    def group(self, configuration: Configuration, over: Iterable[str] = ()) -> str:
+        """Equal for configurations that differ in nothing but the dimensions that are tuned, and those of `over`; what a block
+        says for single tasks, or of where its runs start, is a difference, and so is `tuned: false`. It is the id of the tuned
+        configuration; an earlier version's groups were longer, and no ids."""
         rule = _rule(self.sweep)
-        names = {*rule.tuned}
+        names = {*rule.tuned, *over}
         content = self._content(configuration.method, configuration.training, configuration.path)
         content |= {"parameters": configuration.parameters, "chosen": sorted({*content["chosen"]} - names)}
         block = self.sweep.block_at(configuration.path)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from craft.methods import METHODS
 from craft.models.gguf import gguf_notes
 from craft.words import format_bytes
+from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.gpu_shares import Gpu, idle_lines, memory_lines
 from orchestrator.plan.plan import Plan
 from orchestrator.plan.tuning import lines_of
+from orchestrator.sweepfile.mistakes import dotted
+from orchestrator.sweepfile.space.sizes import SPAN
 
 SHOWN = 200
 
@@ -47,7 +51,7 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
             f"{one.counts.head_parameters:,}",
             format_bytes(one.counts.adapter_bytes),
             format_bytes(one.estimated_memory_bytes) if one.estimated_memory_bytes is not None else "",
-            str(len(plan.trials_of(trained.id))),
+            str(len(plan.trials_of(trained.id)) or "later"),
             "cut" if one.cut_to else f"{steps[one.id]:,}" if one.id in steps else "?",
         )
     console.print(table)
@@ -58,21 +62,52 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
         console.print(f"dropped: {dropped.configuration.label}: {dropped.reason}", highlight=False)
     if plan.duplicates:
         console.print(f"merged: {len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}", highlight=False)
-    seeds = sorted({len(plan.trials_of(one.id)) // len(sweep.task_names) for one in plan.configurations})
+    first = [one for one in plan.configurations if plan.trials_of(one.id)]
+    seeds = sorted({len(plan.trials_of(one.id)) // len(sweep.task_names) for one in first})
     console.print(
-        f"{len(plan.configurations)} configurations x {len(sweep.task_names)} tasks x {' or '.join(map(str, seeds))} seeds = "
+        f"{len(first)} configurations x {len(sweep.task_names)} tasks x {' or '.join(map(str, seeds))} seeds = "
         f"{len(plan.trials)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
         highlight=False,
     )
     if cut := len(rows) - len(plan.configurations):
         console.print(f"their adapters are cut to {cut} more configurations, of at most the size shown", highlight=False)
     _print_replication(plan, console, steps)
+    for note in _notes(plan):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     console.print(
         "trainable: the adapter's parameters; head: the task head's, trained with them; adapter: bytes saved for both; "
         "memory: estimated for a training step",
         style="dim",
         highlight=False,
     )
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """How blocks that list several ranks could do with fewer trainings."""
+    for block in plan.sweep.blocks:
+        row, here = METHODS[block.method], [one for one in plan.configurations if one.path == block.path]
+        alike = [one for one in here if _without(one, row.rank) == _without(here[0], row.rank)]
+        counts = sorted({one.counts.trainable_parameters for one in alike})
+        if row.rank is None or len(counts) < 2:
+            continue
+        if (
+            row.cutting is not None
+            and block.sizes is None
+            and (within := sum(count * SPAN >= counts[-1] for count in counts)) > 1
+        ):
+            rest = len(counts) - within
+            yield (
+                f"{dotted(block.path)}: {row.rank} lists {len(counts)}: the largest alone with sizes: {within} gives as many "
+                f"adapters down to an eighth of its parameters"
+                + (f", and the {rest} below are trained by themselves" if rest else "")
+            )
+        if plan.sweep.compare and row.one_rate is not None and not row.one_rate.items() <= alike[0].parameters.items():
+            needed = ", ".join(f"{name}: {value}" for name, value in row.one_rate.items())
+            yield f"{dotted(block.path)}: with {needed} one learning rate would be tuned for all {len(counts)} ranks"
+
+
+def _without(one: Configuration, rank: str | None) -> dict[str, object]:
+    return {name: value for name, value in one.parameters.items() if name != rank}
 
 
 def _print_model(plan: Plan, console: Console) -> None:
@@ -90,7 +125,7 @@ def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -
     if rule is None:
         return
     if rule.choose == "best" and not plan.adaptive:
-        for line in lines_of(plan.planner, plan.configurations, steps):
+        for line in lines_of(plan.planner, plan.families, steps):
             console.print(line, markup=False, highlight=False)
         return
     whom = "those that may be on the front" if rule.choose == "front" else "the best of each group"

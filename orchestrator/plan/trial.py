@@ -26,6 +26,7 @@ class TrialSpec:
 
     `sizes` are the trials that are cut from this one's adapter, ascending. `tunes` names the configurations among which it
     helps to choose one (`Planner.group`); None where nothing is tuned, and for the further seeds of those that were chosen.
+    `carried` is the label of the configuration whose learning rate it has (`orchestrator.plan.carrying`).
     """
 
     run: RunSpec
@@ -34,6 +35,7 @@ class TrialSpec:
     resources: Resources = field(default_factory=Resources)
     tunes: str | None = None
     sizes: tuple[TrialSpec, ...] = ()
+    carried: str | None = None
 
     @cached_property
     def key(self) -> str:
@@ -46,7 +48,7 @@ class TrialSpec:
 
     def to_json(self) -> dict[str, Any]:
         names: dict[str, Any] = {"configuration": self.configuration, "label": self.label}
-        names |= {"tunes": self.tunes} if self.tunes else {}
+        names |= {name: value for name in ("tunes", "carried") if (value := getattr(self, name))}
         names |= {"sizes": [one.to_json() for one in self.sizes]} if self.sizes else {}
         return {"run": self.run.model_dump(mode="json"), "resources": self.resources.model_dump(mode="json"), **names}
 
@@ -60,6 +62,7 @@ class TrialSpec:
             resources,
             content.get("tunes"),
             tuple(cls.from_json(one) for one in content.get("sizes", ())),
+            content.get("carried"),
         )
 
 

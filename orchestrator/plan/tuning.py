@@ -6,39 +6,29 @@ seeds choose, and the best then runs with the seeds of `replication`. A group of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from orchestrator.plan.carrying import Family
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.mistakes import SweepError, dotted
 from orchestrator.sweepfile.settings import ReplicationSettings
 from orchestrator.sweepfile.sweep import Sweep
 
-Groups = list[list[Configuration]]
-
 SHOWN = 8
 
 
-def groups_of(planner: Planner, configurations: Iterable[Configuration]) -> Groups:
-    """The configurations that are candidates together, one list a group."""
-    found: dict[str, list[Configuration]] = {}
-    for one in configurations:
-        if not one.candidates:
-            found.setdefault(planner.group(one), []).append(one)
-    return list(found.values())
-
-
-def check_equal_budgets(planner: Planner, configurations: Sequence[Configuration], duplicates: Sequence[str]) -> None:
+def check_equal_budgets(sweep: Sweep, families: Sequence[Family], duplicates: Sequence[str]) -> None:
     """Checks what `compare: fair` promises, on the configurations as the model takes them.
 
     Args:
         duplicates: labels of points of the space that equal one of the configurations.
     """
-    sweep, groups, lines = planner.sweep, groups_of(planner, configurations), list[str]()
+    lines = list[str]()
     if duplicates:
         named = "; ".join(duplicates[:SHOWN])
         lines.append(f"{sweep.where(('space',))}: space: under compare: fair each configuration stands once; twice: {named}")
-    tuned = [group for group in groups if _is_tuned(sweep, group[0])]
+    tuned = [group for family in families for group in family.groups if _is_tuned(sweep, group[0])]
     most = max(map(len, tuned), default=0)
     fewest = {group[0].path: len(group) for group in sorted(tuned, key=len, reverse=True)}
     lines += [
@@ -47,9 +37,9 @@ def check_equal_budgets(planner: Planner, configurations: Sequence[Configuration
         for path, count in fewest.items()
         if count < most and not duplicates
     ]
-    first, further = _trials(sweep, groups)
-    if sweep.budget.trials is not None and first + further > sweep.budget.trials:
-        where, needed = sweep.where(("budget", "trials")), first + further
+    _, every, measuring = budget_of(sweep, families)
+    if sweep.budget.trials is not None and every + measuring > sweep.budget.trials:
+        where, needed = sweep.where(("budget", "trials")), every + measuring
         lines.append(
             f"{where}: budget.trials: to tune and measure all takes {needed} trials; the budget is {sweep.budget.trials}"
         )
@@ -57,44 +47,64 @@ def check_equal_budgets(planner: Planner, configurations: Sequence[Configuration
         raise SweepError(lines)
 
 
-def lines_of(planner: Planner, configurations: Sequence[Configuration], steps: Mapping[str, int]) -> list[str]:
+def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, int]) -> list[str]:
     """What `--plan` says of the further seeds, and of each configuration's budget for tuning.
 
     Args:
         steps: optimizer steps of a configuration's trials together, by configuration id, where the data's sizes are known.
     """
-    sweep, rule, groups = planner.sweep, _rule(planner.sweep), groups_of(planner, configurations)
-    first, further = _trials(sweep, groups)
-    chosen = [group for group in groups if len(group) > 1 or not rule.apart]
-    share = len(rule.seeds) / len(sweep.seeds)
-    all_steps = sum(steps.values()) + round(sum(max(steps.get(one.id, 0) for one in group) * share for group in chosen))
-    tune = f"{'seed' if len(sweep.seeds) == 1 else 'the seeds'} {_listed(sweep.seeds)}"
+    sweep, rule = planner.sweep, _rule(planner.sweep)
+    planned, _, measuring = budget_of(sweep, families)
+    groups = [(family, group) for family in families for group in family.groups]
+    fixed = [group[0].label for _, group in groups if len(group) == 1]
+    chosen = len(groups) - (len(fixed) if rule.apart else 0)
+    further = chosen * len(sweep.task_names) * len(rule.seeds)
+    all_steps = round(sum(_steps(family, rule, len(sweep.seeds), steps) for family in families))
+    carried = [family for family in families if family.later]
     how = ", on each task by its search score" if rule.apart else ", by its search score"
     lines = [
-        f"then with the seeds {_listed(rule.seeds)}: the best of each of {len(chosen)} groups{how}: "
-        f"at most {further} trials more, {first + further} in all" + (f", {all_steps:,} steps" if all_steps else "")
+        f"then with the seeds {_listed(rule.seeds)}: the best of each of {chosen} groups{how}: at most {further} trials more, "
+        f"{'about ' if carried else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else "")
     ]
-    sizes = {len(group) for group in groups if len(group) > 1}
+    sizes = {len(group) for _, group in groups if len(group) > 1}
     if rule.tuned and sizes:
         each = {size * len(sweep.task_names) * len(sweep.seeds) for size in sizes}
+        tune = f"{'seed' if len(sweep.seeds) == 1 else 'the seeds'} {_listed(sweep.seeds)}"
         lines.append(
             f"tuned: {', '.join(rule.tuned)}; {_between(sizes)} candidates and {_between(each)} trials for each configuration, "
             f"with {tune}" + (", whose scores are not reported" if rule.apart else "")
         )
-    fixed = [group[0].label for group in groups if len(group) == 1] if rule.tuned else []
-    if fixed:
-        more = f" and {len(fixed) - SHOWN} more" if len(fixed) > SHOWN else ""
-        lines.append(f"not tuned: {'; '.join(fixed[:SHOWN])}{more}")
+    if carried:
+        first = _shortened([planner.label_of(family.groups[family.start]) for family in carried])
+        lines.append(f"{rates_words(sweep, families, planned)}: tuned at {first}; the other ranks take that rate, {CHECKED}")
+    if fixed and rule.tuned:
+        lines.append(f"not tuned: {_shortened(fixed)}")
     return lines
 
 
-def _trials(sweep: Sweep, groups: Groups) -> tuple[int, int]:
-    """How many trials come first, and how many come after the choice at most: those of a best one in every group. A group of
-    one has nothing to wait for where tuning is apart."""
+CHECKED = "which is checked at the smallest and the largest"
+
+
+def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str:
+    """`rates: 24 trainings instead of 72`."""
+    return f"rates: {trainings} trainings instead of {budget_of(sweep, families)[1]}"
+
+
+def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
+    """How many trials tune if learning rates carry over ranks, how many if none does, and how many are reported at most: those
+    of a best one in every group. A group of one has nothing to wait for where tuning is apart."""
     rule, tasks = _rule(sweep), len(sweep.task_names)
-    alone = sum(len(group) == 1 for group in groups) if rule.apart else 0
-    candidates = sum(map(len, groups)) - alone
-    return tasks * (candidates * len(sweep.seeds) + alone * len(rule.seeds)), (len(groups) - alone) * tasks * len(rule.seeds)
+    alone = sum(family.candidates == 1 for family in families) if rule.apart else 0
+    planned, every = sum(one.planned for one in families) - alone, sum(one.candidates for one in families) - alone
+    each = tasks * len(sweep.seeds)
+    return planned * each, every * each, sum(len(one.groups) for one in families) * tasks * len(rule.seeds)
+
+
+def _steps(family: Family, rule: ReplicationSettings, seeds: int, steps: Mapping[str, int]) -> float:
+    """The steps of its tuning and of the seeds after it. All ranks of a family are trained for as many."""
+    first = [steps.get(one.id, 0) for one in family.groups[family.start]]
+    reported = 0 if family.candidates == 1 and rule.apart else len(family.groups) * len(rule.seeds) / seeds
+    return sum(first) + max(first) * (family.planned - len(first) + reported)
 
 
 def _rule(sweep: Sweep) -> ReplicationSettings:
@@ -105,6 +115,10 @@ def _rule(sweep: Sweep) -> ReplicationSettings:
 def _is_tuned(sweep: Sweep, configuration: Configuration) -> bool:
     block = sweep.block_at(configuration.path)
     return block is None or block.tuned
+
+
+def _shortened(labels: Sequence[str]) -> str:
+    return "; ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
 
 
 def _between(numbers: set[int]) -> str:

@@ -114,6 +114,7 @@ class StoreReader:
             parameters=params,
             result=self._result(run),
             tunes=tags.get("craft.tunes"),
+            carried=tags.get("craft.carried"),
         )
 
     def _result(self, run: Run) -> TrialResult | None:

@@ -86,7 +86,7 @@ class MlflowWriter:
         configuration = self._configuration(event["configuration"], event["label"], event["method"], event, shared)
         label = named(event["method"], event["label"])
         name = f"{label} · {event['task']} · seed {event['seed']}"
-        tags = shared | {"craft.task": text(event["task"]), "craft.seed": text(event["seed"])}
+        tags = shared | {f"craft.{name}": text(event[name]) for name in ("task", "seed", "carried") if name in event}
         run = self._table.ensure("trial", event["key"], name, event, parent=configuration.id, tags=tags)
         run.add_params(event["params"])
 

@@ -98,7 +98,7 @@ class Tracker:
                 "protocol": spec.run.protocol,
                 "params": redacted({**flat_parameters(spec.run), **(params or {})}),
             }
-            | ({"tunes": spec.tunes} if spec.tunes else {})
+            | {name: value for name in ("tunes", "carried") if (value := getattr(spec, name))}
         )
 
     def trial_progress(self, key: str, progress: Mapping[str, Any]) -> None:

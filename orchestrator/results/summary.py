@@ -19,6 +19,7 @@ from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_variance, suite_interval
 from orchestrator.results.tuning import Tuning, ends, varied
+from orchestrator.sweepfile.fair import RATE
 
 EXAMPLES, CHANCE = "reported_examples", "chance"
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds")
@@ -30,7 +31,8 @@ class Entry:
     """A planned trial as summing up sees it; `result` is None while it has not ended.
 
     `tunes` names the configuration for which it helps to choose settings, or, from an earlier version, the configurations among
-    which it does. The parameter `cut_from` is the key of the trial from whose adapter it is cut.
+    which it does. `carried` is the label of the configuration whose learning rate it has. The parameter `cut_from` is the key
+    of the trial from whose adapter it is cut.
     """
 
     key: str
@@ -43,13 +45,14 @@ class Entry:
     parameters: dict[str, Any]
     result: TrialResult | None
     tunes: str | None = None
+    carried: str | None = None
 
     @classmethod
     def of(cls, trial: TrialSpec, result: TrialResult | None) -> Entry:
         run = trial.run
         flat = flat_parameters(run)
         names = (trial.key, trial.configuration, trial.label, flat["method"], run.task, run.seed, run.protocol)
-        return cls(*names, flat, result, trial.tunes)
+        return cls(*names, flat, result, trial.tunes, trial.carried)
 
     @property
     def only_tunes(self) -> bool:
@@ -173,6 +176,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
     """What the tuning of each configuration took, by its id: the trials of all trained ones that have the same `tunes`."""
     groups: dict[str, list[Entry]] = {}
     chosen: dict[str, dict[str, dict[str, Any]]] = {}
+    carried: dict[str, str] = {}
     for entry in entries:
         if "cut_from" in entry.parameters:
             continue
@@ -180,21 +184,31 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
             groups.setdefault(entry.tunes, []).append(entry)
         else:
             chosen.setdefault(entry.configuration, {})[entry.task] = entry.parameters
-    found: dict[str, Tuning] = {}
+            carried |= {entry.configuration: entry.carried} if entry.carried else {}
+    found = {name: Tuning(1, values=_values([RATE], chosen[name]), carried=label) for name, label in carried.items()}
     for name, group in groups.items():
-        candidates = {entry.configuration: entry.parameters for entry in group if entry.task == group[0].task}
-        whole = Tuning.of(len(candidates), [entry.result for entry in group])
+        candidates: dict[str, dict[str, dict[str, Any]]] = {}
+        for entry in group:
+            candidates.setdefault(entry.task, {})[entry.configuration] = entry.parameters
+        most = max(candidates.values(), key=len)
+        whole = Tuning.of(len({entry.configuration for entry in group}), [entry.result for entry in group])
         if not group[0].only_tunes:
-            found |= {one: replace(whole, at_end=ends(candidates, {"": own})) for one, own in candidates.items()}
+            rows = [*most.values()]
+            found |= {one: replace(whole, at_end=ends({"": rows}, {"": own})) for one, own in most.items()}
             continue
         by_task = chosen.get(name, {})
-        values = {one: {task: text(row.get(one)) for task, row in by_task.items()} for one in varied(candidates) if by_task}
+        values = _values(varied([*most.values()]), by_task)
+        at_end = ends({task: [*rows.values()] for task, rows in candidates.items()}, by_task)
         seeds = tuple(sorted({entry.seed for entry in group}))
-        found[name] = replace(whole, at_end=ends(candidates, by_task), seeds=seeds, values=values)
+        found[name] = replace(whole, at_end=at_end, seeds=seeds, values=values, carried=carried.get(name))
     trained = {entry.key: entry.configuration for entry in entries}
     sources = {entry.configuration: trained.get(entry.parameters.get("cut_from", entry.key)) for entry in entries}
     fixed = {name: Tuning(1) for name in sources.values() if name in chosen} if any(one.seeds for one in found.values()) else {}
     return {name: (fixed | found)[source] for name, source in sources.items() if source in fixed or source in found}
+
+
+def _values(names: Iterable[str], by_task: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    return {name: {task: text(row.get(name)) for task, row in by_task.items()} for name in names if by_task}
 
 
 def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: Tuning | None) -> Summary:

@@ -14,9 +14,6 @@ from typing import Any
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialResult
 
-Values = Mapping[str, Mapping[str, Any]]
-"""Parameters of candidates, or of what was chosen for tasks; numbers may be text."""
-
 
 @dataclass(frozen=True)
 class Tuning:
@@ -32,6 +29,7 @@ class Tuning:
             better value may lie beyond.
         seeds: those that tuned and are not reported; empty where an earlier version reported them.
         values: what was chosen, as text by setting and task; empty where the configuration itself says it.
+        carried: the label of the configuration whose value it has, on the tasks on which it was not tuned itself.
     """
 
     candidates: int
@@ -42,6 +40,7 @@ class Tuning:
     at_end: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    carried: str | None = None
 
     @classmethod
     def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
@@ -58,39 +57,38 @@ class Tuning:
 
     @property
     def tuned(self) -> bool:
-        """Whether there was anything to choose."""
-        return self.candidates > 1
+        """Whether there was anything to choose, here or at another rank."""
+        return self.candidates > 1 or self.carried is not None
 
     @property
     def choice(self) -> str:
         """What was chosen in words, by task in the sweep's order: `learning_rate 0.01/0.003/0.003`, or once where all agree."""
-        return ", ".join(f"{name} {'/'.join(_agreed(by_task.values()))}" for name, by_task in self.values.items())
+        words = [f"{name} {'/'.join(_agreed(by_task.values()))}" for name, by_task in self.values.items()]
+        return ", ".join(words + ([f"as {self.carried}"] if self.carried else []))
 
 
-def varied(candidates: Values) -> list[str]:
+def varied(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the parameters in which candidates differ; where each begins follows from these."""
-    rows = list(candidates.values())
     names = dict.fromkeys(name for row in rows for name in row if name != "warm_start")
     return [name for name in names if len({text(row.get(name)) for row in rows}) > 1]
 
 
-def ends(candidates: Values, chosen: Values) -> tuple[str, ...]:
+def ends(candidates: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Which numbers that were chosen are the lowest or the highest of all candidates'; numbers with fewer than three values are
     left out, because every one of those is at an end.
 
     Args:
-        chosen: by task; an end that is not that of every task names its tasks.
+        candidates: the parameters of each, by task.
+        chosen: parameters by task; an end that is not that of every task names its tasks.
     """
-    found: list[str] = []
-    for name in varied(candidates):
-        values = {value for row in candidates.values() if (value := _number(row.get(name))) is not None}
-        if len(values) < 3:
-            continue
-        for word, end in (("lowest", min(values)), ("highest", max(values))):
-            tasks = [task for task, row in chosen.items() if _number(row.get(name)) == end]
-            on = "" if len(tasks) == len(chosen) else f" on {', '.join(task.rsplit('/', 1)[-1] for task in tasks)}"
-            found += [f"{word} {name}{on}"] if tasks else []
-    return tuple(found)
+    found: dict[str, list[str]] = {}
+    for task, rows in candidates.items():
+        for name in varied(rows):
+            values = {value for row in rows if (value := _number(row.get(name))) is not None}
+            for word, end in (("lowest", min), ("highest", max)):
+                if len(values) >= 3 and task in chosen and _number(chosen[task].get(name)) == end(values):
+                    found.setdefault(f"{word} {name}", []).append(task.rsplit("/", 1)[-1])
+    return tuple(words if len(tasks) == len(chosen) else f"{words} on {', '.join(tasks)}" for words, tasks in found.items())
 
 
 def _agreed(values: Iterable[str]) -> list[str]:

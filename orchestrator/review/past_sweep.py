@@ -156,6 +156,7 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
             parameters=parameters,
             result=None,
             tunes=event.get("tunes"),
+            carried=event.get("carried"),
         )
     entries = [replace(entry, result=results.get(key)) for key, entry in known.items()]
     uri = tracking_uri or (None if "***@" in sweep.uri else sweep.uri)
@@ -216,9 +217,12 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     for there in by_configuration.values():
         like = next(iter(there.values()))
         given = {seed for _, seed in there}
+        if like.only_tunes:  # which of them tune on which task is known while the sweep runs
+            whole += [one for one in there.values() if one.seed in sweep.seeds and one.task in sweep.task_names]
+            continue
         seeds = [*sweep.seeds, *(seed for seed in sweep.further_seeds if seed in given)]
         if sweep.tunes_apart:
-            seeds = [*(sweep.seeds if like.only_tunes else sweep.further_seeds)]
+            seeds = [*sweep.further_seeds]
         for task in sweep.task_names:
             for seed in seeds:
                 missing = replace(like, key="", task=task, seed=seed, result=None)

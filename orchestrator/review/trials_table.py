@@ -54,6 +54,7 @@ def read_trials(file: Path) -> list[Entry]:
 def _row(entry: Entry, result: TrialResult) -> dict[str, str]:
     facts = {name: result.facts[name] for name in FACTS if name in result.facts}
     cells = {name: getattr(entry, name) for name in OF_TRIAL} | {name: getattr(result, name) for name in OF_RESULT}
+    cells |= {"carried": entry.carried} if entry.carried else {}
     groups = {"parameter": entry.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}
     cells |= {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
     return {name: _written(value) for name, value in cells.items()}
@@ -88,4 +89,4 @@ def _entry(row: dict[str, str]) -> Entry:
         **{name: cells[name] for name in OF_RESULT},
     )
     of_trial = {name: cells[name] for name in OF_TRIAL if name in cells or name != "tunes"}
-    return Entry(**of_trial, parameters=group("parameter."), result=result)
+    return Entry(**of_trial, parameters=group("parameter."), result=result, carried=cells.get("carried"))

@@ -71,7 +71,7 @@ class Listed:
 
 def listed(plan: Plan, folder: Path | None) -> Listed:
     """The proposer of grid and random."""
-    return Listed(plan.configurations)
+    return Listed(one for one in plan.configurations if plan.trials_of(one.id))
 
 
 def propose(plan: Plan, folder: Path | None = None) -> Proposer:

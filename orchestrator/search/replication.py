@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestrator.plan.tuning import groups_of
+from orchestrator.plan.carrying import Family, choose, to_try
+from orchestrator.plan.tuning import rates_words
 from orchestrator.results.chances import front_chances
 from orchestrator.results.front import POSSIBLE
 from orchestrator.results.search_values import area, of_training
@@ -74,18 +75,49 @@ def chosen(
 def tuned(plan: Plan, results: Mapping[str, TrialResult]) -> list[Configuration]:
     """The tuned configuration of each group that has a candidate with a score on every task."""
     found = []
-    for group in groups_of(plan.planner, plan.configurations):
-        name = plan.planner.group(group[0])
-        if not any(trial.tunes == name for trial in plan.trials_of(group[0].id)):
+    for family in plan.families:
+        first = family.groups[family.start]
+        if not any(trial.tunes for trial in plan.trials_of(first[0].id)):
             continue  # it has no other candidates, and its trials are reported
-        best = {}
-        for task in plan.sweep.task_names:
-            scores = [_mean_search_score(plan, results, one, task) for one in group]
-            if math.isfinite(highest := max(scores)):
-                best[task] = scores.index(highest)
-        if len(best) == len(plan.sweep.task_names):
-            found.append(plan.planner.tuned(name, group, best))
+        label, by_task = plan.planner.label_of(first), _rates(plan, results, family)
+        for rank, group in enumerate(family.groups):
+            best = {task: place for task, rows in by_task.items() if (place := rows[rank][0]) is not None}
+            if len(best) == len(by_task):
+                carried = {task: label for task, rows in by_task.items() if rows[rank][1]}
+                found.append(plan.planner.tuned(group, best, carried))
     return found
+
+
+def rates_line(plan: Plan, results: Mapping[str, TrialResult]) -> str:
+    """What carrying learning rates over ranks saved, and where they did not carry; empty where none may."""
+    families, far = [family for family in plan.families if family.later], list[str]()
+    for family in families:
+        for task, rows in _rates(plan, results, family).items():
+            carried = rows[family.start][0]
+            for end in family.ends:
+                own = rows[end][0]
+                if own is None or carried is None or abs(own - carried) > 1:
+                    far.append(f"{plan.planner.label_of(family.groups[end])} ({task})")
+    if not families:
+        return ""
+    words = rates_words(plan.sweep, plan.families, sum(trial.tunes is not None for trial in plan.trials))
+    return f"{words}: " + (f"ranks were tuned themselves towards {', '.join(far)}" if far else "they carry over all ranks")
+
+
+def _rates(plan: Plan, results: Mapping[str, TrialResult], family: Family) -> dict[str, list[tuple[int | None, bool]]]:
+    first = family.groups[family.start]
+    return {task: choose(_tried(plan, results, family, task), len(first), family.start) for task in plan.sweep.task_names}
+
+
+def _tried(plan: Plan, results: Mapping[str, TrialResult], family: Family, task: str) -> list[dict[int, float]]:
+    return [
+        {
+            place: _mean_search_score(plan, results, one, task)
+            for place, one in enumerate(group)
+            if any(trial.run.task == task for trial in plan.trials_of(one.id))
+        }
+        for group in family.groups
+    ]
 
 
 def _mean_search_score(plan: Plan, results: Mapping[str, TrialResult], one: Configuration, task: str) -> float:
@@ -148,14 +180,15 @@ class Replicating:
     def advance(self) -> None:
         """Goes on to the next round, and the next, as far as all that came before is on record."""
         while self._rounds and self._first_over and not self._waiting and not self._recorder.standing.remaining:
-            seeds, more = self._rounds.pop(0), self._plan.add if self._rule.tunes_apart else self._plan.replicate
-            new: list[TrialSpec] = []
-            for configuration in self._chosen(seeds):
-                if not self._affordable(len(seeds)):
-                    self._rounds.clear()
-                    break
-                new += more(configuration, seeds)
-                self._waiting.append(configuration)
+            new = self._more_rates() if self._rule.tunes_apart else []
+            if not new:
+                seeds, more = self._rounds.pop(0), self._plan.add if self._rule.tunes_apart else self._plan.replicate
+                for configuration in self._chosen(seeds):
+                    if not self._affordable(len(seeds)):
+                        self._rounds.clear()
+                        break
+                    new += more(configuration, seeds)
+                    self._waiting.append(configuration)
             self._recorder.grow(new)
             if self._rule.choose == "front" and not self._rounds and new:
                 self._recorder.say("The seeds of `replication` are spent with this round; more would decide more of the front")
@@ -164,10 +197,27 @@ class Replicating:
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))
             ]
 
+    def _more_rates(self) -> list[TrialSpec]:
+        """Trials of the candidates that are needed by what is known now, and of those that an earlier version tried."""
+        plan, standing = self._plan, self._recorder.standing
+        new: list[TrialSpec] = []
+        for family in (family for family in plan.families if family.later):
+            for task in plan.sweep.task_names:
+                tried = _tried(plan, standing.results, family, task)
+                wanted = to_try(tried, len(family.groups[family.start]), family.start)
+                for rank, group in enumerate(family.groups):
+                    for place, one in enumerate(group):
+                        trials = [trial for trial in plan.planner.trials(one) if trial.run.task == task]
+                        if place not in tried[rank] and (place in wanted[rank] or all(map(standing.is_on_record, trials))):
+                            new += plan.replicate(one, plan.sweep.seeds, (task,))
+                            self._waiting += [] if one in self._waiting else [one]
+        return new
+
     def _chosen(self, seeds: tuple[int, ...]) -> list[Configuration]:
         """The configurations that get trials now."""
         results = self._recorder.standing.results
         if self._rule.tunes_apart:
+            self._recorder.notes += filter(None, [rates_line(self._plan, results)])
             return tuned(self._plan, results)
         summaries = {one.configuration: one for one in summarize(self._plan.outputs, results, self._plan.counts)}
         deserving = chosen(self._plan, results, summaries, self._rule)

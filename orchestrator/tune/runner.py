@@ -127,7 +127,7 @@ class Session:
             trouble=trouble,
             signal=parts.stop.signal,
             spent=spent,
-            notes=[f"ended by {spent}"] if spent else [],
+            notes=[*([f"ended by {spent}"] if spent else []), *parts.recorder.notes],
             open=parts.more_to_propose,
         )
 

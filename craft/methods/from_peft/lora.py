@@ -95,6 +95,8 @@ def row(
         singular_vectors=singular_vectors,
         decays_to_start=decays_to_start,
         cutting=cutting,
+        rank="rank",
+        one_rate={},
     )
 
 

@@ -1,0 +1,134 @@
+"""Learning rates carried over the ranks of a method: tuned at one rank, checked at the smallest and the largest.
+
+    rank 1     2     4     8     16          4: every rate is tried
+       3?   <-     all    ->     3?          1, 16: the best rate of 4, its neighbours, and on from a better one
+
+A family is what differs in nothing but the rank and the learning rate. Its middle rank is tuned. Where the best rate of an end
+is no more than one step away, the ranks between take the rate of the middle one, and the end its own best. Otherwise that end
+and the ranks on its side are tuned themselves. `docs/measurements/rates.md` has what this costs and saves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from craft.methods import METHODS
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.planner import Planner
+from orchestrator.sweepfile.fair import RATE
+
+LEAST = 3
+"""So many ranks: with two of them both are ends."""
+Tried = Mapping[int, float]
+"""The scores of one rank by the place of the rate in ascending order; minus infinity where the training failed."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Groups of candidates over which the learning rate carries, from the smallest to the largest rank, the candidates of each
+    by their rate. A group whose rate does not carry is a family of one, in the file's order."""
+
+    groups: tuple[tuple[Configuration, ...], ...]
+
+    @property
+    def start(self) -> int:
+        """The place of the group that is tuned first, with every value."""
+        return (len(self.groups) - 1) // 2
+
+    @property
+    def later(self) -> list[tuple[Configuration, ...]]:
+        """The groups whose candidates are tried when the first one is tuned, or never."""
+        return [group for place, group in enumerate(self.groups) if place != self.start]
+
+    @property
+    def ends(self) -> list[int]:
+        return [end for end in sorted({0, len(self.groups) - 1}) if end != self.start]
+
+    @property
+    def planned(self) -> int:
+        """The number of candidates that are tried on each task if the rate carries."""
+        return len(self.groups[self.start]) + sum(min(3, len(self.groups[end])) for end in self.ends)
+
+    @property
+    def candidates(self) -> int:
+        return sum(map(len, self.groups))
+
+
+def families_of(planner: Planner, configurations: Iterable[Configuration], carry: bool = True) -> list[Family]:
+    """The groups of candidates, in families where the rate carries and this saves trainings.
+
+    Args:
+        carry: whether it may. A trial that starts from another task's adapter needs that task's candidate: there it does not.
+    """
+    groups: dict[str, list[Configuration]] = {}
+    for one in configurations:
+        if not one.candidates:
+            groups.setdefault(planner.group(one), []).append(one)
+    rule = planner.sweep.replication
+    assert rule is not None
+    carry = carry and rule.tunes_apart and rule.tuned == (RATE,) and not planner.sweep.warm_start
+    related: dict[str, list[tuple[Configuration, ...]]] = {}
+    for name, group in groups.items():
+        row, parameters = METHODS[group[0].method], group[0].parameters
+        serves = row.one_rate is not None and row.one_rate.items() <= parameters.items()
+        if carry and serves and len(group) > 1:
+            name = f"{planner.group(group[0], [str(row.rank)])} {sorted(map(rate_of, group))}"
+        related.setdefault(name, []).append(tuple(group))
+    found = []
+    for some in related.values():
+        by_rank = sorted(some, key=lambda group: group[0].counts.trainable_parameters)
+        family = Family(tuple(tuple(sorted(group, key=rate_of)) for group in by_rank))
+        carries = len(some) >= LEAST and family.planned < family.candidates
+        found += [family] if carries else [Family((group,)) for group in some]
+    return found
+
+
+def rate_of(one: Configuration) -> float:
+    return float(one.training[RATE])
+
+
+def best_of(tried: Tried, preferred: int | None = None) -> int | None:
+    """The place of the best score, of equal ones the preferred or else the first; None where all failed."""
+    finite = {place: score for place, score in sorted(tried.items()) if math.isfinite(score)}
+    if not finite:
+        return None
+    best = max(finite, key=finite.__getitem__)
+    return preferred if preferred is not None and finite.get(preferred) == finite[best] else best
+
+
+def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
+    """By rank, the rates to try on a task, by what is known: where all of these are tried, they are all that is needed."""
+    every, wanted = range(rates), [set[int]() for _ in tried]
+    wanted[start] |= {*every}
+    if not wanted[start] <= tried[start].keys():
+        return wanted
+    carried = best_of(tried[start])
+    if carried is None:
+        return [{*every} for _ in tried]
+    for end, side in ((0, range(start)), (len(tried) - 1, range(start + 1, len(tried)))):
+        if not side:
+            continue
+        near = {carried - 1, carried, carried + 1} & {*every}
+        best = _best_among(near, tried[end], carried)
+        if best is not None and best != carried:
+            near |= {2 * best - carried} & {*every}
+            best = _best_among(near, tried[end], carried)
+        wanted[end] |= near
+        if near <= tried[end].keys() and (best is None or abs(best - carried) > 1):
+            for rank in side:
+                wanted[rank] |= {*every}
+    return wanted
+
+
+def _best_among(places: Collection[int], tried: Tried, preferred: int) -> int | None:
+    known = {place: tried[place] for place in places if place in tried}
+    return best_of(known, preferred) if len(known) == len(places) else preferred
+
+
+def choose(tried: Sequence[Tried], rates: int, start: int) -> list[tuple[int | None, bool]]:
+    """By rank, the place of the rate that it gets on a task, and whether that is carried from the first one."""
+    carried = best_of(tried[start])
+    own = [rank in (0, start, len(tried) - 1) or len(tried[rank]) == rates for rank in range(len(tried))]
+    return [(best_of(scores, carried) if mine else carried, not mine) for scores, mine in zip(tried, own, strict=True)]

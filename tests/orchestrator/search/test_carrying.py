@@ -1,0 +1,166 @@
+"""Learning rates that are tuned at one rank and carried to the others: what is trained, chosen, said and recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from craft.methods import METHODS
+from craft.results import Counts
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialSpec
+from orchestrator.record.ledger import Ledger
+from orchestrator.record.tracker import Tracker
+from orchestrator.review.front_words import caption, tuning
+from orchestrator.review.past_sweep import find_sweep
+from orchestrator.search.replication import rates_line
+from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.search.test_fair import judged, plan_of, printed, run
+
+RATES = [0.0003, 0.001, 0.003, 0.01, 0.03]
+RANKS = [1, 2, 4, 8, 16]
+TASKS = ["toy/acceptability", "toy/sentiment"]
+BLOCK = f"  - {{method: lora, rank: {{values: {RANKS}}}}}\n"
+FAIR = f"seeds: [0, 1]\ncompare: fair\nspace:\n{BLOCK}"
+MEASURED = 5 * 2 * 2
+
+Best = dict[tuple[str, int], float]
+"""The best rate by task and rank, where it is not 0.003."""
+ONE_STEP: Best = {(TASKS[0], 1): 0.01, (TASKS[1], 16): 0.001, (TASKS[1], 8): 0.001}
+EDGE: Best = {(task, rank): 0.03 for task in TASKS for rank in RANKS}
+TWO_STEPS: Best = {(TASKS[0], 1): 0.03, (TASKS[0], 2): 0.01}
+
+
+def by(best: Best) -> Callable[[TrialSpec], float]:
+    def score(trial: TrialSpec) -> float:
+        distance = math.log10(
+            trial.run.training.learning_rate / best.get((trial.run.task, trial.run.parameters["rank"]), 0.003)
+        )
+        return 80.0 - 10 * abs(distance) + trial.run.seed % 10
+
+    return score
+
+
+def rates_of(plan: Plan) -> dict[int, list[float]]:
+    found = {}
+    for one in judged(plan):
+        if one.complete and one.tuning is not None:
+            found[one.parameters["rank"]] = [float(rate) for rate in one.tuning.values["learning_rate"].values()]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("best", "tuned", "rates", "said"),
+    [
+        ({}, 2 * (5 + 3 + 3), {}, "they carry over all ranks"),
+        ({(TASKS[0], 2): 0.03}, 2 * (5 + 3 + 3), {}, "they carry over all ranks"),
+        (ONE_STEP, 2 * (5 + 3 + 3) + 2, {1: [0.01, 0.003], 16: [0.003, 0.001]}, "they carry over all ranks"),
+        (
+            TWO_STEPS,
+            2 * (5 + 3 + 3) + 2 + 5,
+            {1: [0.03, 0.003], 2: [0.01, 0.003]},
+            "ranks were tuned themselves towards LoRA r1, q v (toy/acceptability)",
+        ),
+        (EDGE, 2 * (5 + 2 + 2), {rank: [0.03] for rank in RANKS}, "they carry"),
+    ],
+    ids=["same", "between", "one step", "two steps", "at the edge"],
+)
+def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
+    tmp_path: Path, best: Best, tuned: int, rates: dict[int, list[float]], said: str
+) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    assert plan.most_trials == 22 + MEASURED
+    assert "rates: 22 trainings instead of 50: tuned at LoRA r4, q v; the other ranks take that rate, which is" in printed(plan)
+    ran = run(plan, by(best))
+    assert len(ran) == len({trial.key for trial in ran}) == tuned + MEASURED
+    chosen = {rank: given * 2 if len(given := rates.get(rank, [0.003])) == 1 else given for rank in RANKS}
+    assert {rank: found * 2 if len(found) == 1 else found for rank, found in rates_of(plan).items()} == chosen
+    assert f"rates: {tuned} trainings instead of 50: {said}" in rates_line(plan, Ledger(plan.sweep.folder).results())
+
+
+@pytest.mark.parametrize("cut", [3, 10, 13, 22, 24, 27, 30, 40])
+def test_a_sweep_that_was_killed_goes_on_to_the_same_choice(tmp_path: Path, cut: int) -> None:
+    whole = plan_of(tmp_path / "whole", FAIR)
+    keys = {trial.key for trial in run(whole, by(TWO_STEPS))}
+    first = run(plan_of(tmp_path / "cut", FAIR), by(TWO_STEPS), at_most=cut)
+    plan = plan_of(tmp_path / "cut", FAIR)
+    second = run(plan, by(TWO_STEPS))
+    assert {trial.key for trial in [*first, *second]} == keys
+    assert len(first) + len(second) == len(keys)
+    assert rates_of(plan) == rates_of(whole)
+
+
+def test_a_sweep_that_an_earlier_version_tuned_at_every_rank_keeps_its_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best: Best = {(TASKS[0], 2): 0.03}
+    with monkeypatch.context() as earlier:
+        earlier.setitem(METHODS, "lora", replace(METHODS["lora"], one_rate=None))
+        plan = plan_of(tmp_path, FAIR)
+        assert len(run(plan, by(best))) == 50 + MEASURED
+        before = rates_of(plan)
+    again = plan_of(tmp_path, FAIR)
+    assert run(again, by(best)) == []
+    assert rates_of(again) == before
+    assert before[2] == [0.03, 0.003]
+
+
+def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_path: Path, uri: str) -> None:
+    plan = plan_of(tmp_path, FAIR)
+    tracker = Tracker(uri, "t", plan.sweep.folder)
+    tracker.sweep_started({"sweep_yaml": plan.sweep.to_yaml()})
+    run(plan, by(TWO_STEPS), tracker)
+    tracker.close(60)
+    summaries = [one for one in judged(plan) if one.complete]
+    told = {one.parameters["rank"]: tuning(one) for one in summaries}
+    assert told == {
+        1: "learning_rate 0.03/0.003, 8 trials, 1 min 20 s, highest learning_rate on acceptability",
+        2: "learning_rate 0.01/0.003, as LoRA r4, q v, 5 trials, 50 s",
+        4: "learning_rate 0.003, 10 trials, 1 min 40 s",
+        8: "learning_rate 0.003, as LoRA r4, q v",
+        16: "learning_rate 0.003, 6 trials, 1 min 00 s",
+    }
+    words = caption(summaries, plan.sweep.objectives)
+    assert "each tuned by 5 to 10 trials of seed 1000, which is in no score, but 2 by those of another rank" in words
+    for past in (find_sweep(str(plan.sweep.folder)), find_sweep("t", uri)):
+        assert {one.parameters["rank"]: tuning(one) for one in past.summaries if one.complete} == {
+            str(rank) if past.where != str(plan.sweep.folder) else rank: words for rank, words in told.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("space", "more", "candidates"),
+    [
+        ("  - {method: lora, rank: {values: [1, 2]}}\n", "", 10),
+        (BLOCK.replace("rank:", "learning_rate: {values: [0.001, 0.01]}, rank:"), "", 6),
+        (BLOCK, "warm_start: {toy/sentiment: toy/acceptability}\n", 25),
+        (BLOCK + BLOCK.replace("rank:", "projections: [q], rank:"), "", 2 * 11),
+        ("".join(f"  - {{method: lora, rank: {rank}}}\n" for rank in RANKS), "", 11),
+        ("  - {method: lora, rank: {values: [1, 2, 4]}, dropout: {values: [0.0, 0.1]}}\n", "", 2 * 11),
+        ("  - {method: vera, rank: {values: [1, 2, 4]}}\n", "", 15),
+    ],
+    ids=["two ranks", "two rates", "warm start", "projections", "blocks", "dropout", "another method"],
+)
+def test_where_rates_carry(tmp_path: Path, space: str, more: str, candidates: int) -> None:
+    plan = plan_of(tmp_path, f"seeds: [0]\ncompare: fair\nspace:\n{space}", more)
+    groups = sum(len(family.groups) for family in plan.families)
+    assert plan.most_trials == 2 * (candidates + groups)
+
+
+def test_the_plan_proposes_sizes_and_the_setting_under_which_a_rate_carries(tmp_path: Path) -> None:
+    craft = "  - {method: craft, ranks: {values: [[all, 2, 2], [all, 4, 4], [all, 8, 8]]}, sizes: 2}\n"
+    plan_of(tmp_path, FAIR)
+    (tmp_path / "file.yaml").write_text((tmp_path / "file.yaml").read_text() + craft)
+    sweep = load_sweep(tmp_path / "file.yaml")
+    sizes = Planner(sweep, lambda run: Counts(int(run.parameters.get("rank", 0)) or run.parameters["ranks"][1], 2, 9, 4))
+    text = printed(make_plan(sweep, sizes))
+    assert "space.0: rank lists 5: the largest alone with sizes: 4 gives as many adapters down to an eighth" in text
+    assert "of its parameters, and the 1 below are trained by themselves" in text
+    assert "space.1: ranks lists" not in text
+    assert "space.1: with rate_scaling: rank one learning rate would be tuned for all 3 ranks" in text
+    assert "space.0: with" not in text
