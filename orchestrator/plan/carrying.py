@@ -74,18 +74,20 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], carry
         row, parameters = METHODS[group[0].method], group[0].parameters
         serves = row.one_rate is not None and row.one_rate.items() <= parameters.items()
         if carry and serves and len(group) > 1:
-            name = f"{planner.group(group[0], [str(row.rank)])} {sorted(map(rate_of, group))}"
+            name = f"{planner.group(group[0], [str(row.rank)])} {sorted(map(_rate_of, group))}"
         related.setdefault(name, []).append(tuple(group))
     found = []
     for some in related.values():
-        by_rank = sorted(some, key=lambda group: group[0].counts.trainable_parameters)
-        family = Family(tuple(tuple(sorted(group, key=rate_of)) for group in by_rank))
-        carries = len(some) >= LEAST and family.planned < family.candidates
-        found += [family] if carries else [Family((group,)) for group in some]
+        families = [Family((group,)) for group in some]
+        if len(some) >= LEAST:
+            by_rank = sorted(some, key=lambda group: group[0].counts.trainable_parameters)
+            whole = Family(tuple(tuple(sorted(group, key=_rate_of)) for group in by_rank))
+            families = [whole] if whole.planned < whole.candidates else families
+        found += families
     return found
 
 
-def rate_of(one: Configuration) -> float:
+def _rate_of(one: Configuration) -> float:
     return float(one.training[RATE])
 
 
