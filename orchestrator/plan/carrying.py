@@ -102,25 +102,25 @@ def best_of(tried: Tried, preferred: int | None = None) -> int | None:
 
 def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
     """By rank, the rates to try on a task, by what is known: where all of these are tried, they are all that is needed."""
-    every, wanted = range(rates), [set[int]() for _ in tried]
-    wanted[start] |= {*every}
-    if not wanted[start] <= tried[start].keys():
+    every, wanted = {*range(rates)}, [set[int]() for _ in tried]
+    wanted[start] |= every
+    if not every <= tried[start].keys():
         return wanted
     carried = best_of(tried[start])
     if carried is None:
-        return [{*every} for _ in tried]
+        return [every for _ in tried]
     for end, side in ((0, range(start)), (len(tried) - 1, range(start + 1, len(tried)))):
         if not side:
             continue
-        near = {carried - 1, carried, carried + 1} & {*every}
+        near = {carried - 1, carried, carried + 1} & every
         best = _best_among(near, tried[end], carried)
         if best is not None and best != carried:
-            near |= {2 * best - carried} & {*every}
+            near |= {2 * best - carried} & every
             best = _best_among(near, tried[end], carried)
         wanted[end] |= near
         if near <= tried[end].keys() and (best is None or abs(best - carried) > 1):
             for rank in side:
-                wanted[rank] |= {*every}
+                wanted[rank] |= every
     return wanted
 
 

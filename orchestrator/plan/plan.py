@@ -193,10 +193,11 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     plan = Plan(sweep, planner, list(dropped.values()), duplicates)
     rule = sweep.replication
     seeds: dict[str, tuple[int, ...]] = {}
-    for family in families_of(planner, kept.values()) if rule is not None and rule.tunes_apart else ():
-        if family.candidates == 1:  # nothing to choose, so its trials are reported
-            seeds[family.groups[0][0].id] = rule.seeds
-        seeds |= {one.id: () for group in family.later for one in group}
+    if rule is not None and rule.tunes_apart:
+        for family in families_of(planner, kept.values()):
+            if family.candidates == 1:  # nothing to choose, so its trials are reported
+                seeds[family.groups[0][0].id] = rule.seeds
+            seeds |= {one.id: () for group in family.later for one in group}
     for configuration in planner.label_apart(list(kept.values())):
         plan.add(configuration, seeds.get(configuration.id))
     if not kept:
