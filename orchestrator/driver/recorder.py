@@ -130,7 +130,7 @@ class Recorder:
     def grow(self, trials: Iterable[TrialSpec]) -> None:
         """Takes in trials that the plan got beyond those it was expected to have."""
         self.add(trials)
-        self._display.expect(len(self._plan.trials))
+        self._display.expect(len(self._plan.trials) if self._plan.adaptive else self._plan.most_trials)
 
     @_alone
     def say(self, line: str) -> None:

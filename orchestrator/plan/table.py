@@ -95,11 +95,10 @@ def _notes(plan: Plan) -> Iterator[str]:
             and block.sizes is None
             and (within := sum(count * SPAN >= counts[-1] for count in counts)) > 1
         ):
-            rest = len(counts) - within
+            left = f"; trainings of their own are left for the {rest} below" if (rest := len(counts) - within) else ""
             yield (
                 f"{dotted(block.path)}: {row.rank} lists {len(counts)}: the largest alone with sizes: {within} gives as many "
-                f"adapters down to an eighth of its parameters"
-                + (f", and the {rest} below are trained by themselves" if rest else "")
+                f"adapters down to an eighth of its parameters{left}"
             )
         if plan.sweep.compare and row.one_rate is not None and not row.one_rate.items() <= alike[0].parameters.items():
             needed = ", ".join(f"{name}: {value}" for name, value in row.one_rate.items())

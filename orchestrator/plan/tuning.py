@@ -76,13 +76,12 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
         )
     if carried:
         first = _shortened([planner.label_of(family.groups[family.start]) for family in carried])
-        lines.append(f"{rates_words(sweep, families, planned)}: tuned at {first}; the other ranks take that rate, {CHECKED}")
+        lines.append(
+            f"{rates_words(sweep, families, planned)}: tuned at {first}; the others take its rate, checked at both ends"
+        )
     if fixed and rule.tuned:
         lines.append(f"not tuned: {_shortened(fixed)}")
     return lines
-
-
-CHECKED = "which is checked at the smallest and the largest"
 
 
 def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str:

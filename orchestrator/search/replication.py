@@ -101,7 +101,7 @@ def rates_line(plan: Plan, results: Mapping[str, TrialResult]) -> str:
     if not families:
         return ""
     words = rates_words(plan.sweep, plan.families, sum(trial.tunes is not None for trial in plan.trials))
-    return f"{words}: " + (f"ranks were tuned themselves towards {', '.join(far)}" if far else "they carry over all ranks")
+    return f"{words}: " + (f"tuned at more ranks, because {', '.join(far)} needs another" if far else "one serves all ranks")
 
 
 def _rates(plan: Plan, results: Mapping[str, TrialResult], family: Family) -> dict[str, list[tuple[int | None, bool]]]:

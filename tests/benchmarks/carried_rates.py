@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.carried_rates [runs/rates ...] [--losses FILE.csv]
 
-Scores are those of LoRA in `recorded_grid.csv.gz`, of CRAFT in finished sweeps such as `sweeps/rates.yaml`, and losses in a CSV
-file with the columns model, rank, learning_rate and test_nll. Each source has the largest part in which three ranks or more have
+Scores are those in `recorded_grid.csv.gz`, of CRAFT in finished sweeps such as `sweeps/rates.yaml`, and losses in a CSV
+file with the columns model, rank, learning_rate and test_nll. Of each the largest part counts in which three ranks or more have
 the same three rates or more. `compare: fair` tunes at the middle rank (`orchestrator.plan.carrying`); the smallest and the
 largest are there for comparison.
 """
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from craft.methods import METHODS
 from craft.methods.craft_tucker import REFERENCE_RANK
 from orchestrator.plan.carrying import LEAST, choose, to_try
 from orchestrator.review.past_sweep import read_folder
@@ -27,12 +28,13 @@ Cells = Mapping[tuple[int, float], float]
 """Scores by rank and rate."""
 
 
-def lora_grid() -> list[Cells]:
+def recorded_grid(method: str) -> list[Cells]:
     found: dict[str, dict[tuple[int, float], float]] = defaultdict(dict)
     for curve in read_record(Path(__file__).with_name("recorded_grid.csv.gz")).curves:
         of = curve.parameters
-        if of["method"] == "lora":
-            found[of["projections"]][of["rank"], of["learning_rate"]] = curve.evaluations[-1][1]
+        if of["method"] == method:
+            rank, alike = of.get("rank") or of["r2"], f"{of['projections']} {of['dropout']}"
+            found[alike][rank, of["learning_rate"]] = curve.evaluations[-1][1]
     return [*found.values()]
 
 
@@ -58,7 +60,7 @@ def full_grid(cells: Cells) -> list[list[float]]:
     ranks, best = sorted({rank for rank, _ in cells}), list[list[float]]()
     for some in (part for size in range(LEAST, len(ranks) + 1) for part in itertools.combinations(ranks, size)):
         rates = sorted(rate for rate in {rate for _, rate in cells} if all((rank, rate) in cells for rank in some))
-        if len(rates) >= LEAST and len(some) * len(rates) > sum(map(len, best)):
+        if len(rates) >= LEAST and len(some) * len(rates) >= sum(map(len, best)):
             best = [[cells[rank, rate] for rate in rates] for rank in some]
     return best
 
@@ -91,7 +93,7 @@ def main() -> None:
     parser.add_argument("--losses", type=Path, help="a CSV file of losses by model, rank and learning rate")
     given = parser.parse_args()
     sources = {f"CRAFT, {how}: {one.name}": craft_sweep(one, how) for how in ("none", "rank") for one in given.sweeps}
-    sources["LoRA: recorded grid"] = lora_grid()
+    sources |= {f"{METHODS[one].title}: recorded grid": recorded_grid(one) for one in ("craft", "lora")}
     sources |= {f"LoRA: {given.losses.stem}": losses(given.losses)} if given.losses else {}
     print("| scores | tuned at | trainings | below the best: mean | at most | of any rate: mean |\n" + "| --- " * 6 + "|")
     print("\n".join(line for name, several in sources.items() for line in lines_of(name, several)))

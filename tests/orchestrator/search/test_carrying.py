@@ -57,16 +57,16 @@ def rates_of(plan: Plan) -> dict[int, list[float]]:
 @pytest.mark.parametrize(
     ("best", "tuned", "rates", "said"),
     [
-        ({}, 2 * (5 + 3 + 3), {}, "they carry over all ranks"),
-        ({(TASKS[0], 2): 0.03}, 2 * (5 + 3 + 3), {}, "they carry over all ranks"),
-        (ONE_STEP, 2 * (5 + 3 + 3) + 2, {1: [0.01, 0.003], 16: [0.003, 0.001]}, "they carry over all ranks"),
+        ({}, 2 * (5 + 3 + 3), {}, "one serves all ranks"),
+        ({(TASKS[0], 2): 0.03}, 2 * (5 + 3 + 3), {}, "one serves all ranks"),
+        (ONE_STEP, 2 * (5 + 3 + 3) + 2, {1: [0.01, 0.003], 16: [0.003, 0.001]}, "one serves all ranks"),
         (
             TWO_STEPS,
             2 * (5 + 3 + 3) + 2 + 5,
             {1: [0.03, 0.003], 2: [0.01, 0.003]},
-            "ranks were tuned themselves towards LoRA r1, q v (toy/acceptability)",
+            "tuned at more ranks, because LoRA r1, q v (toy/acceptability) needs another",
         ),
-        (EDGE, 2 * (5 + 2 + 2), {rank: [0.03] for rank in RANKS}, "they carry"),
+        (EDGE, 2 * (5 + 2 + 2), {rank: [0.03] for rank in RANKS}, "one serves"),
     ],
     ids=["same", "between", "one step", "two steps", "at the edge"],
 )
@@ -75,7 +75,10 @@ def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
 ) -> None:
     plan = plan_of(tmp_path, FAIR)
     assert plan.most_trials == 22 + MEASURED
-    assert "rates: 22 trainings instead of 50: tuned at LoRA r4, q v; the other ranks take that rate, which is" in printed(plan)
+    assert (
+        "rates: 22 trainings instead of 50: tuned at LoRA r4, q v; the others take its rate, checked at both ends"
+        in printed(plan)
+    )
     ran = run(plan, by(best))
     assert len(ran) == len({trial.key for trial in ran}) == tuned + MEASURED
     chosen = {rank: given * 2 if len(given := rates.get(rank, [0.003])) == 1 else given for rank in RANKS}
@@ -160,7 +163,7 @@ def test_the_plan_proposes_sizes_and_the_setting_under_which_a_rate_carries(tmp_
     sizes = Planner(sweep, lambda run: Counts(int(run.parameters.get("rank", 0)) or run.parameters["ranks"][1], 2, 9, 4))
     text = printed(make_plan(sweep, sizes))
     assert "space.0: rank lists 5: the largest alone with sizes: 4 gives as many adapters down to an eighth" in text
-    assert "of its parameters, and the 1 below are trained by themselves" in text
+    assert "of its parameters; trainings of their own are left for the 1 below" in text
     assert "space.1: ranks lists" not in text
     assert "space.1: with rate_scaling: rank one learning rate would be tuned for all 3 ranks" in text
     assert "space.0: with" not in text
