@@ -144,6 +144,7 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
             "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
             "started": row.started,
             "ended": row.ended,
+            "phases": row.tags.get("craft.fact.phases", ""),
             **_values(row),
         }
         for row in rows

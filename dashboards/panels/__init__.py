@@ -16,6 +16,7 @@ PANELS: dict[str, Panel] = {
         parallel.PANEL,
         curves.PANEL,
         progress.PROGRESS,
+        progress.TIME,
         progress.FAILURES,
     )
 }

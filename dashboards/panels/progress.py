@@ -1,15 +1,18 @@
-"""How far a sweep is, and what failed and why."""
+"""How far a sweep is, where its time went, and what failed and why."""
 
 from __future__ import annotations
 
+import ast
 import json
 import time
+from collections import Counter
 from typing import Any
 
 import pandas as pd
 
 from craft.words import format_duration
-from dashboards.panels.base import Panel, Plain, View, not_cut, text
+from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, text
+from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES, unit_of
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
@@ -118,6 +121,51 @@ def _sentence(group: Plain) -> str:
     return f"{group['sweep']} ({group['status']}): {counts or 'nothing yet'}{doing}{left}."
 
 
+def time_data(view: View) -> Plain:
+    """Seconds of each phase of the finished trainings, by method: where the hours went."""
+    spent: dict[str, Counter[str]] = {}
+    counts: Counter[str] = Counter()
+    for method, phases in view.trials[["method", "phases"]].itertuples(index=False) if "phases" in view.trials else ():
+        if phases:
+            spent.setdefault(method, Counter()).update(ast.literal_eval(phases))
+            counts[method] += 1
+    if not spent:
+        return {"empty": "No training has ended yet whose phases are on record.", "hidden": True}
+    return {"methods": [{"method": one, "trainings": counts[one], "seconds": dict(spent[one])} for one in sorted(spent)]}
+
+
+def time_draw(plain: Plain) -> Plain:
+    rows = plain["methods"]
+    factor, unit = unit_of("seconds", [sum(row["seconds"].values()) for row in rows])
+    bars: list[Plain] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": PHASES[phase],
+            "y": [text(row["method"], 24) for row in rows],
+            "x": numbers(row["seconds"].get(phase, 0.0) / factor for row in rows),
+            "marker": {"color": colour},
+            "hovertext": [
+                f"{PHASES[phase]}: {format_duration(row['seconds'].get(phase, 0.0))}, "
+                f"{row['seconds'].get(phase, 0.0) / sum(row['seconds'].values()):.0%}"
+                for row in rows
+            ],
+            "hoverinfo": "text",
+        }
+        for phase, colour in zip(PHASES, (*OKABE_ITO, *MORE_COLOURS), strict=False)
+        if any(row["seconds"].get(phase) for row in rows)
+    ]
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"title": {"text": f"time of the trainings ({unit})"}},
+        "yaxis": {"type": "category", "autorange": "reversed"},
+        "height": 150 + 46 * len(rows),
+    }
+    means = [f"{text(row['method'], 24)} {format_duration(sum(row['seconds'].values()) / row['trainings'])}" for row in rows]
+    note = f"Mean of a training: {', '.join(means)}."
+    return {"choices": [], "values": {}, "figure": {"data": bars, "layout": layout}, "note": note}
+
+
 def failures_data(view: View) -> Plain:
     """Failed trials and configurations with their reasons, equal reasons together."""
     rows: list[list[Any]] = []
@@ -161,4 +209,5 @@ def failures_draw(plain: Plain) -> Plain:
 PROGRESS = Panel(
     "progress", "Progress", "progress", "Trainings done, running, stopped, failed and to come.", progress_data, progress_draw
 )
+TIME = Panel("time", "Where the time went", "progress", "What the trainings of each method spent.", time_data, time_draw)
 FAILURES = Panel("failures", "Failures", "progress", "What failed, with the reason each gave.", failures_data, failures_draw)

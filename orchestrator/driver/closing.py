@@ -14,20 +14,10 @@ from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.tracking_uri import resolve_uri
+from orchestrator.results.presentation import PHASES
 from orchestrator.sweepfile.settings import TrackingSettings
 
 FAILURES_SHOWN = 5
-PHASES = {
-    "load": "loading",
-    "data": "data",
-    "head": "starting the head",
-    "decompose": "decomposing",
-    "train": "training",
-    "score": "scoring",
-    "cut": "cutting",
-    "store": "storing",
-}
-"""Phases of a run (`craft.trainer.meter`), as they are shown."""
 
 
 def show_outcome(plan: Plan, outcome: SweepOutcome, console: Console, uri: str, files: Sequence[Path], again: str) -> None:

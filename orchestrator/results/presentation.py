@@ -71,6 +71,19 @@ UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "share": ((0.01, "%"),),
 }
 
+PHASES = {
+    "start": "starting",
+    "load": "loading",
+    "data": "data",
+    "head": "starting the head",
+    "decompose": "decomposing",
+    "train": "training",
+    "score": "scoring",
+    "cut": "cutting",
+    "store": "storing",
+}
+"""Phases of a run (`craft.trainer.meter`), as they are shown."""
+
 
 def metric_of(name: str) -> Metric:
     """The row of METRICS; for a task's score, an estimate or a name of an older version a row made for it."""

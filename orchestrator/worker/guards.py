@@ -81,6 +81,15 @@ def begin_with(threads: int) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
+def process_age() -> float:
+    """Seconds since this process was started; 0 where the system does not say."""
+    try:
+        ticks = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return 0.0
+
+
 GATE = ".lock"
 
 

@@ -9,6 +9,7 @@ dies. No Ray here: reports go through a function.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import tempfile
@@ -38,10 +39,13 @@ from orchestrator.record.checkpoints import (
 )
 from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
-from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, scratch_folder, stderr_to
+from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, process_age, scratch_folder, stderr_to
 from orchestrator.worker.run_trial import Ended, run_trial, size_of
 
 STDERR_FILE = "stderr.log"
+
+_TRIALS = itertools.count()
+"""Numbers the trials of this process. The start of its first one is that of the process."""
 
 Report = Callable[[dict[str, Any], Path | None], None]
 """Takes plain metrics and a checkpoint's folder, which is on the sweep's storage when it returns."""
@@ -115,6 +119,7 @@ def _run(
     heartbeat: Heartbeat,
     must_leave: Callable[[], str | None],
 ) -> None:
+    began = time.monotonic() - (process_age() if next(_TRIALS) == 0 else 0.0)
     heartbeat.beat()
     checkpoint, broken = newest_whole(settings.storage, spec.key, scratch / "fetched")
     ended = stored_result(checkpoint) if checkpoint else None
@@ -173,6 +178,8 @@ def _run(
     if broken:
         note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
         end = replace(end, result=replace(end.result, notes=[*end.result.notes, note]))
+    if "phases" in (facts := end.result.facts):
+        facts["phases"] = {"start": time.monotonic() - began - sum(facts["phases"].values())} | facts["phases"]
     cuts = [one.result.to_json() for one in end.sizes]
     report(_last_report(end.result.to_json(), cuts), _final_checkpoint(scratch, end, told))
 

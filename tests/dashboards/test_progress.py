@@ -9,7 +9,7 @@ import pytest
 
 from dashboards.content import state_of
 from dashboards.panels.front import data as front_data
-from dashboards.panels.progress import failures_data, progress_data, progress_draw
+from dashboards.panels.progress import failures_data, progress_data, progress_draw, time_data, time_draw
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
 from tests.dashboards.views import full_view, view_of
 
@@ -75,3 +75,24 @@ def test_progress_counts_what_is_to_come_and_failures_give_reasons() -> None:
     trials = 22 * 6 + 1 + 2
     assert counts == {"finished": 22 * 6 + 1, "running": 1, "stopped": 0, "failed": 1, "to come": max(0, 80 - trials)}
     assert failures_data(view)["rows"][0][:3] == [1, "trial", "NaN loss at step 3"]
+
+
+def test_where_the_time_went_is_one_bar_a_method_of_the_trainings_alone() -> None:
+    runs = configuration("a", scores={"mrpc": [80.0, 81.0]}) + configuration("b", method="lora", scores={"mrpc": [70.0]})
+    phases = {"a-mrpc-0": {"start": 10.0, "train": 60.0}, "a-mrpc-1": {"train": 30.0}, "b-mrpc-0": {"train": 45.0, "cut": 5.0}}
+    for run in runs:
+        if spent := phases.get(run.tags.get("key", "")):
+            run.tags["fact.phases"] = str(spent)  # as the tracking store holds it
+    plain = time_data(view_of(("ranks", runs)))
+    assert plain["methods"] == [
+        {"method": "craft", "trainings": 2, "seconds": {"start": 10.0, "train": 90.0}},
+        {"method": "lora", "trainings": 1, "seconds": {"train": 45.0, "cut": 5.0}},
+    ]
+    drawn = time_draw(plain)
+    assert {bar["name"]: bar["x"] for bar in drawn["figure"]["data"]} == {
+        "starting": [0.166667, 0],  # minutes
+        "training": [1.5, 0.75],
+        "cutting": [0, 0.0833333],
+    }
+    assert drawn["figure"]["data"][1]["hovertext"] == ["training: 1 min 30 s, 90%", "training: 45 s, 90%"]
+    assert drawn["note"] == "Mean of a training: craft 50 s, lora 50 s."
