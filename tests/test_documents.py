@@ -179,7 +179,13 @@ def test_slow_plans(sweep: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     data = os.environ.get("CRAFT_TEST_DATA", "")
     if sweep != "sweeps/baselines.yaml" and not (Path(data) / "glue").is_dir():
         pytest.skip("no published data: name a folder with glue/ in CRAFT_TEST_DATA")
-    assert main([sweep, "--plan", *([f"--set=data.root={data}"] if data else [])]) == 0
+    given = [f"--set=data.root={data}"] if data else []
+    model = yaml.safe_load((ROOT / sweep).read_text())["model"]
+    if model.endswith(".gguf"):
+        if not (Path(data) / model).is_file():
+            pytest.skip(f"no {model} in CRAFT_TEST_DATA")
+        given.append(f"--set=model={Path(data) / model}")
+    assert main([sweep, "--plan", *given]) == 0
     assert " trials" in capsys.readouterr().out
 
 
