@@ -20,7 +20,7 @@ from orchestrator.review.front_words import caption, tuning
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.search.replication import rates_line
 from orchestrator.sweepfile.load import load_sweep
-from tests.orchestrator.search.test_fair import judged, plan_of, printed, run
+from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
 
 RATES = [0.0003, 0.001, 0.003, 0.01, 0.03]
 RANKS = [1, 2, 4, 8, 16]

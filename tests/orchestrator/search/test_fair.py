@@ -4,142 +4,39 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ray.tune.search import Searcher
 from rich.console import Console
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.driver.display import Display
-from orchestrator.driver.recorder import Recorder
-from orchestrator.plan.configuration import Configuration
-from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import TrialSpec
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.resume import check_resume, contradictions, load_as_begun
 from orchestrator.record.tracker import Tracker
-from orchestrator.results.front import mark_front
-from orchestrator.results.summary import Entry, Summary, summarize, summarize_entries
+from orchestrator.results.summary import Entry, summarize_entries
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_tables import markdown, terminal_table, write_csv
 from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
-from orchestrator.search.proposers import propose
-from orchestrator.search.replication import Replicating
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
-from orchestrator.tune.trial_source import TrialSource
 from tests.benchmarks.tuning_bias import biases
-from tests.orchestrator.tracked import runs
-
-RATES = "[0.001, 0.01, 0.1]"
-FAIR = f"""
-seeds: [0, 1, 2]
-compare: fair
-tuned: {{learning_rate: {{values: {RATES}}}}}
-space:
-  - {{method: lora, rank: {{values: [1, 2]}}}}
-  - {{method: lora, rank: 4, learning_rate: 0.005, tuned: false}}
-"""
-HAND = f"""
-seeds: [1000]
-replication: {{seeds: [0, 1, 2], choose: best, tuned: [learning_rate]}}
-space:
-  - {{method: lora, rank: {{values: [1, 2]}}, learning_rate: {{values: {RATES}}}}}
-  - {{method: lora, rank: 4, learning_rate: 0.005}}
-"""
-BY_RANK = FAIR.replace(f"learning_rate: {{values: {RATES}}}", "rank: {values: [1, 2, 4, 8]}").replace(
-    "rank: {values: [1, 2]}", "learning_rate: {values: [0.001, 0.01]}"
+from tests.orchestrator.search.fair_sweeps import (
+    FAIR,
+    FIRST_STAGE,
+    HAND,
+    MEASURED,
+    by_rate,
+    chosen,
+    judged,
+    plan_of,
+    run,
+    size_of,
 )
-FIRST_STAGE = 2 * (2 * 3 + 3)
-"""Trials before the choice: two tasks; two ranks with three rates and one seed that tunes, and three seeds of what is fixed."""
-MEASURED = 2 * 2 * 3
-BEST = {
-    ("toy/acceptability", 1): 0.01,
-    ("toy/sentiment", 1): 0.001,
-    ("toy/acceptability", 2): 0.001,
-    ("toy/sentiment", 2): 0.001,
-}
-
-
-def by_rate(trial: TrialSpec) -> float | None:
-    """Rank 1 has another best rate on each task; rank 2 diverges at 0.1."""
-    rate, rank, task = trial.run.training.learning_rate, trial.run.parameters["rank"], trial.run.task
-    if (rank, rate) == (2, 0.1):
-        return None
-    return 80.0 - 10 * abs(math.log10(rate / BEST.get((task, rank), 0.005))) + trial.run.seed % 10
-
-
-def plan_of(folder: Path, text: str, more: str = "") -> Plan:
-    folder.mkdir(exist_ok=True)
-    file = folder / "file.yaml"
-    file.write_text(f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nstorage: {folder}\n{text}{more}")
-    sweep = load_sweep(file)
-    return make_plan(sweep, Planner(sweep, lambda run: Counts(_size(run), 2, 10_000, 4 * _size(run))))
-
-
-def _size(run: RunSpec) -> int:
-    return 100 * int(run.parameters["rank"])
-
-
-def run(
-    plan: Plan,
-    score: Callable[[TrialSpec], float | None] = by_rate,
-    tracker: Tracker | None = None,
-    at_most: int = 1000,
-) -> list[TrialSpec]:
-    """Runs what the plan still asks for, without Ray; a score of None is a training that diverged. Each trial takes 10 s."""
-    folder = plan.sweep.folder
-    folder.mkdir(exist_ok=True)
-    (folder / "sweep.yaml").write_text(plan.sweep.to_yaml())
-    ledger, ran = Ledger(folder), list[TrialSpec]()
-    with Display(0, io.StringIO(), "quiet") as display:
-        recorder = Recorder(plan, ledger, display, tracker)
-        proposer = Replicating(propose(plan, folder), plan, recorder)
-
-        def trials(one: Configuration) -> list[TrialSpec]:
-            recorder.add(plan.trials_of(one.id))
-            return plan.trials_of(one.id)
-
-        source = TrialSource(proposer, trials, recorder.standing.is_settled)
-        while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
-            trial = TrialSpec.from_json(json.loads(config["trial"]))
-            key, value = trial.key, score(trial)
-            recorder.started(key)
-            if value is None:
-                recorder.ended(TrialResult(key, "failed", seconds=10.0, error="training diverged"))
-            else:
-                # The reported score says the opposite: nothing may be chosen by it.
-                recorder.ended(TrialResult(key, "finished", {"search_score": value, "score": 100 - value}, seconds=10.0))
-            ran.append(trial)
-    ledger.close()
-    return ran
-
-
-def judged(plan: Plan) -> list[Summary]:
-    rule = plan.sweep.replication
-    assert rule is not None
-    found = summarize(plan.trials, Ledger(plan.sweep.folder).results(), plan.counts)
-    return mark_front(found, plan.sweep.objectives, rule.deciding)
-
-
-def chosen(plan: Plan) -> dict[int, list[float]]:
-    """The rates of each rank's complete configuration, by task."""
-    found = {}
-    for one in judged(plan):
-        if one.complete:
-            assert one.tuning is not None
-            rates = one.tuning.values.get("learning_rate") or {"": one.parameters["learning_rate"]}
-            found[one.parameters["rank"]] = list(map(float, rates.values()))
-    return found
-
+from tests.orchestrator.tracked import runs
 
 CHOICE = {1: [0.01, 0.001], 2: [0.001, 0.001], 4: [0.005]}
 
@@ -240,11 +137,6 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
     assert {row["rank"]: row["tuned"] for row in rows} == {"1": "True", "2": "True", "4": "False"}
 
 
-def test_the_further_seeds_are_in_the_time_left_from_the_beginning(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, FAIR)
-    assert plan.most_trials == len(run(plan)) == FIRST_STAGE + MEASURED
-
-
 def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan)
@@ -330,7 +222,7 @@ def test_a_sweep_of_an_earlier_version_goes_on_as_it_was(tmp_path: Path, uri: st
     sweep = load_as_begun(tmp_path / "file.yaml")
     check_resume(plan.sweep.folder, sweep)
     assert (sweep.seeds, sweep.replication) == (plan.sweep.seeds, plan.sweep.replication)
-    again = make_plan(sweep, Planner(sweep, lambda run: Counts(_size(run), 2, 10_000, 4 * _size(run))))
+    again = make_plan(sweep, Planner(sweep, lambda run: Counts(size_of(run), 2, 10_000, 4 * size_of(run))))
     assert again.most_trials == len(cut) + len(run(again, tracker=tracker)) == 14 + 3 * 2 * 2
     tracker.close(60)
     complete = [one for one in judged(again) if one.complete]
@@ -400,62 +292,3 @@ def test_a_searcher_that_learns_is_told_what_the_candidates_found(tmp_path: Path
     assert {(trial.run.seed, trial.tunes is None) for trial in ran} == {(9, False), (0, True), (1, True)}
     assert chosen(plan) == {1: [0.01, 0.001], 2: [0.001, 0.001]}
     assert run(plan_of(tmp_path, text)) == []
-
-
-def printed(plan: Plan) -> str:
-    console = Console(file=io.StringIO(), width=250)
-    print_plan(plan, console, {one.id: 10 for one in plan.configurations})
-    return console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_the_plan_says_the_worst_case_and_each_budget(tmp_path: Path) -> None:
-    text = printed(plan_of(tmp_path, FAIR))
-    assert f"7 configurations x 2 tasks x 1 or 3 seeds = {FIRST_STAGE} trials, 70 optimizer steps" in text
-    best = "the best of each of 2 groups, on each task by its search score: at most 12 trials more, 30 in all, 130 steps"
-    assert f"then with the seeds 0, 1, 2: {best}" in text
-    tuned = "3 candidates and 6 trials for each configuration, with seed 1000, whose scores are not reported"
-    assert f"tuned: learning_rate; {tuned}" in text
-    assert "not tuned: LoRA r4, q v" in text
-
-
-@pytest.mark.parametrize(
-    ("text", "more", "message"),
-    [
-        (FAIR, "budget: {trials: 29}\n", r"file.yaml:\d+: budget.trials: to tune and measure all takes 30 trials"),
-        (FAIR.replace("0.005", "0.01").replace("rank: 4", "rank: 2"), "", "stands once; twice: LoRA r2, q v, lr 0.01"),
-        (
-            BY_RANK + "  - {method: lora, rank: {values: [16, 32, 64, 128]}, projections: [q]}\n",
-            "constraints: {trainable_parameters: {max: 6400}}\n",
-            r"space.2: 3 candidates are left of a configuration and 4 of others, because constraints drop some",
-        ),
-    ],
-)
-def test_budgets_that_could_not_be_equal_are_refused_by_the_plan(tmp_path: Path, text: str, more: str, message: str) -> None:
-    with pytest.raises(SweepError, match=message):
-        plan_of(tmp_path, text, more)
-
-
-def test_a_block_in_which_one_configuration_lost_a_candidate_is_refused(tmp_path: Path) -> None:
-    space = (
-        "space:\n  - {method: lora, rank: {values: [2, 4]}, alpha: {values: [1, 2]}, learning_rate: {values: [0.001, 0.01]}}\n"
-    )
-    text = f"\nseeds: [0, 1]\ncompare: fair\ntuned: [rank]\n{space}"
-    sweep = plan_of(tmp_path, text).sweep
-
-    def size(run: RunSpec) -> Counts:
-        # With alpha 1 the larger rank is too large; with alpha 2, which comes later, it is not.
-        return Counts(1000 if (run.parameters["rank"], run.parameters["alpha"]) == (4, 1) else 10, 2, 100, 40)
-
-    bounded = load_sweep(tmp_path / "file.yaml", ["constraints.trainable_parameters.max=100"])
-    assert make_plan(sweep, Planner(sweep, size)).most_trials == 2 * 2 * 2 * (2 + 2)
-    with pytest.raises(SweepError, match=r"space.0: 1 candidates are left of a configuration and 2 of others"):
-        make_plan(bounded, Planner(bounded, size))
-
-
-def test_trials_say_what_they_tune_only_where_something_is_tuned(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, HAND.replace("replication:", "# "))
-    assert {trial.tunes for trial in plan.trials} == {None}
-    assert not any("tunes" in trial.to_json() for trial in plan.trials)
-    fair = plan_of(tmp_path, FAIR)
-    assert all(TrialSpec.from_json(trial.to_json()) == trial and trial.tunes for trial in fair.trials if trial.run.seed == 1000)
-    assert {trial.tunes for trial in fair.trials if trial.run.seed != 1000} == {None}
