@@ -1,10 +1,9 @@
 """METHODS: every parameter-efficient method a run may use, one row each.
 
-Each row comes from a file of this folder, or of `from_peft` where PEFT has its tuner. The file holds the method's parameters
-as a pydantic model (without torch, so that a sweep file is checked without loading anything heavy) and a `build` that turns a
-transformers model into the model that trains.
-To add a method, add such a file and its row below; the contract tests run over every row. `method` defines what a row is,
-`projected` what methods that adapt projections share.
+A file of this folder, or of `from_peft` where PEFT has the tuner, holds the parameters of a method or of a few similar ones, as
+pydantic models (without torch, so that a sweep file is checked without loading anything heavy), and a `build` that turns a
+transformers model into the model that trains. To add a method, add such a file and its row below; the contract tests run over
+every row. `method` defines what a row is, `projected` what methods that adapt projections share.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from craft.methods import bottleneck, craft_tucker, galore, lotr, superlora, whole
+from craft.methods import across_layers, bottleneck, craft_tucker, whole
 from craft.methods.cutting import Cutting
-from craft.methods.from_peft import adalora, any_type, ia3, lora, lora_xs, qlora, vera
+from craft.methods.from_peft import adalora, any_type, few_numbers, lora
 from craft.methods.method import Method
 from craft.words import nearest
 
@@ -23,16 +22,13 @@ METHODS: dict[str, Method] = {
     for row in (
         *craft_tucker.METHODS,
         *whole.METHODS,
-        galore.METHOD,
         *lora.METHODS,
-        qlora.METHOD,
         adalora.METHOD,
-        lora_xs.METHOD,
-        vera.METHOD,
-        lotr.METHOD,
-        superlora.METHOD,
+        few_numbers.LORA_XS,
+        few_numbers.VERA,
+        *across_layers.METHODS,
         *bottleneck.METHODS,
-        ia3.METHOD,
+        few_numbers.IA3,
         any_type.METHOD,
     )
 }

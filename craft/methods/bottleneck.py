@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach
+from craft.methods.projected import Projected, attach, projections_field, rank_field
 from craft.settings import PAPERS, Retired
 from craft.words import nearest
 
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_PLACES = "Projections behind whose outputs an adapter is put."
+
+
 class PfeifferParameters(Projected):
-    projections: tuple[str, ...] = Field(
-        ("down",), min_length=1, description="Projections behind whose outputs an adapter is put."
-    )
+    projections: tuple[str, ...] = projections_field("down", description=_PLACES)
     bottleneck: int = Field(16, gt=0, description="Width of the small network.")
     activation: str = Field("gelu", description="Activation of the small network, by its name in transformers.")
     train_layer_norms: Annotated[SkipJsonSchema[bool], Retired(PAPERS, False)] = False
 
 
 class HoulsbyParameters(PfeifferParameters):
-    projections: tuple[str, ...] = Field(
-        ("o", "down"), min_length=1, description="Projections behind whose outputs an adapter is put."
-    )
+    projections: tuple[str, ...] = projections_field("o", "down", description=_PLACES)
     train_layer_norms: Annotated[SkipJsonSchema[bool], Retired(PAPERS, True)] = True
 
 
@@ -46,11 +45,9 @@ class AdapterdropParameters(PfeifferParameters):
 
 
 class LorettaParameters(PfeifferParameters):
-    projections: tuple[str, ...] = Field(
-        ("o", "down"), min_length=1, description="Projections behind whose outputs an adapter is put."
-    )
+    projections: tuple[str, ...] = projections_field("o", "down", description=_PLACES)
     bottleneck: int = Field(64, gt=0, description="Width of the small network.")
-    rank: int = Field(5, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the tensor trains.")
+    rank: int = rank_field(5, "Rank of the tensor trains.")
 
 
 def builder(kind: str) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:

@@ -1,11 +1,11 @@
-"""Shared by the methods that adapt projections: the parameter that names the projections, and `attach`, which calls PEFT."""
+"""Shared by the methods that adapt projections: their parameters' fields, and `attach`, which calls PEFT."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator
+from pydantic import AliasChoices, Field, field_validator
 
 from craft.methods.method import BuildContext
 from craft.settings import Settings
@@ -29,6 +29,27 @@ class Projected(Settings):
         return names
 
 
+def rank_field(default: int, description: str) -> Any:
+    """A rank; files may also write it as PEFT does, `r`."""
+    return Field(default, gt=0, validation_alias=AliasChoices("rank", "r"), description=description)
+
+
+def dropout_field(pefts: str) -> Any:
+    """Dropout of the adapter's input; files may also write it by PEFT's name."""
+    names = AliasChoices("dropout", pefts)
+    return Field(0.0, ge=0, lt=1, validation_alias=names, description="Dropout of the adapter's input, in training only.")
+
+
+def projections_field(*default: str, description: str) -> Any:
+    """Other projections than `Projected` has."""
+    return Field(default, min_length=1, description=description)
+
+
+def rank_label(parameters: Any) -> str:
+    """`r8, q v`."""
+    return f"r{parameters.rank}, {' '.join(parameters.projections)}"
+
+
 _WIDER = frozenset({"VERA", "SUPERLORA"})
 """Tuners whose rank is not that of a matrix within one weight: VeRA's is of a random pair that all layers share, SuperLoRA's of
 a tensor of another shape."""
@@ -38,9 +59,7 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
     """Puts a PEFT method on `model`.
 
     Args:
-        model: on any device, the meta device included.
         kind: PEFT's name of the method (`VERA`); a row of `craft.tuners.registration.TUNERS` for a tuner of our own.
-        projections: words of `craft.models.families`.
         settings: fields of the method's configuration class.
     """
     import peft
@@ -62,6 +81,24 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
     put: Any = peft.get_peft_model
     with svd_from_store():
         return put(model, peft.get_peft_config(config | settings))
+
+
+def attaches(
+    kind: str, fixed: Mapping[str, Any] | None = None, **fields: str
+) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
+    """A builder for `Method` that calls `attach`.
+
+    Args:
+        kind: PEFT's name of the method.
+        fixed: settings that are the same for all parameters.
+        fields: PEFT's name of a setting -> the parameter that it takes.
+    """
+
+    def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
+        given = {theirs: getattr(parameters, ours) for theirs, ours in fields.items()}
+        return attach(model, context, kind, parameters.projections, **given, **(fixed or {}))
+
+    return build
 
 
 def is_meta(model: nn.Module) -> bool:

@@ -1,17 +1,23 @@
-"""Methods that train the model's own parameters: full fine-tuning, BitFit (the biases) and the task head alone.
+"""Methods that train the model's own parameters: full fine-tuning, GaLore, BitFit (the biases) and the task head alone.
 
-None makes a PEFT model. The trained parameters are saved and counted under their own names.
+None makes a PEFT model. The trained parameters are saved and counted under their own names. GaLore is an optimizer
+(`craft.tuners.galore`): its counts and files are those of full fine-tuning, and its advantage shows in the optimizer's bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pydantic import AliasChoices, Field
+
 from craft.methods.method import BuildContext, Method
+from craft.methods.projected import Projected, projections_field, rank_field, rank_label
 from craft.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
 
 BASE_MODEL = "Base model"
@@ -22,22 +28,47 @@ class NoParameters(Settings):
     """The method has none."""
 
 
-def build_full(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-    for weight in model.parameters():
-        weight.requires_grad_(True)
+class GaloreParameters(Projected):
+    """What GaLore takes. The defaults are the paper's for GLUE."""
+
+    rank: int = rank_field(4, "Rank of the projected gradients.")
+    interval: int = Field(
+        500,
+        gt=0,
+        validation_alias=AliasChoices("interval", "update_proj_gap"),
+        description="Optimizer steps between two subspaces.",
+    )
+    scale: float = Field(4.0, gt=0, description="Factor on the projected update.")
+    projections: tuple[str, ...] = projections_field(
+        *("q", "k", "v", "o", "up", "down"), description="Projections whose gradients are projected; all parameters train."
+    )
+
+
+def _train(model: nn.Module, chosen: Callable[[str, bool], bool]) -> nn.Module:
+    """Lets the parameters train that are `chosen` by their name and by whether they are the task head's."""
+    from craft.models.heads import head_names, is_head
+
+    heads = head_names(model)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(chosen(name, is_head(name, heads)))
     return model
+
+
+def build_full(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
+    return _train(model, lambda _name, _head: True)
 
 
 def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
     """Every bias vector of the model, those of the layer norms included; the task head whole."""
-    from craft.models.heads import head_names, is_head
-
-    heads = head_names(model)
     found = False
-    for name, weight in model.named_parameters():
+
+    def chosen(name: str, head: bool) -> bool:
+        nonlocal found
         bias = name.rsplit(".", 1)[-1] == "bias"
-        found |= bias and not is_head(name, heads)
-        weight.requires_grad_(bias or is_head(name, heads))
+        found |= bias and not head
+        return bias or head
+
+    _train(model, chosen)
     if not found:
         raise ValueError(
             f"bitfit trains bias vectors, and {type(model).__name__} has none; choose another method for this model"
@@ -50,39 +81,48 @@ def build_head(model: nn.Module, parameters: Any, context: BuildContext) -> nn.M
 
     A model that answers in words has no head. There nothing trains, and the base model is scored as it is.
     """
-    from craft.models.heads import head_names, is_head
-
-    heads = head_names(model)
-    for name, weight in model.named_parameters():
-        weight.requires_grad_(is_head(name, heads))
-    return model
+    return _train(model, lambda _name, head: head)
 
 
+def build_galore(model: nn.Module, parameters: GaloreParameters, context: BuildContext) -> nn.Module:
+    for place, shape in _places(model, parameters):
+        if parameters.rank > min(shape):
+            raise ValueError(
+                f"galore's rank is at most {min(shape)} for {place} ({shape[0]} x {shape[1]}); got {parameters.rank}"
+            )
+    return build_full(model, parameters, context)
+
+
+def galore_optimizer(
+    model: nn.Module, groups: list[dict[str, Any]], parameters: GaloreParameters, context: BuildContext
+) -> Optimizer:
+    from craft.tuners.galore import GaLoreAdam
+
+    weights: Any = [model.get_submodule(place).weight for place, _ in _places(model, parameters)]
+    return GaLoreAdam(groups, weights, rank=parameters.rank, interval=parameters.interval, scale=parameters.scale)
+
+
+def _places(model: nn.Module, parameters: GaloreParameters) -> list[tuple[str, tuple[int, int]]]:
+    from craft.models.projections import find_projections
+
+    stacks = find_projections(model, parameters.projections)
+    return list({layer.module_name: layer.shape for layers in stacks.values() for layer in layers}.items())
+
+
+_FULL = "Devlin et al. 2019, arXiv 1810.04805"
+_BITFIT = "Ben Zaken et al. 2022, arXiv 2106.10199"
 METHODS: tuple[Method, ...] = (
+    Method("head", "Head", "Alain and Bengio 2016, arXiv 1610.01644", NoParameters, build_head, lambda _: "alone"),
+    Method("full", "Full fine-tuning", _FULL, NoParameters, build_full, lambda _: "all", master_weights=True),
+    Method("bitfit", "BitFit", _BITFIT, NoParameters, build_bitfit, lambda _: "biases", master_weights=True),
     Method(
-        "head",
-        "Head",
-        "Alain and Bengio 2016, arXiv 1610.01644",
-        NoParameters,
-        build_head,
-        lambda _parameters: "alone",
-    ),
-    Method(
-        "full",
-        "Full fine-tuning",
-        "Devlin et al. 2019, arXiv 1810.04805",
-        NoParameters,
-        build_full,
-        lambda _parameters: "all",
-        master_weights=True,
-    ),
-    Method(
-        "bitfit",
-        "BitFit",
-        "Ben Zaken et al. 2022, arXiv 2106.10199",
-        NoParameters,
-        build_bitfit,
-        lambda _parameters: "biases",
+        name="galore",
+        title="GaLore",
+        reference="Zhao et al. 2024, arXiv 2403.03507",
+        parameters=GaloreParameters,
+        build=build_galore,
+        label=rank_label,
+        optimizer=galore_optimizer,
         master_weights=True,
     ),
 )

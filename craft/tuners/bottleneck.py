@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
@@ -22,12 +21,9 @@ from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, par
 
 @dataclass
 class BottleneckConfig(JointConfig):
+    KIND: ClassVar[str] = "BOTTLENECK"
     bottleneck: int = field(default=16, metadata={"help": "m"})
     activation: str = field(default="gelu", metadata={"help": "σ, a name of transformers' activations"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.peft_type = PeftType("BOTTLENECK")
 
 
 class BottleneckAdapter(JointAdapter):

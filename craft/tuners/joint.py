@@ -21,6 +21,7 @@ import torch
 from peft.config import PeftConfig
 from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer, check_target_module_exists
 from peft.utils.integrations import init_empty_weights
+from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 
 from craft.models.compute import no_autocast
@@ -31,11 +32,16 @@ Shape = tuple[int, int]
 
 @dataclass
 class JointConfig(PeftConfig):
-    """The fields that every configuration here has, under PEFT's names."""
+    """The fields that every configuration here has, under PEFT's names. A subclass names its type (`KIND`)."""
 
+    KIND: ClassVar[str]
     target_modules: list[str] | str | None = field(default=None, metadata={"help": "ends of module paths, or a pattern"})
     exclude_modules: list[str] | str | None = field(default=None, metadata={"help": "modules left as they are"})
     modules_to_save: list[str] | None = field(default=None, metadata={"help": "modules trained and saved whole"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peft_type = PeftType(self.KIND)
 
 
 class JointAdapter(nn.Module, ABC):

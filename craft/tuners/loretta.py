@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
@@ -25,13 +24,10 @@ from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, par
 
 @dataclass
 class LorettaConfig(JointConfig):
+    KIND: ClassVar[str] = "LORETTA"
     r: int = field(default=5, metadata={"help": "rank of the trains"})
     bottleneck: int = field(default=64, metadata={"help": "m"})
     activation: str = field(default="gelu", metadata={"help": "σ, a name of transformers' activations"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.peft_type = PeftType("LORETTA")
 
 
 def factors(number: int, count: int) -> tuple[int, ...]:

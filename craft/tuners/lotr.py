@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 
 from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
@@ -20,12 +19,9 @@ from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, par
 
 @dataclass
 class LotrConfig(JointConfig):
+    KIND: ClassVar[str] = "LOTR"
     r: int = field(default=32, metadata={"help": "rank of both shared factors"})
     scaling: float = field(default=1.0, metadata={"help": "s"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.peft_type = PeftType("LOTR")
 
 
 class LotrAdapter(JointAdapter):

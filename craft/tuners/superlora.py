@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,14 +25,11 @@ from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, par
 
 @dataclass
 class SuperLoraConfig(JointConfig):
+    KIND: ClassVar[str] = "SUPERLORA"
     r: int = field(default=8, metadata={"help": "rank of every mode"})
     groups: int = field(default=4, metadata={"help": "G"})
     order: int = field(default=3, metadata={"help": "M"})
     scaling: float = field(default=1.0, metadata={"help": "s"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.peft_type = PeftType("SUPERLORA")
 
 
 def fold(length: int, order: int) -> tuple[int, ...]:

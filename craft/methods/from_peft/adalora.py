@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AliasChoices, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from craft.methods.from_peft.lora import LoraDropout
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach
+from craft.methods.projected import Projected, attach, dropout_field
 from craft.settings import IN_PEFT, Retired
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class AdaloraParameters(Projected):
         validation_alias=AliasChoices("alpha", "lora_alpha"),
         description="Numerator of the scale; `init_rank` if absent.",
     )
-    dropout: LoraDropout = 0.0
+    dropout: float = dropout_field("lora_dropout")
     warmup_share: float = Field(0.1, ge=0, lt=1, description="Share of the steps before ranks begin to fall.")
     final_share: float = Field(0.3, ge=0, lt=1, description="Share of the steps, at the end, with the final ranks.")
     interval: Annotated[SkipJsonSchema[int], Retired(IN_PEFT, 1)] = 1

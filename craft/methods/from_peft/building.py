@@ -21,13 +21,7 @@ from craft.tuners.stored_svd import svd_from_store
 
 
 def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type: str) -> nn.Module:
-    """The model with the tuner on it.
-
-    Args:
-        model: on any device, the meta device included.
-        settings: of PEFT's configuration class, by its own names.
-        task_type: PEFT's word for what the model does.
-    """
+    """The model with the tuner on it."""
 
     quiet = {"progressbar": False} if "progressbar" in config_model(peft_type).model_fields else {}
 

@@ -9,103 +9,103 @@ dora      the columns of the sum are normalized and rescaled by a learnt magnitu
 pissa     B A starts at the r principal singular components of W, which are subtracted from W
 olora     B A starts at the first r columns of Q and rows of R of W = Q R; this product is subtracted from W
 milora    B A starts at the r minor singular components of W, which are subtracted from W (`craft.tuners.milora`)
+qlora     W is kept in 4 bits, in blocks of 64: one of 16 levels times the block's constant; needs a CUDA GPU
 ========  ==================================================================================================
+
+QLoRA's levels are those of a normal distribution (NF4); its constants are quantized too. The run's precision holds for products
+and for the weights that are not quantized: norms, embeddings, a language model's output layer. PEFT's
+`prepare_model_for_kbit_training` is not called: it casts those weights to float32, nothing casts the hidden states back, and
+attention then computes in float32. (TRL leaves it out for the same reason.) The paper adapts every linear layer; name them in
+`projections`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
+from pydantic.json_schema import SkipJsonSchema
 
-from craft.methods.cutting import PRODUCTS, Cutting
+from craft.methods.cutting import PRODUCTS
 from craft.methods.method import BuildContext, Method
-from craft.methods.projected import Projected, attach, is_meta
+from craft.methods.projected import Projected, attach, dropout_field, is_meta, rank_field, rank_label
+from craft.settings import PAPERS, Retired
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-LoraDropout = Annotated[
-    float,
-    Field(
-        ge=0,
-        lt=1,
-        validation_alias=AliasChoices("dropout", "lora_dropout"),
-        description="Dropout of the adapter's input, in training only.",
-    ),
-]
-
-
 class LoraParameters(Projected):
     """What LoRA and its variants take."""
 
-    rank: int = Field(8, gt=0, validation_alias=AliasChoices("rank", "r"), description="Rank of the product B A.")
+    rank: int = rank_field(8, "Rank of the product B A.")
     alpha: float | None = Field(
         None,
         gt=0,
         validation_alias=AliasChoices("alpha", "lora_alpha"),
         description="Numerator of the scale; `rank` if absent.",
     )
-    dropout: LoraDropout = 0.0
+    dropout: float = dropout_field("lora_dropout")
 
 
-def lora_settings(parameters: LoraParameters) -> dict[str, Any]:
-    """PEFT's names for the parameters that every variant has."""
-    alpha = parameters.alpha if parameters.alpha is not None else parameters.rank
-    return {"r": parameters.rank, "lora_alpha": alpha, "lora_dropout": parameters.dropout}
+class QloraParameters(LoraParameters):
+    quant_type: Annotated[SkipJsonSchema[Literal["nf4", "fp4"]], Retired(PAPERS, "nf4")] = "nf4"
+    double_quant: Annotated[SkipJsonSchema[bool], Retired(PAPERS, True)] = True
 
 
-def variant(start: str | None = None, **settings: Any) -> Callable[[nn.Module, LoraParameters, BuildContext], nn.Module]:
+def variant(
+    start: str | None = None, kind: str = "LORA", **settings: Any
+) -> Callable[[nn.Module, LoraParameters, BuildContext], nn.Module]:
     """A builder of LoRA with `settings`, or with a `start` that is computed from the weights where there are any."""
 
     def build(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
-        start_now = {} if start is None or is_meta(model) else {"init_lora_weights": start}
-        made = lora_settings(parameters) | settings | start_now
-        return attach(model, context, "LORA", parameters.projections, **made)
+        alpha = parameters.alpha if parameters.alpha is not None else parameters.rank
+        made = {"r": parameters.rank, "lora_alpha": alpha, "lora_dropout": parameters.dropout} | settings
+        if start is not None and not is_meta(model):
+            made["init_lora_weights"] = start
+        return attach(model, context, kind, parameters.projections, **made)
 
     return build
 
 
-def build_milora(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
-    return attach(model, context, "MILORA", parameters.projections, **lora_settings(parameters))
-
-
-def label(parameters: Any) -> str:
-    return f"r{parameters.rank}, {' '.join(parameters.projections)}"
+def quantization(parameters: QloraParameters) -> dict[str, Any]:
+    return {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": parameters.quant_type,
+        "bnb_4bit_use_double_quant": parameters.double_quant,
+    }
 
 
 def row(
-    name: str,
-    title: str,
-    reference: str,
-    build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module],
-    singular_vectors: bool = False,
-    decays_to_start: bool = False,
-    cutting: Cutting | None = None,
+    name: str, title: str, reference: str, build: Callable[[nn.Module, LoraParameters, BuildContext], nn.Module], **more: Any
 ) -> Method:
-    return Method(
-        name,
-        title,
-        reference,
-        LoraParameters,
-        build,
-        label,
-        singular_vectors=singular_vectors,
-        decays_to_start=decays_to_start,
-        cutting=cutting,
-        rank="rank",
-        one_rate={},
-    )
+    settings: dict[str, Any] = {"parameters": LoraParameters, "rank": "rank", "one_rate": {}} | more
+    return Method(name, title, reference, build=build, label=rank_label, **settings)
 
 
+_FROM_SVD: dict[str, Any] = {"singular_vectors": True, "decays_to_start": True}
 METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant(), cutting=PRODUCTS)
 METHODS: tuple[Method, ...] = (
     METHOD,
     row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True), cutting=PRODUCTS),
     row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True),
-    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), singular_vectors=True, decays_to_start=True),
+    row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), **_FROM_SVD),
     row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora"), decays_to_start=True),
-    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", build_milora, singular_vectors=True, decays_to_start=True),
+    row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", variant(kind="MILORA"), **_FROM_SVD),
+    row(
+        "qlora",
+        "QLoRA",
+        "Dettmers et al. 2023, arXiv 2305.14314",
+        variant(),
+        parameters=QloraParameters,
+        one_rate=None,  # not measured over a quantized base
+        rank=None,
+        requires="cuda",
+        packages=("bitsandbytes",),
+        quantization=quantization,
+        # Half a byte, and for each block of 64 a constant of one byte.
+        base_bytes=0.5 + 1 / 64,
+        cutting=PRODUCTS,
+    ),
 )

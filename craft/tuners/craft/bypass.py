@@ -44,7 +44,6 @@ def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor)
         u1: (L, r1), of J's dtype.
         turned: G as (r2, r1, r3), in which order neither J2 nor J3 has to turn it. The products run in its dtype. D = J - I
             is formed before it is rounded to that dtype, so M loses nothing but its own rounding.
-        j1, j2, j3: (r, r).
 
     Returns:
         (L, r2, r3), each layer's M a view into one (r2, L, r3).

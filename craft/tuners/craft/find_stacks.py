@@ -73,11 +73,7 @@ def _excluded(config: CraftConfig, layer: Located) -> bool:
 
 
 def base_weight(module: Any, layer: Located) -> Tensor:
-    """A layer's (d_out, d_in) weight, dequantized if it is quantized.
-
-    Raises:
-        ValueError: it is quantized in a way that PEFT cannot read back.
-    """
+    """A layer's (d_out, d_in) weight, dequantized if it is quantized."""
     while hasattr(module, "base_layer"):
         module = module.base_layer
     weight = getattr(module, "weight", None)

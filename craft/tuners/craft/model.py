@@ -72,11 +72,7 @@ class CraftModel(JointTuner):
             config.target_modules = FoundModules(layer.module_name for layer, _, _ in self._places(adapter_name))
 
     def craft_adapter(self, adapter_name: str) -> CraftAdapter:
-        """The J and the stacks of an adapter.
-
-        Raises:
-            ValueError: there is no such adapter.
-        """
+        """The J and the stacks of an adapter."""
         if adapter_name not in self.parts:
             raise ValueError(f"there is no CRAFT adapter {adapter_name!r}; there are {', '.join(map(repr, self.parts))}")
         return cast(CraftAdapter, self.parts[adapter_name])

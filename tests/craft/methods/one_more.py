@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from peft.utils.peft_types import PeftType
 from torch import Tensor, nn
 
 from craft.methods.method import BuildContext, Method
@@ -21,9 +20,7 @@ TUNER_ROW = {"ONEMORE": (__name__, "OneMoreConfig", "OneMoreModel")}
 
 @dataclass
 class OneMoreConfig(JointConfig):
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.peft_type = PeftType("ONEMORE")
+    KIND: ClassVar[str] = "ONEMORE"
 
 
 class OneMoreAdapter(JointAdapter):
