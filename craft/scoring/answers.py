@@ -5,13 +5,14 @@
 `score: generate` reads the answer from the text that the model writes (`craft.tasks.extraction`). `score: likelihood` takes
 the allowed answer whose response the model finds likeliest, `score: cloze` the option whose own text it finds likeliest
 (`craft.tasks.cloze`); their lines also hold the log-likelihoods. A test's file is written whole when the test is done. A
-resumed run reads the files that are there and goes on with the next test.
+resumed run reads the files that are there and continues with the next test.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,11 @@ from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator
 from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods, positions
 from craft.scoring.scorer import Keep, Reported
-from craft.scoring.texts import Tick, encode_texts, mean_token_loss
+from craft.scoring.texts import EncodedTexts, Tick, encode_texts, mean_token_loss
 from craft.tasks import commonsense
-from craft.tasks.cloze import choices
+from craft.tasks.cloze import Choices, choices
 from craft.tasks.extraction import PATTERNS, extract, options, score
+from craft.tasks.instructions import Form
 from craft.tasks.metrics import compute_reported
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
 
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 Prediction = dict[str, Any]
 
 
-class AnswerScorer:
-    """`craft.scoring.scorer.Scorer` for a suite of question sets on which one model is trained."""
+class WordScorer(ABC):
+    """The data and the predictions of a model that answers in words, for both scorers of such answers."""
 
     def __init__(
         self,
@@ -54,143 +56,173 @@ class AnswerScorer:
         length: int,
         key: tuple[object, ...],
         tick: Tick,
+        *,
+        form: Form | None = None,
     ) -> None:
         """
         Args:
             config: the model's configuration.
             length: tokens a training text is cut to.
-            key: everything beside the data's fingerprint that decides the tokens of the splits.
+            key: everything but the data's fingerprint that decides the tokens of the splits.
             tick: called after every batch.
+            form: of own instructions.
         """
-        self._task, self._tokenizer, self._tick = task, tokenizer, tick
-        self._settings = settings = spec.data.generation
-        self._batch_size, self._positions = spec.training.eval_batch_size, positions(tokenizer, config)
-        self._search, self._reported = splits.search, splits.reported
-        train = encode_texts(splits.train, tokenizer, settings, length, key=("train", splits.fingerprint, key))
-        self._search_texts = encode_texts(splits.search, tokenizer, settings, length, key=("search", splits.fingerprint, key))
+        self._task, self._tokenizer, self._tick, self._form = task, tokenizer, tick, form
+        self._settings, self._batch_size = spec.data.generation, spec.training.eval_batch_size
+        self._positions, self._splits = positions(tokenizer, config), splits
+        self._text_length, self._text_key = length, key
+        self._reported = {suffix.removeprefix("_") or "reported": split for suffix, split in splits.reported.items()}
+        train = self._encoded("train", splits.train)
         self.train: Dataset[Any] = train
-        self._collator = Collator(int(tokenizer.pad_token_id))
-        tests = {suffix.removeprefix("_"): len(split) for suffix, split in splits.reported.items()}
+        reported = {name: len(split) for name, split in self._reported.items()}
         self.sizes = {
             "train_examples": len(train),
             "search_examples": len(splits.search),
-            "reported_examples": sum(tests.values()),
+            "reported_examples": sum(reported.values()),
         }
-        self.passes = {"search": len(splits.search), **tests}
-        self.facts: dict[str, Any] = {
-            "generation": settings.model_dump(mode="json"),
-            "mixture": commonsense.mixture(spec.data),
-            "tests": tests,
-        }
-        self.notes = commonsense.notes(spec.data, tests)
+        self.passes = {"search": len(splits.search), **reported}
+        self.facts: dict[str, Any] = {}
+        self.notes: list[str] = []
         if train.untaught:
             total = train.untaught + len(train)
             self.notes.append(f"{train.untaught} of {total} training texts left out: no response within {length} tokens")
+
+    @abstractmethod
+    def _predict(self, model: nn.Module, split: Any, what: str) -> list[Prediction]:
+        """One prediction for every row of `split`, in its order."""
+
+    def _encoded(self, name: str, split: Any) -> EncodedTexts:
+        key = name, self._splits.fingerprint, self._text_key
+        return encode_texts(split, self._tokenizer, self._settings, self._text_length, key=key, form=self._form)
+
+    def _predict_reported(self, model: nn.Module, name: str, directory: Path) -> list[Prediction]:
+        """The predictions of a reported split; they are read if their file is there already."""
+        split, file = self._reported[name], directory / PREDICTIONS_FOLDER / f"{name}.jsonl"
+        if file.is_file():
+            found = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+            if len(found) == len(split):
+                return found
+        found = self._predict(model, split, name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as aside:
+            aside.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in found), encoding="utf-8")
+        return found
+
+    def _cut_note(self, predictions: Sequence[Prediction]) -> list[str]:
+        cut = sum(one.get("cut", False) for one in predictions)
+        return [f"{cut} prompts cut at the left to the model's {self._positions} positions"] if cut else []
+
+    def _write(self, model: nn.Module, prompts: Sequence[str], what: str, special: bool = True) -> tuple[list[str], list[bool]]:
+        """What the model writes after each prompt, and whether the prompt was cut."""
+        room = self._positions - self._settings.max_new_tokens
+        whole = encode_prompts(self._tokenizer, prompts, special)
+        tokens = [fitted(one, room, self._tokenizer.bos_token_id) for one in whole]
+        written = generate(model, self._tokenizer, tokens, self._settings, self._batch_size, self._tick, what)
+        return self._tokenizer.batch_decode(written, skip_special_tokens=True), [len(one) > room for one in whole]
+
+    def _log_likelihoods(self, model: nn.Module, texts: list[TaughtText], what: str) -> list[float]:
+        pad = int(self._tokenizer.pad_token_id)
+        values: list[float] = log_likelihoods(model, texts, pad, self._batch_size, self._tick, what).tolist()
+        if not all(map(math.isfinite, values)):
+            raise ValueError("likelihoods are not finite: training has diverged")
+        return values
+
+    def _fitted(self, text: TaughtText) -> TaughtText:
+        """`text`, cut at the left to the model's positions; `text` itself if it fits."""
+        tokens = fitted(text.tokens, self._positions, self._tokenizer.bos_token_id)
+        return text if tokens is text.tokens else TaughtText(tokens, max(1, text.start - len(text.tokens) + len(tokens)))
+
+
+class AnswerScorer(WordScorer):
+    """`craft.scoring.scorer.Scorer` for a suite of question sets on which one model is trained."""
+
+    def __init__(self, spec: RunSpec, *arguments: Any) -> None:
+        super().__init__(spec, *arguments)
+        self._search_texts = self._encoded("search", self._splits.search)
+        self._collator = Collator(int(self._tokenizer.pad_token_id))
+        tests = {name: len(split) for name, split in self._reported.items()}
+        self.facts = {
+            "generation": self._settings.model_dump(mode="json"),
+            "mixture": commonsense.mixture(spec.data),
+            "tests": tests,
+        }
+        self.notes = [*commonsense.notes(spec.data, tests), *self.notes]
 
     def search(self, model: nn.Module) -> dict[str, float]:
         loss = mean_token_loss(model, self._search_texts, self._collator, self._batch_size, self._tick)
         if not math.isfinite(loss):
             raise ValueError(f"the loss on the search split is {loss}")
-        found = self._answers(model, self._search, "search")
-        answers = [one["answer"] for one in found]
-        values = score(self._search["group"][:], answers, self._search["label"][:]) | {"loss": loss}
+        split = self._splits.search
+        answers = [one["answer"] for one in self._predict(model, split, "search")]
+        values = score(split["group"][:], answers, split["label"][:]) | {"loss": loss}
         return {f"search_{name}": value for name, value in values.items()}
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
         outputs: dict[str, tuple[list[str], list[str]]] = {}
+        predictions: list[Prediction] = []
         collapsed: list[str] = []
-        cut = 0
-        folder = directory / PREDICTIONS_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        for suffix, split in self._reported.items():
-            test = suffix.removeprefix("_")
-            file = folder / f"{test}.jsonl"
-            found = read_predictions(file, len(split))
-            if found is None:
-                found = self._answers(model, split, test)
-                write_predictions(file, found)
+        for test, split in self._reported.items():
+            found = self._predict_reported(model, test, directory)
             answers = [one["answer"] for one in found]
-            outputs[suffix] = answers, split["label"][:]
-            cut += sum(one.get("cut", False) for one in found)
+            outputs[f"_{test}"] = answers, split["label"][:]
+            predictions += found
             if len(split) > 1 and len(set(answers)) == 1:
                 collapsed.append(f"{test} ({answers[0] or 'none'})")
             if len(outputs) < len(self._reported):
                 so_far = compute_reported(self._task, outputs)
                 keep({name: value for name, value in so_far.items() if name.startswith("accuracy_")})
         notes = [f"collapsed to one answer to every question: {', '.join(collapsed)}"] if collapsed else []
-        if cut:
-            notes.append(f"{cut} prompts cut at the left to the model's {self._positions} positions")
-        return Reported(compute_reported(self._task, outputs), notes)
+        return Reported(compute_reported(self._task, outputs), notes + self._cut_note(predictions))
 
-    def _answers(self, model: nn.Module, split: Any, what: str) -> list[Prediction]:
-        """One prediction for every row of `split`, in its order."""
-        prompt = PROMPTS[self._settings.prompt]
+    def _predict(self, model: nn.Module, split: Any, what: str) -> list[Prediction]:
         rows = split[:]
-        prompts = [prompt.for_evaluation(*pair) for pair in zip(rows["text"], rows["input"], strict=True)]
-        answer = {"generate": self._generated, "likelihood": self._likeliest, "cloze": self._cloze}[self._settings.score]
-        found = answer(model, prompts, rows, what)
+        if self._settings.score == "cloze":
+            asked = [choices(*row) for row in zip(rows["text"], rows["input"], rows["family"], strict=True)]
+            found = self._choose(model, asked, what)
+        else:
+            prompt = PROMPTS[self._settings.prompt]
+            prompts = [prompt.for_evaluation(*pair) for pair in zip(rows["text"], rows["input"], strict=True)]
+            found = (self._extract if self._settings.score == "generate" else self._likeliest)(model, prompts, rows, what)
         for one, label in zip(found, rows["label"], strict=True):
             one |= {"label": label, "right": one["answer"] == label}
         return found
 
-    def _generated(self, model: nn.Module, prompts: list[str], rows: dict[str, list[str]], what: str) -> list[Prediction]:
-        room = self._positions - self._settings.max_new_tokens
-        whole = encode_prompts(self._tokenizer, prompts)
-        tokens = [fitted(one, room, self._tokenizer.bos_token_id) for one in whole]
-        written = generate(model, self._tokenizer, tokens, self._settings, self._batch_size, self._tick, what)
-        outputs = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+    def _extract(self, model: nn.Module, prompts: list[str], rows: dict[str, list[str]], what: str) -> list[Prediction]:
         return [
-            {"prompt": prompt, "output": output, "answer": extract(output, family)} | _if_cut(len(one) > room)
-            for prompt, output, family, one in zip(prompts, outputs, rows["family"], whole, strict=True)
+            {"prompt": prompt, "output": output, "answer": extract(output, family)} | _if_cut(cut)
+            for prompt, family, output, cut in zip(prompts, rows["family"], *self._write(model, prompts, what), strict=True)
         ]
 
     def _likeliest(self, model: nn.Module, prompts: list[str], rows: dict[str, list[str]], what: str) -> list[Prediction]:
-        allowed = [
-            options(text, family) or tuple(PATTERNS[family].pattern.split("|"))
-            for text, family in zip(rows["text"], rows["family"], strict=True)
-        ]
-        responses = [commonsense.response(answer) for answers in allowed for answer in answers]
-        texts = encode(
-            self._tokenizer,
-            [prompt for prompt, answers in zip(prompts, allowed, strict=True) for _ in answers],
-            responses,
-            max_length=None,
-            loss="response",
-        )
-        fits = [self._fitted(text) for text in texts]
-        values = self._log_likelihoods(model, fits, what)
-        found: list[Prediction] = []
-        at = 0
-        for prompt, answers in zip(prompts, allowed, strict=True):
-            mine, cut = values[at : at + len(answers)], any(texts[at + n] is not fits[at + n] for n in range(len(answers)))
-            best = max(range(len(answers)), key=mine.__getitem__)
-            one = {"prompt": prompt, "output": responses[at + best], "answer": answers[best]}
-            found.append(one | {"log_likelihoods": dict(zip(answers, mine, strict=True))} | _if_cut(cut))
-            at += len(answers)
-        return found
+        asked = []
+        for prompt, text, family in zip(prompts, rows["text"], rows["family"], strict=True):
+            answers = options(text, family) or tuple(PATTERNS[family].pattern.split("|"))
+            asked.append(Choices(answers, (prompt,) * len(answers), tuple(map(commonsense.response, answers))))
+        return self._choose(model, asked, what)
 
-    def _cloze(self, model: nn.Module, prompts: list[str], rows: dict[str, list[str]], what: str) -> list[Prediction]:
-        """The option whose own text is the likeliest; `prompts`, which name the options, are not read."""
-        asked = [choices(*row) for row in zip(rows["text"], rows["input"], rows["family"], strict=True)]
+    def _choose(self, model: nn.Module, asked: Sequence[Choices], what: str) -> list[Prediction]:
+        """The likeliest of the allowed answers to each question."""
+        cloze = self._settings.score == "cloze"
         contexts = [text for one in asked for text in one.contexts]
         continuations = [text for one in asked for text in one.continuations]
-        texts = encode(self._tokenizer, contexts, continuations, max_length=None, loss="response", ends=False)
+        texts = encode(self._tokenizer, contexts, continuations, max_length=None, loss="response", ends=not cloze)
         fits = [self._fitted(text) for text in texts]
         values = self._log_likelihoods(model, fits, what)
-        normalized = self._normalized(model, values, continuations, fits, what)
+        ranked = self._normalized(model, values, continuations, fits, what) if cloze else values
         found: list[Prediction] = []
         at = 0
         for one in asked:
             mine = slice(at, at + len(one.answers))
-            best = at + max(range(len(one.answers)), key=normalized[mine].__getitem__)
+            best = at + max(range(len(one.answers)), key=ranked[mine].__getitem__)
             at = mine.stop
             line: Prediction = {
                 "prompt": contexts[best],
                 "output": continuations[best].strip(),
                 "answer": one.answers[best - mine.start],
+                "log_likelihoods": dict(zip(one.answers, values[mine], strict=True)),
             }
-            line["log_likelihoods"] = dict(zip(one.answers, values[mine], strict=True))
-            line["normalized"] = dict(zip(one.answers, normalized[mine], strict=True))
+            if cloze:
+                line["normalized"] = dict(zip(one.answers, ranked[mine], strict=True))
             found.append(line | _if_cut(any(text is not fit for text, fit in zip(texts[mine], fits[mine], strict=True))))
         return found
 
@@ -212,35 +244,6 @@ class AnswerScorer:
                 return [value - one for value, one in zip(values, alone, strict=True)]
         return values
 
-    def _log_likelihoods(self, model: nn.Module, texts: list[TaughtText], what: str) -> list[float]:
-        pad = int(self._tokenizer.pad_token_id)
-        values: list[float] = log_likelihoods(model, texts, pad, self._batch_size, self._tick, what).tolist()
-        if not all(map(math.isfinite, values)):
-            raise ValueError("likelihoods are not finite: training has diverged")
-        return values
-
-    def _fitted(self, text: TaughtText) -> TaughtText:
-        return fit_text(text, self._positions, self._tokenizer.bos_token_id)
-
-
-def fit_text(text: TaughtText, positions: int, first: int | None) -> TaughtText:
-    """`text`, cut at the left to so many positions, as `fitted` does."""
-    tokens = fitted(text.tokens, positions, first)
-    return text if tokens is text.tokens else TaughtText(tokens, max(1, text.start - len(text.tokens) + len(tokens)))
-
 
 def _if_cut(cut: bool) -> dict[str, bool]:
     return {"cut": True} if cut else {}
-
-
-def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
-    with replacing(file) as aside:
-        aside.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in predictions), encoding="utf-8")
-
-
-def read_predictions(file: Path, expected: int) -> list[Prediction] | None:
-    """The predictions of a test that is done; None if it is not."""
-    if not file.is_file():
-        return None
-    found = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-    return found if len(found) == expected else None

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from craft.models.gguf import gguf_digest
+from craft.scoring.answers import AnswerScorer
 from craft.scoring.encoding import Collator, encode, longest_input
 from craft.scoring.head_scorer import HeadScorer
+from craft.scoring.instructions import InstructionScorer
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
 from craft.tasks.splits import Splits, load_splits
@@ -44,30 +46,14 @@ def make_scorer(
     config: Any,
     tick: Tick,
 ) -> Scorer:
-    """The scorer of a run, its splits tokenized.
-
-    Args:
-        config: the model's configuration, which may allow fewer positions than `max_length`.
-        tick: called while long splits are scored.
-    """
-    training = spec.training
-    sizes = training.train_examples, training.eval_examples, training.search_examples
-    key = (
-        spec.model,
-        gguf_digest(spec.model),
-        spec.revision,
-        spec.protocol,
-        spec.data.search_fraction,
-        spec.data.search_groups,
-        *sizes,
-    )
+    """The scorer of a run, its splits tokenized."""
+    training, data = spec.training, spec.data
+    model = spec.model, gguf_digest(spec.model), spec.revision
+    rows = spec.protocol, data.search_fraction, data.search_groups, training.train_examples, training.eval_examples
+    key = *model, *rows, training.search_examples
     length = longest_input(training.max_length, tokenizer, config)
     if task.kind == "generation":
-        from craft.scoring.answers import AnswerScorer
-        from craft.scoring.instructions import InstructionScorer
-
-        return (InstructionScorer if task.suite == "custom" else AnswerScorer)(
-            spec, task, splits, tokenizer, config, length, key, tick
-        )
-    data = encode(splits, task, tokenizer, length, key=key)
-    return HeadScorer(task, data, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size, tick)
+        scorer = InstructionScorer if task.suite == "custom" else AnswerScorer
+        return scorer(spec, task, splits, tokenizer, config, length, key, tick)
+    tokens = encode(splits, task, tokenizer, length, key=key)
+    return HeadScorer(task, tokens, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size, tick)

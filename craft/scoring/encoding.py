@@ -131,9 +131,6 @@ def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_l
     """`splits` tokenized, from this process's memory if it has seen them before.
 
     Args:
-        splits: datasets with the columns `text`, `text_pair` (for pairs) and `label`.
-        task: for its name and kind.
-        tokenizer: of the model that will read the tokens.
         max_length: tokens an input is cut to, the longer text of a pair first.
         key: everything else that decides the tokens: the tokenizer's name and revision, and how the splits were cut.
     """

@@ -1,4 +1,4 @@
-"""Outputs of a task head for every example of a split, and their losses and metrics.
+"""Outputs of a task head for every example of a split, and losses.
 
 The model is scored as it trained, through its adapter's own forward pass, because merging into 16-bit weights would lose part
 of a small update. Examples are batched by length, which saves most of the padding; outputs come back in the split's order. No
@@ -17,7 +17,7 @@ from torch import nn
 
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.texts import Tick, eval_mode, token_loss
-from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
+from craft.tasks.metrics import collapsed
 from craft.tasks.task import Kind, Task
 
 
@@ -31,7 +31,7 @@ def predict(
 ) -> np.ndarray:
     """Outputs of the task head for every example, float32 (n, outputs), in the split's order.
 
-    The model is left in the mode, training or not, that it was in. `tick` hears of every batch.
+    The model is left in the mode, training or not, that it was in. `tick` is called after every batch.
     """
     order = np.argsort(split.lengths, kind="stable")[::-1]  # longest first: a batch too large for memory fails at once
     device = next(model.parameters()).device
@@ -46,11 +46,6 @@ def predict(
     restored = np.empty((len(order), outputs[0].shape[1]), dtype=np.float32)
     restored[order] = np.concatenate(outputs)
     return restored
-
-
-def mean_loss(kind: Kind, outputs: np.ndarray, labels: np.ndarray) -> float:
-    """The training loss over a whole split: cross-entropy for classes, mean squared error for values."""
-    return float(LOSSES[kind](torch.from_numpy(outputs), torch.from_numpy(labels)) / len(labels))
 
 
 def _cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -68,17 +63,6 @@ LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "regression": _squared_error,
     "generation": token_loss,
 }
-
-
-def search_metrics(task: Task, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """`search_score`, `search_<metric>` and `search_loss`. Raises ValueError if an output is not finite."""
-    values = compute_metrics(task, outputs, labels) | {"loss": mean_loss(task.kind, outputs, labels)}
-    return {f"search_{name}": value for name, value in values.items()}
-
-
-def reported_metrics(task: Task, outputs: Mapping[str, np.ndarray], splits: Mapping[str, EncodedSplit]) -> dict[str, float]:
-    """`score` and every metric of the reported splits. Raises ValueError if an output is not finite."""
-    return compute_reported(task, {suffix: (outputs[suffix], splits[suffix].labels) for suffix in splits})
 
 
 def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:

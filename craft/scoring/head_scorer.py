@@ -12,9 +12,10 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits
-from craft.scoring.evaluation import collapse_note, predict, reported_metrics, search_metrics
+from craft.scoring.evaluation import LOSSES, collapse_note, predict
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported
 from craft.scoring.texts import Tick
+from craft.tasks.metrics import compute_metrics, compute_reported
 
 if TYPE_CHECKING:
     from craft.tasks.task import Task
@@ -42,12 +43,15 @@ class HeadScorer:
 
     def search(self, model: nn.Module) -> dict[str, float]:
         outputs = self._predict(model, self._data.search, "search")
-        return search_metrics(self._task, outputs, self._data.search.labels)
+        labels = self._data.search.labels
+        loss = LOSSES[self._task.kind](torch.from_numpy(outputs), torch.from_numpy(labels))
+        values = compute_metrics(self._task, outputs, labels) | {"loss": float(loss / len(labels))}
+        return {f"search_{name}": value for name, value in values.items()}
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
         splits = self._data.reported
         outputs = {suffix: self._predict(model, split, _name(suffix)) for suffix, split in splits.items()}
-        metrics = reported_metrics(self._task, outputs, splits)
+        metrics = compute_reported(self._task, {name: (outputs[name], split.labels) for name, split in splits.items()})
         tensors = {f"outputs{suffix}": torch.from_numpy(values) for suffix, values in outputs.items()}
         labels = {f"labels{suffix}": torch.from_numpy(split.labels) for suffix, split in splits.items()}
         save_file(tensors | labels, directory / PREDICTIONS_FILE)
@@ -69,8 +73,8 @@ def _chance(task: Task, data: EncodedSplits) -> dict[str, float]:
         return {}
     classes, counts = np.unique(data.train.labels, return_counts=True)
     answer = np.eye(len(task.labels), dtype=np.float32)[int(classes[counts.argmax()])]
-    outputs = {suffix: np.tile(answer, (len(split), 1)) for suffix, split in data.reported.items()}
-    return {"chance": reported_metrics(task, outputs, data.reported)["score"]}
+    outputs = {suffix: (np.tile(answer, (len(split), 1)), split.labels) for suffix, split in data.reported.items()}
+    return {"chance": compute_reported(task, outputs)["score"]}
 
 
 def _cut_note(data: EncodedSplits) -> list[str]:

@@ -47,7 +47,6 @@ def loss_at(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, plac
     """`craft.scoring.texts.token_loss` of `model` on `inputs`, computed at `places` alone.
 
     Args:
-        inputs: of the model, without labels.
         labels: (b, tokens); -100 where a token is not in the loss.
         places: (b, k), from `places_in_loss`.
     """

@@ -87,7 +87,6 @@ def encode_texts(
 
     Args:
         split: with the columns of `craft.tasks.commonsense.COLUMNS`, or of own instructions, whose `form` is given.
-        max_length: tokens a text is cut to.
         key: all else that decides the tokens: the tokenizer's name and revision, the data's fingerprint, how they were cut.
     """
 

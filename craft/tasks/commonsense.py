@@ -5,9 +5,8 @@ One trial trains on the mixture and is scored on every test, so the suite is one
     commonsense/commonsense_170k.json (or commonsense_16k.json)     records of instruction, input, output, answer
     commonsense/dataset/NAME/test.json                              the same, one folder a test
 
-Without `data.root` the mixture is asked from the hub, which has no copy of the tests in this form. Rows become the columns
-`text` (the instruction), `input`, `response`, `label` (the right answer as text), `family` (how answers look, a key of
-`extraction.PATTERNS`) and `group` (the test; in the mixture the family, which is all that a record tells).
+Rows become the columns `text` (the instruction), `input`, `response`, `label` (the right answer as text), `family` (how answers
+look, a key of `extraction.PATTERNS`) and `group` (the test; in the mixture the family, which is all that a record tells).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from craft.tasks.task import RawData, Task
 if TYPE_CHECKING:
     from datasets import Dataset
 
-HUB = "zwhe99/commonsense_170k"
+SOURCE = "github.com/AGI-Edgerunners/LLM-Adapters"
 MIXTURES = ("commonsense_170k.json", "commonsense_16k.json")
 COLUMNS = ("text", "input", "response", "label", "family", "group")
 
@@ -57,9 +56,9 @@ def load(task: Task, data: DataSettings) -> RawData:
     tests = data.generation.tests
     if data.root is None:
         raise DataError(
-            f"{task.name}: the test sets are read from a folder; give one that holds commonsense/dataset/NAME/test.json "
-            f"(NAME: {', '.join(TESTS[name].folder for name in tests)}) as data.root. "
-            f"Only the training mixture is on the hub ({HUB})"
+            f"{task.name}: the data are read from a folder; give one that holds commonsense/{MIXTURES[0]} and "
+            f"commonsense/dataset/NAME/test.json (NAME: {', '.join(TESTS[name].folder for name in tests)}) as data.root. "
+            f"They are in {SOURCE}"
         )
     folder = Path(data.root).expanduser() / "commonsense"
     paths = {name: folder / "dataset" / TESTS[name].folder / "test.json" for name in tests}
@@ -73,16 +72,14 @@ def load(task: Task, data: DataSettings) -> RawData:
             f"so they are not left out silently: {advice} to score only the tests that are there"
         )
     file = _mixture_file(data)
-    train = _checked(read_rows(file) if file else _from_hub(folder), None)
+    train = _checked(read_rows(file), None)
     reported = {f"_{name}": _checked(read_rows(path), name) for name, path in paths.items()}
-    files = (*([file] if file else []), *paths.values())
-    return RawData(train, reported, fingerprint([train, *reported.values()]), files)
+    return RawData(train, reported, fingerprint([train, *reported.values()]), (file, *paths.values()))
 
 
 def mixture(data: DataSettings) -> str:
-    """The training mixture: the name of the file in `data.root`, or of the hub's data set."""
-    file = _mixture_file(data)
-    return file.name if file else HUB
+    """The name of the file with the training mixture."""
+    return _mixture_file(data).name
 
 
 def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
@@ -99,9 +96,12 @@ def notes(data: DataSettings, reported: dict[str, int]) -> list[str]:
     return said
 
 
-def _mixture_file(data: DataSettings) -> Path | None:
+def _mixture_file(data: DataSettings) -> Path:
     folder = Path(data.root or "").expanduser() / "commonsense"
-    return next((folder / name for name in MIXTURES if (folder / name).is_file()), None)
+    for name in MIXTURES:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataUnavailable(f"commonsense: no training mixture in {folder}: put {' or '.join(MIXTURES)} there, from {SOURCE}")
 
 
 def _checked(rows: Rows, test: str | None) -> Dataset:
@@ -136,20 +136,6 @@ def _family(rows: Rows, row: int, answer: str, test: str | None) -> str:
         )
         raise DataError(f"{rows.place(row)}: 'answer' is {answer!r}; allowed are: {allowed.replace('|', ', ')}")
     return family
-
-
-def _from_hub(folder: Path) -> Rows:
-    from datasets import load_dataset
-
-    try:
-        loaded = load_dataset(HUB, split="train")
-    # Whichever network, cache or library error occurs, the user has the same two ways out.
-    except Exception as error:
-        raise DataUnavailable(
-            f"commonsense: no training mixture in {folder} ({' or '.join(MIXTURES)}), and the hub's {HUB} cannot be read "
-            f"({type(error).__name__}). Put one of these files there, or run once with the hub in reach"
-        ) from error
-    return Rows(f"{HUB} train", {name: loaded[name][:] for name in loaded.column_names})
 
 
 def response(answer: str) -> str:

@@ -53,11 +53,6 @@ def options(instruction: str, family: str) -> tuple[str, ...]:
 def score(groups: Sequence[str], answers: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
     """Accuracies x 100 of extracted answers, per group and as the plain mean of the groups, which is the suite's score.
 
-    Args:
-        groups: for each example the test (or family) it belongs to.
-        answers: what `extract` or the likelihoods gave; `""` is no answer, and wrong.
-        labels: the right answers.
-
     Returns:
         `score` and `accuracy` (the mean over groups), `accuracy_<group>`, and `answered` (the share of outputs that gave one).
     """

@@ -33,11 +33,7 @@ def columns(given: CustomTask) -> tuple[str, ...]:
 
 
 def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
-    """One row for each response, with the columns `text` and `response`.
-
-    Raises:
-        DataError: a column is missing, or a cell holds no text or no chat with a reply.
-    """
+    """One row for each response, with the columns `text` and `response`."""
     from datasets import Dataset, Features, Value
 
     texts: list[str] = []
@@ -101,11 +97,7 @@ class Form:
         return bool(self.tokenizer.chat_template)
 
     def prompt(self, text: str, *, training: bool = False) -> str:
-        """What stands before the response to the turns in `text`.
-
-        Raises:
-            ValueError: several turns without a chat template, or turns that the template refuses.
-        """
+        """What stands before the response to the turns in `text`."""
         turns = json.loads(text)
         if self.templated:
             return self._write(turns, add_generation_prompt=True)

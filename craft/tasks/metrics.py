@@ -14,7 +14,6 @@ scores a plain 0:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,21 +22,6 @@ from craft.tasks import extraction
 
 if TYPE_CHECKING:
     from craft.tasks.task import Task
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One row of METRICS.
-
-    Attributes:
-        title: how people write it.
-        kind: the kind of task that it scores.
-        compute: `compute(predictions (n,), labels (n,)) -> float`; 1 is perfect.
-    """
-
-    title: str
-    kind: str
-    compute: Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -90,14 +74,15 @@ def _constant(values: np.ndarray) -> bool:
     return bool(np.ptp(values) <= 1e-5 * np.max(np.abs(values)))
 
 
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric("accuracy", "classification", accuracy),
-    "f1": Metric("F1 of class 1", "classification", f1),
-    "macro_f1": Metric("mean F1 of the classes", "classification", macro_f1),
-    "matthews": Metric("Matthews correlation", "classification", matthews),
-    "pearson": Metric("Pearson correlation", "regression", pearson),
-    "spearman": Metric("Spearman correlation", "regression", spearman),
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
 }
+"""Name -> a function of predictions (n,) and labels (n,); 1 is perfect."""
 
 
 def decide(predictions: Any, kind: str) -> np.ndarray:
@@ -118,14 +103,12 @@ def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, floa
     """Every metric of `task` x 100, and `score`, which is its primary one.
 
     Args:
-        task: the row of TASKS; its metrics are computed.
         predictions: logits (n, classes), class numbers (n,), or for regression values (n,) or (n, 1).
-        labels: (n,).
     """
     decided, answers = decide(predictions, task.kind), np.asarray(labels)
     if not len(decided) or len(decided) != len(answers):
         raise ValueError(f"{task.name}: {len(decided)} predictions for {len(answers)} labels")
-    values = {name: 100.0 * METRICS[name].compute(decided, answers) for name in task.metrics}
+    values = {name: 100.0 * METRICS[name](decided, answers) for name in task.metrics}
     return values | {"score": values[task.primary]}
 
 

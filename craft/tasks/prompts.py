@@ -104,9 +104,6 @@ def encode(
     does: a text whose response is cut away teaches nothing under `loss="response"`.
 
     Args:
-        tokenizer: a fast tokenizer with an end-of-text token.
-        prompts: from `Prompt.for_training`.
-        responses: the right response to each prompt.
         max_length: the most tokens, the special ones included; nothing is cut if None.
         loss: `response`, the paper's, or `text`, the published trainer's loss on the prompt as well.
         ends: whether the end of text belongs to the response.

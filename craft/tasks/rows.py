@@ -33,9 +33,7 @@ def to_dataset(
     """The checked rows as a dataset in memory.
 
     Args:
-        rows: what a file or the hub gave.
         text: one column of text, or two for pairs.
-        label: the column that holds the answer.
         labels: class names in order; none for regression.
         span: the least and the largest value of a regression.
         positions: whether a cell may hold the place of a name in this order instead of the name.

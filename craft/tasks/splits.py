@@ -62,15 +62,9 @@ def load_splits(
     """The splits of `task` under `protocol`.
 
     Args:
-        task: a row of TASKS or a custom one.
-        data: where the data lie, and the share of train the search split takes.
-        protocol: `honest` or `customary`.
         train_examples: train on a seeded sample of this size; a smaller sample is the beginning of a larger one.
         eval_examples: the same for the search split and for each reported split.
         search_examples: for the search split alone; `eval_examples` if None.
-
-    Raises:
-        DataError: the data are missing or wrong, or too few to be split.
     """
     raw = _load(task, data)
     train = raw.train

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from craft.settings import DataSettings
 from craft.tasks import TASKS, expand_tasks
-from craft.tasks.commonsense import HUB, TESTS, mixture, notes, response
+from craft.tasks.commonsense import TESTS, notes, response
 from craft.tasks.extraction import PATTERNS, extract, family_of, options, response_part, score
 from craft.tasks.files import DataError
 from craft.tasks.metrics import compute_reported
@@ -87,27 +87,10 @@ def test_a_missing_test_is_reported_and_has_to_be_left_out_by_name(root):
     ]
 
 
-def test_the_hubs_mixture_is_taken_where_the_folder_has_none(root, monkeypatch):
-    from datasets import Dataset
-
-    local = load_splits(TASK, settings(root))
-    file = root / "commonsense" / "commonsense_170k.json"
-    records = json.loads(file.read_text())
-    assert mixture(settings(root)) == "commonsense_170k.json"
-    file.unlink()
-    asked = []
-    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: asked.append(names[0]) or Dataset.from_list(records))
-    found = load_splits(TASK, settings(root))
-    assert asked == [HUB] == [mixture(settings(root))]
-    assert found.fingerprint == local.fingerprint
-    assert found.train[:] == local.train[:]
-
-    def out_of_reach(*_names, split):
-        raise ConnectionError
-
-    monkeypatch.setattr("datasets.load_dataset", out_of_reach)
-    with pytest.raises(DataError, match=r"commonsense_170k\.json or commonsense_16k\.json.*cannot be read \(ConnectionError\)"):
-        load_splits(TASK, settings(root, beams=1))  # not what is remembered
+def test_a_missing_mixture_is_named_with_where_it_is(root):
+    (root / "commonsense" / "commonsense_170k.json").unlink()
+    with pytest.raises(DataError, match=r"no training mixture in .*_170k\.json or commonsense_16k\.json.*LLM-Adapters"):
+        load_splits(TASK, settings(root))
 
 
 def test_an_unknown_test_is_refused_with_the_known_ones():
