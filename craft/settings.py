@@ -192,9 +192,6 @@ class TrainingSettings(Settings):
         """The settings that a run's key is made of.
 
         A setting that was added later counts only where it is used, so that earlier runs keep their keys.
-
-        Args:
-            master_weights: the method's; under bfloat16 such a run differs from one of a version that had none.
         """
         content = self.recorded()
         if master_weights and self.precision == "bfloat16":

@@ -68,11 +68,7 @@ class RunSpec(Settings):
 
     @classmethod
     def recorded(cls, content: Any) -> RunSpec:
-        """The run of a record that some version wrote: it may hold settings that new runs are refused.
-
-        Raises:
-            ValueError: `content` describes no run.
-        """
+        """The run of a record that some version wrote: it may hold settings that new runs are refused."""
         return cls.model_validate(with_older(content), context=RECORDED)
 
     @property

@@ -94,11 +94,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run_spec(arguments: argparse.Namespace) -> RunSpec:
-    """The run that the flags describe.
-
-    Raises:
-        CallError: the first mistake in the flags.
-    """
+    """The run that the flags describe."""
     try:
         method = find_method(arguments.method)
         if wrong := refuse_retired(arguments.method):

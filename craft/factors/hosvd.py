@@ -181,9 +181,6 @@ def hosvd(
         ranks: (r1, r2, r3), r1 <= L; 'all' is the full dimension.
         device: where the factors are computed and stay; the weights' own device if absent.
         dtype: of core and factors.
-
-    Raises:
-        ValueError: weights of unequal shapes, without values (meta), not floating, not finite; ranks that do not fit.
     """
     shape = stack_shape(weights)
     slices = [weight.detach() for weight in weights]

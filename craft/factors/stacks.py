@@ -26,12 +26,9 @@ def stack_factors(
     """The factors of a stack at `ranks`, on the CPU.
 
     Args:
-        weights: L tensors of (d_out, d_in).
         ranks: (r1, r2, r3) or 'all'.
-        name: the projection, part of the address.
         device: where to decompose if nothing is stored; the weights' own device if absent.
         weights_hash: `hash_weights(weights)`, from a caller that has just computed it.
-        store: the process's own if absent.
     """
     shape = stack_shape(weights)
     wanted = resolve_ranks(ranks, shape, name=f"projection {name!r}")

@@ -199,11 +199,7 @@ def _max_bytes() -> int:
 
 
 def write(path: Path, tensors: Tensors, facts: Mapping[str, str]) -> None:
-    """Writes contiguous tensors of the CPU with `facts` and the checksum of both, so that `path` is whole at any moment.
-
-    Raises:
-        OSError: the folder cannot be written, or the disk is full; nothing is left behind then.
-    """
+    """Writes contiguous tensors of the CPU with `facts` and the checksum of both, so that `path` is whole at any moment."""
     with replacing(path) as aside:
         try:
             save_file(dict(tensors), aside, metadata={**facts, "sha256": _checksum(tensors, facts)})

@@ -38,9 +38,6 @@ def fetch_weights(source: str, revision: str | None = None) -> bool:
 
     Returns:
         Whether all of them are on this disk now; False for a model whose weights have other names.
-
-    Raises:
-        OSError: the hub does not give a file that it lists.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError

@@ -47,7 +47,6 @@ def compute_in_bfloat16(model: nn.Module, heads: Iterable[str] = ()) -> None:
     """Makes every forward pass of `model` compute its products in bfloat16.
 
     Args:
-        model: a base model, before a method is put on it. Its weights stay as they are.
         heads: names of the modules that compute in float32 nevertheless.
     """
     _switch(model, True)

@@ -61,13 +61,7 @@ def resolve_model(name: str, revision: str | None = None) -> str:
     """Where transformers finds the model called `name`: a folder, or a hub id that it will look up itself.
 
     Args:
-        name: a local folder with a `config.json`, a GGUF file, or a hub id.
         revision: a hub revision; asking for one bypasses the packaged MiniLM.
-
-    Raises:
-        ModelUnavailable: a path that is no folder or holds no `config.json`; a GGUF file that is not there or cannot be read; a
-            packaged model with other weights.
-        ModelUnsuited: a GGUF file that is a part, or whose tokenizer is not known.
     """
     if is_gguf(name):
         return str(gguf_folder(name))
@@ -206,9 +200,7 @@ def load_model(
     """The pre-trained model with a new task head (none for generation), ready for a method to be put on it.
 
     Args:
-        name: local folder, GGUF file or hub id.
         kind: classification and regression get a sequence-classification head, generation the language model's own.
-        labels: label names in order; their number is the head's width (regression: ignored, one output).
         precision: the run's; the head is float32 always (`craft.models.compute`).
         master_weights: whether weights of the base will train.
         device: where the model is put. It is read on the CPU first, so that new weights are the same on every device.
@@ -216,9 +208,6 @@ def load_model(
         pad_token_id: what the tokenizer pads with, for models that must know where a sequence ends.
         quantization: arguments of transformers' `BitsAndBytesConfig`: the base's linear layers are quantized as they are
             read, onto `device`; products are computed in the format of `precision`.
-
-    Raises:
-        ModelUnavailable: nothing under that name here, no safetensors weights, or no such head for this kind of model.
     """
     config = load_config(name, kind, labels, revision=revision)
     if pad_token_id is not None:

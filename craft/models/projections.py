@@ -54,17 +54,12 @@ def find_projections(model: nn.Module, names: Sequence[str], mapping: Mapping[st
     """The stacks of the projections `names`, in the order of the names; layers in the model's order.
 
     Args:
-        model: a transformers model, on any device; it may already carry adapters.
         names: words of `WORDS`, or keys of `mapping`.
         mapping: word -> end of the module path (a regular expression, with `[i/n]` for a fused part). Its words come before
             the family's; a model family that is not in `FAMILIES` needs one.
 
     Returns:
         Stack name -> one `Located` a layer. The name is the word, with the path behind it where a word has several stacks.
-
-    Raises:
-        ValueError: a word the family does not have, a family that is not known, a pattern that fits nothing; says what
-            linear modules the model holds.
     """
     if not names:
         raise ValueError(f"no projections given; choose among {', '.join(WORDS)}")

@@ -47,7 +47,6 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
     """Writes the trained weights of `model`, and `record` as run.json, whole or not at all.
 
     Args:
-        model: the model that trained.
         folder: replaced if it is there.
         record: JSON; `load_adapter` needs `spec`, `kind` and `labels`.
     """
@@ -148,10 +147,6 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     """Puts the weights of another run's adapter into a model with the same method.
 
     The parameters must be the same. From another task it takes everything but the head, from the same task the head too.
-
-    Args:
-        start: the other run, and the folder of its adapter.
-        spec: this run's.
 
     Returns:
         Whether the head was taken, too.

@@ -85,12 +85,7 @@ def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
     """What the model of `spec` will hold, from its `config.json` alone: no weights are read.
 
     Args:
-        spec: the run; its model, method, parameters, precision and the kind of its task matter.
         num_labels: width of the head; that of the task if it is not given.
-
-    Raises:
-        ValueError: the model, the task or the method's parameters cannot be had (a rank above a dimension, a projection the
-            model lacks), or `measure` asks for what a task head does not have.
     """
     task = find_task(spec.task, spec.data)
     refuse_under_task_head(spec, task.kind)

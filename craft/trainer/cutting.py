@@ -38,11 +38,7 @@ class Cut:
 
     @classmethod
     def read(cls, text: str, method: str) -> Cut:
-        """What a person means by `text`: `8` or `parameters:20000`.
-
-        Raises:
-            ValueError: adapters of `method` cannot be cut, or `text` is nothing to cut them to.
-        """
+        """What a person means by `text`: `8` or `parameters:20000`."""
         find_cutting(method)
         number = text.replace(" ", "").replace("_", "").removeprefix(BUDGET)
         if not (number.isascii() and number.isdigit() and int(number) > 0):
@@ -96,11 +92,7 @@ def _ranks(cut: Cut, values: Mapping[str, Tensor], costs: Mapping[str, int], who
 
     Args:
         values: its singular values.
-        costs: the parameters of one of them.
         whole: the parameters of the adapter.
-
-    Raises:
-        ValueError: it asks for more than was trained, or for fewer parameters than one direction takes.
     """
     most = max(map(len, values.values()))
     if cut.rank is not None:

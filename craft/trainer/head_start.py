@@ -61,9 +61,6 @@ def start_head(
     """Puts the start `how` into the head of `model`, which has its random start.
 
     Args:
-        model: a sequence classifier, with or without a method on it.
-        train: the training split.
-        batch_size: examples in one batch of the forward pass.
         shared: whether other runs have the same features, so that the fit is kept for them; not where the model has learnt.
     """
     if how == "random":

@@ -4,7 +4,7 @@
 
 - the loss is summed over the examples (or the tokens that a language model learns) of a whole optimizer step and divided by
   their number, so that a step does not depend on how it is cut into micro-batches;
-- a loss that is not finite ends the run, and the message names its step (Trainer would log a made-up average and go on). On a
+- a loss that is not finite ends the run, and the message names its step, where Trainer would log a made-up average. On a
   CPU the run ends in that step. On a GPU reading a loss makes the host wait, so losses are read when Trainer logs (about a
   hundred times a run), before every evaluation and before every checkpoint: no score and no file comes from broken weights;
 - checkpoints hold the parameters that train, by name, whatever the method; Trainer's own files hold the rest.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,9 +30,11 @@ from craft.results import Leave, RunFailed
 from craft.scoring.encoding import Collator, TrainingCollator
 from craft.scoring.evaluation import LOSSES
 from craft.scoring.positions import chooses_on, loss_at
+from craft.scoring.scorer import Scorer
 from craft.settings import TrainingSettings
+from craft.spec import RunSpec
 from craft.tasks.prompts import IGNORED
-from craft.tasks.task import Kind
+from craft.tasks.task import Kind, Task
 from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, trainable_state
 from craft.trainer.meter import Meter
 from craft.trainer.steps import evaluation_steps, make_schedule, total_steps
@@ -41,37 +43,42 @@ _POINTS = 100
 _MOST_UNREAD = 1000
 
 
+class PreparedRun(Protocol):
+    """What the trainer reads and calls of a run (`craft.trainer.run.Run`)."""
+
+    spec: RunSpec
+    task: Task
+    model: nn.Module
+    scorer: Scorer
+    directory: Path
+    meter: Meter
+    listener: Any
+
+    def evaluate(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
 class RunTrainer(Trainer):
     """Trainer for one run. `points` collects `train_loss` and `learning_rate` between two evaluations.
 
-    `split` is a dataset of tokens with a length, and with the `lengths` of its examples. `reads_freely` says whether the host
-    may read a loss without waiting for the device; where it may not, a step reads nothing.
+    `reads_freely` says whether the host may read a loss without waiting for the device; where it may not, a step reads nothing.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        split: Any,
+        run: PreparedRun,
         collator: Collator,
-        *,
-        kind: Kind,
-        training: TrainingSettings,
-        seed: int,
-        directory: Path,
-        meter: Meter,
-        evaluation: Callable[[RunTrainer], None],
-        leave: Callable[[], None],
-        on_step: Callable[[int, int], None],
-        make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = torch.optim.AdamW,
-        starts: dict[nn.Parameter, torch.Tensor] | None = None,
+        make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        starts: dict[nn.Parameter, torch.Tensor] | None,
     ) -> None:
         """
         Args:
             starts: weights that weight decay pulls to these values, and not to zeros.
-            leave: writes a checkpoint of the present step; called when `on_step` has raised `Leave`, which then goes on.
         """
-        self.training, self.meter, self.evaluation, self.make_optimizer = training, meter, evaluation, make_optimizer
-        self.leave = leave
+        training, kind = run.spec.training, run.task.kind
+        split: Any = run.scorer.train  # with a length, and with the `lengths` of its examples
+        self.run, self.training, self.meter, self.make_optimizer = run, training, run.meter, make_optimizer
         self.leaving: Leave | None = None
         self._starts = starts or {}
         self.evaluated_at = frozenset(evaluation_steps(training, len(split)))
@@ -80,15 +87,15 @@ class RunTrainer(Trainer):
         self._unread: list[tuple[int, torch.Tensor]] = []
         self._lengths = split.lengths
         super().__init__(
-            model=model,
-            args=_arguments(training, total_steps(training, len(split)), seed, directory),
+            model=run.model,
+            args=_arguments(training, total_steps(training, len(split)), run.spec.seed, run.directory),
             train_dataset=split,
             compute_loss_func=_Loss(kind),
-            callbacks=[_EvaluateAt(self, on_step)],
+            callbacks=[_EvaluateAt(self)],
         )
         self.remove_callback(PrinterCallback)
         self.reads_freely = self.args.device.type != "cuda"
-        self.data_collator = TrainingCollator(collator, kind == "generation" and chooses_on(model, self.args.device))
+        self.data_collator = TrainingCollator(collator, kind == "generation" and chooses_on(run.model, self.args.device))
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """AdamW or the method's own optimizer. The adapter's group comes first: Trainer logs the first learning rate."""
@@ -103,8 +110,8 @@ class RunTrainer(Trainer):
                     groups.setdefault((is_head(name, heads), name not in decays), []).append(weight)
             self.optimizer = self.make_optimizer(
                 [
-                    {"params": weights, "lr": rates[head], "weight_decay": 0.0 if spared else self.training.weight_decay}
-                    for (head, spared), weights in sorted(groups.items(), key=lambda item: item[0])
+                    {"params": weights, "lr": rates[head], "weight_decay": 0.0 if fixed else self.training.weight_decay}
+                    for (head, fixed), weights in sorted(groups.items(), key=lambda item: item[0])
                 ]
             )
         return self.optimizer
@@ -169,13 +176,13 @@ class RunTrainer(Trainer):
     def evaluate(self, *_args: Any, **_kwargs: Any) -> dict[str, float]:
         self.control.should_evaluate = False
         self.read_losses()
-        self.evaluation(self)
+        self.run.evaluate()
         return {}
 
     def _save_checkpoint(self, *_args: Any, **_kwargs: Any) -> None:
         # Trainer comes here only after a step that asked the run to leave, and has logged the step by then.
         assert self.leaving is not None
-        self.leave()
+        self.run.leave()
         raise self.leaving
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -191,7 +198,7 @@ class RunTrainer(Trainer):
         return 0
 
     def save_state_to(self, folder: Path) -> None:
-        """Writes what `train(resume_from_checkpoint=folder)` needs to go on as if it had not been interrupted."""
+        """Writes what `train(resume_from_checkpoint=folder)` needs to continue as if it had not been interrupted."""
         self.read_losses()
         save_file(trainable_state(self._trained()), folder / TRAINABLE_FILE)
         self._save_optimizer_and_scheduler(str(folder))
@@ -249,8 +256,8 @@ class _Loss:
 class _EvaluateAt(TrainerCallback):
     """Times every step and asks for an evaluation after the chosen ones."""
 
-    def __init__(self, trainer: RunTrainer, on_step: Callable[[int, int], None]) -> None:
-        self.trainer, self.on_step = trainer, on_step
+    def __init__(self, trainer: RunTrainer) -> None:
+        self.trainer = trainer
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         self.trainer.meter.step_begins()
@@ -264,7 +271,7 @@ class _EvaluateAt(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         self.trainer.meter.step_ends(self.trainer.take_tokens())
         try:
-            self.on_step(state.global_step, state.max_steps)
+            self.trainer.run.listener.stepped(state.global_step, state.max_steps)
         except Leave as why:
             # An evaluation may take longer than the machine stays; the resumed run makes up for it.
             self.trainer.leaving, control.should_save = why, True

@@ -32,11 +32,7 @@ from craft.trainer.process import own_process_state
 def cut_and_score(
     adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None
 ) -> tuple[RunSpec, SizeResult]:
-    """A finished adapter, cut, in `place`/adapter, with its run; without `score` it has no scores.
-
-    Raises:
-        ValueError: as `cut_adapter` and `score_adapter` do.
-    """
+    """A finished adapter, cut, in `place`/adapter, with its run; without `score` it has no scores."""
     began, folder = time.perf_counter(), place / "adapter"
     place.mkdir(parents=True)
     run = cut_adapter(adapter, cut, folder)
@@ -64,10 +60,6 @@ def score_adapter(
     Args:
         scratch: gets the outputs behind the scores.
         base: name or folder of the base model here, if it is not the name in the record.
-        tick: called while long splits are scored.
-
-    Returns:
-        The metrics of the record, with `search_score`, `score` and all that stands beside them.
 
     Raises:
         ValueError: the data are not here, or are others than those of the run; an output is not finite.
@@ -98,17 +90,7 @@ def score_adapter(
 def score_model(
     folder: Path, scratch: Path, model: nn.Module, scorer: Scorer, forgetting: Forgetting | None = None
 ) -> dict[str, float]:
-    """Scores a model that has the adapter in `folder`, and writes the scores into its record.
-
-    Args:
-        scratch: gets the outputs behind the scores.
-
-    Returns:
-        The metrics of the record.
-
-    Raises:
-        ValueError: an output is not finite.
-    """
+    """Scores a model that has the adapter in `folder`, and writes the scores into its record."""
     record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     found = scorer.search(model)
     reported = scorer.reported(model, scratch, lambda _scores: None)

@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from craft.factors.ticking import tick
 from craft.methods import find_method
 from craft.models.gguf import MODEL_DIGEST
 from craft.models.quiet import quiet_libraries
@@ -127,9 +128,12 @@ class Listener:
         self.on_score(what, done, total)
 
     def answered(self, what: str, done: int, total: int) -> None:
-        """The same of what takes long, such as answers in words; and the step again as a sign of life."""
+        """Like `scored`, for slow scoring such as generation. Repeats the last step, so that a watchdog sees that the run is
+        alive; before the first step it ticks."""
         if self.step is not None:
             self.on_step(*self.step)
+        else:
+            tick()
         self.scored(what, done, total)
 
 
@@ -157,8 +161,9 @@ class Run:
     trainer: RunTrainer = field(init=False)
     pace: Pace = field(init=False)
 
-    def evaluate(self, trainer: RunTrainer) -> None:
+    def evaluate(self) -> None:
         """Scores the search split, keeps the weights if they are the ones to select, writes a checkpoint and reports."""
+        trainer = self.trainer
         step = trainer.state.global_step
         try:
             with self._scoring():

@@ -14,8 +14,7 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ import transformers
 from torch import nn
 
 import craft
-from craft.factors.ticking import tick
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import compute_device, narrow_frozen
@@ -69,8 +67,6 @@ def train_run(
     `directory/checkpoint-STEP`, of which the newest two stay. What is cut from the adapter goes into `directory/sizes/NUMBER`.
 
     Args:
-        spec: the run.
-        directory: made if it is not there.
         report: called after every evaluation on the search split, and after each test but the last of a task with several
             tests.
         resume_from: a checkpoint of the same run, perhaps from another machine. Its micro-batch may differ, its effective
@@ -90,24 +86,12 @@ def train_run(
         Leave: `on_step` raised it.
         Exception: whatever `report` raised, to end the run early; the last checkpoint stays.
     """
-    with _guarded(spec):
+    micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
+    with own_process_state(tf32=spec.training.tf32), memory_errors_named(micro_batch), quiet_libraries():
         return _trained(spec, directory, Listener(report, on_step, on_score), resume_from, sizes).finish()
 
 
-@contextmanager
-def _guarded(spec: RunSpec) -> Iterator[None]:
-    micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
-    with own_process_state(tf32=spec.training.tf32), memory_errors_named(micro_batch), quiet_libraries():
-        yield
-
-
-def _trained(
-    spec: RunSpec,
-    directory: Path,
-    listener: Listener,
-    resume_from: Path | None,
-    sizes: Sequence[int],
-) -> Run:
+def _trained(spec: RunSpec, directory: Path, listener: Listener, resume_from: Path | None, sizes: Sequence[int]) -> Run:
     began = time.perf_counter()
     meter = Meter()
     resumed = None if resume_from is None else read_checkpoint(resume_from, spec)
@@ -124,20 +108,14 @@ def _trained(
         run.restore(resume_from, resumed)
     run.begins()
     if run.evaluation_due:
-        run.evaluate(run.trainer)
+        run.evaluate()
     if (0 if resumed is None else resumed["step"]) < run.trainer.args.max_steps:
         with meter.phase("train"):
             run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
     return run
 
 
-def _prepare(
-    spec: RunSpec,
-    directory: Path,
-    meter: Meter,
-    listener: Listener,
-    fresh: bool,
-) -> Run:
+def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, fresh: bool) -> Run:
     """Loads data and model and puts the method on the model. Raises ValueError for mistakes of the user.
 
     Args:
@@ -155,7 +133,11 @@ def _prepare(
     scored = listener.answered if task.kind == "generation" else listener.scored
     with meter.phase("data"):
         scorer = make_scorer(spec, task, splits, tokenizer, base.config, scored)
-    forgetting = _forgetting(spec, task, base, tokenizer, _alive(listener.answered))
+    forgetting = None
+    if spec.measure.forgetting is not None:
+        refuse_under_task_head(spec, task.kind)
+        forgetting = Forgetting(spec.measure.forgetting, tokenizer, base.config, listener.answered)
+        forgetting.measure_before(base)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes]
@@ -189,21 +171,7 @@ def _prepare(
             return torch.optim.AdamW(groups)
         return method.optimizer(model, groups, parameters, context)
 
-    run.trainer = RunTrainer(
-        model,
-        scorer.train,
-        collator,
-        kind=task.kind,
-        training=training,
-        seed=spec.seed,
-        directory=directory,
-        meter=meter,
-        evaluation=run.evaluate,
-        leave=run.leave,
-        on_step=listener.stepped,
-        make_optimizer=make_optimizer,
-        starts=starts,
-    )
+    run.trainer = RunTrainer(run, collator, make_optimizer, starts)
     if not any(weight.requires_grad for weight in model.parameters()):  # a control without a head: it is scored as it is
         run.trainer.args.max_steps, run.evaluation_due = 0, True
     return run
@@ -218,18 +186,12 @@ def _adapter_weights(model: nn.Module) -> dict[nn.Parameter, torch.Tensor]:
 
 def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *, shared: bool) -> None:
     if isinstance(scorer.train, EncodedSplit):
-        start = (
-            spec.training.head_start,
-            find_task(spec.task, spec.data).kind,
-            scorer.train,
-            collator,
-            spec.training.eval_batch_size,
-        )
-        start_head(model, *start, shared=shared)
+        kind, training = find_task(spec.task, spec.data).kind, spec.training
+        start_head(model, training.head_start, kind, scorer.train, collator, training.eval_batch_size, shared=shared)
 
 
 def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: int | None, parameters: Any) -> Any:
-    """The base model with the task's head, before a method is put on it; gradient checkpointing as the settings ask."""
+    """The base model with the task's head, before a method is put on it."""
     method = find_method(spec.method)
     base: Any = load_model(
         spec.model,
@@ -247,31 +209,6 @@ def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: i
         enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return base
-
-
-def _forgetting(spec: RunSpec, task: Task, base: Any, tokenizer: Any, tick: Tick) -> Forgetting | None:
-    """What measures forgetting if the run asks for it, with the base model's loss measured.
-
-    Raises:
-        ValueError: the model has a task head, or the text cannot be had.
-    """
-    settings = spec.measure.forgetting
-    if settings is None:
-        return None
-    refuse_under_task_head(spec, task.kind)
-    made = Forgetting(settings, tokenizer, base.config, tick)
-    made.measure_before(base)
-    return made
-
-
-def _alive(scored: Tick) -> Tick:
-    """`scored`, and a sign of life to who waits for the first step."""
-
-    def both(what: str, done: int, total: int) -> None:
-        tick()
-        scored(what, done, total)
-
-    return both
 
 
 def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:
