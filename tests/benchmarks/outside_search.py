@@ -48,6 +48,7 @@ SEEDS = {"gp": 10, "tpe on blocks": 5, "qLogNEHVI": 2, "SMAC": 2}
 TRIALS = {"random": 1000, "gp": 40, "qLogNEHVI": 40, "SMAC": 40}
 """The searchers that do not run for 126 trials."""
 FIELDS = ("task", "searcher", "scheduler", "workers", "trials", "seed", "epochs", "seconds", "progress")
+TRIAL_MARKS, EPOCH_MARKS = (20, 40, 63, 126), (10, 20, 38, 63)
 KEY = ("task", "searcher", "scheduler", "workers", "seed")
 
 
@@ -241,29 +242,81 @@ def reached(row: dict[str, Any], spent: float, column: int) -> float:
     return max((share for *at, share in json.loads(row["progress"]) if at[column] <= spent), default=0.0)
 
 
-def table(path: Path) -> Table:
-    """Means over tasks and seeds, with bootstrap intervals over tasks, and wins and losses by task against random."""
+def trials_to(row: dict[str, Any], share: float) -> float:
+    """The trials that a run needed for a share of the best known hypervolume; infinite if it never had that."""
+    return next((trials for _, trials, has in json.loads(row["progress"]) if has >= share - 1e-6), math.inf)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Means over tasks with bootstrap intervals over tasks. Wins and losses are by task, on the seeds that both have: of a
+    searcher against `gp` after 40 trials, of a scheduler against none after 20 trainings' worth of epochs."""
     found = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("tasks", "searcher + scheduler, workers", "tasks x seeds", "20 trials", "63 trials", "126 trials"):
+    for name in ("tasks", "searcher + scheduler, workers", "runs", *(f"{one} trials" for one in TRIAL_MARKS)):
         found.add_column(name)
-    for name in ("20 trainings", "40 trainings", "against random", "s a suggestion"):
+    for name in (*(f"{one} trainings" for one in EPOCH_MARKS), "wins : losses, difference", "s a suggestion"):
         found.add_column(name)
     cells: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows_of(path):
-        cells.setdefault((row["task"].partition("/")[0], row["searcher"], row["scheduler"], row["workers"]), []).append(row)
-    for (kind, *names), rows in sorted(cells.items()):
+    for row in rows:
+        cells.setdefault((kind_of(row), row["searcher"], row["scheduler"], row["workers"]), []).append(row)
+    for (kind, searcher, scheduler, workers), own in sorted(cells.items()):
         whole = {"lcbench": 52.0, "peft": 20.0}.get(kind, 1.0)
-        means = [_interval(_by_task(rows, spent, 1)) for spent in (20, 63, 126)]
-        means += [_interval(_by_task(rows, spent * whole, 0)) for spent in (20, 40)]
-        plain = _by_task(cells.get((kind, "random", "none", names[-1]), []), 40 * whole, 0)
-        own = _by_task(rows, 40 * whole, 0)
-        wins = sum(own[one] > plain[one] + 0.002 for one in own if one in plain)
-        losses = sum(own[one] < plain[one] - 0.002 for one in own if one in plain)
-        seconds = float(np.mean([float(row["seconds"]) for row in rows]))
-        found.add_row(
-            kind, f"{names[0]} + {names[1]}, {names[2]}", str(len(rows)), *means, f"{wins} : {losses}", f"{seconds:.3f}"
-        )
+        long = {marks: [row for row in own if int(row["trials"]) >= marks] for marks in TRIAL_MARKS}
+        shares = [_interval(_by_task(long[marks], marks, 1)) if scheduler == "none" else "" for marks in TRIAL_MARKS]
+        shares += [_interval(_by_task(own, spent * whole, 0)) if whole > 1 else "" for spent in EPOCH_MARKS]
+        if scheduler == "none":
+            against = _compared(long[40], cells.get((kind, "gp", scheduler, workers), []), 40, 1)
+        else:
+            against = _compared(own, cells.get((kind, searcher, "none", workers), []), 20 * whole, 0)
+        seconds = float(np.mean([float(row["seconds"]) for row in own]))
+        found.add_row(kind, f"{searcher} + {scheduler}, {workers}", str(len(own)), *shares, against, f"{seconds:.3f}")
     return found
+
+
+def goals(rows: Sequence[dict[str, Any]]) -> Table:
+    """What `auto` needs on each task, medians over seeds, in trials. `auto` is `gp` without stopping on all these tasks: a
+    configuration is one trial, and the runs are no longer than 250.
+
+    - its share of the 63 and 126 trials of random search until its result is as good;
+    - how many trials random search needs for its result after 40;
+    - the trials of both to 95 % of the best known hypervolume;
+    - its share of the best other searcher's trials, for the result of that one after 40.
+    """
+    found = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (
+        "task",
+        "of random's 63",
+        "of random's 126",
+        "to 95 %",
+        "random to 95 %",
+        "of the best other's 40",
+        "the best other",
+    ):
+        found.add_column(name, justify="right")
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        if row["scheduler"] == "none" and row["workers"] == "1" and kind_of(row) in ("lcbench", "tables"):
+            runs.setdefault(row["task"], {}).setdefault(row["searcher"], []).append(row)
+
+    def needs(some: Sequence[dict[str, Any]], share: float) -> float:
+        return float(np.median([trials_to(row, share) for row in some]))
+
+    for task, by in sorted(runs.items()):
+        own, plain = by.get("gp", []), by.get("random", [])
+        if not own or not plain:
+            continue
+        cells = [needs(own, float(np.median([reached(row, end, 1) for row in plain]))) / end for end in (63, 126)]
+        cells.append(needs(plain, float(np.median([reached(row, 40, 1) for row in own]))))
+        cells += [needs(own, 0.95), needs(plain, 0.95)]
+        others = {name: float(np.median([reached(one, 40, 1) for one in some])) for name, some in by.items() if name != "gp"}
+        best = max(others, key=others.__getitem__)
+        cells.append(needs(own, others[best]) / needs(by[best], others[best]))
+        found.add_row(task, *(f"{one:.2f}" for one in cells), best)
+    return found
+
+
+def kind_of(row: dict[str, Any]) -> str:
+    kind = str(row["task"]).partition("/")[0]
+    return "tables" if kind in ("hpolib", "nasbench201") else kind
 
 
 def _by_task(rows: Sequence[dict[str, Any]], spent: float, column: int) -> dict[str, float]:
@@ -273,11 +326,26 @@ def _by_task(rows: Sequence[dict[str, Any]], spent: float, column: int) -> dict[
     return {task: float(np.mean(shares)) for task, shares in found.items()}
 
 
-def _interval(by_task: dict[str, float]) -> str:
-    shares, draw = np.array(list(by_task.values())), np.random.default_rng(0)
-    means = [draw.choice(shares, len(shares)).mean() for _ in range(1000)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return f"{100 * shares.mean():.0f} ({100 * low:.0f} to {100 * high:.0f})"
+def _compared(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], spent: float, column: int) -> str:
+    """Wins and losses by task, and the mean difference with its interval, of what both ran with the same seeds."""
+    pairs = [{(row["task"], row["seed"]) for row in some} for some in (rows, others)]
+    both = pairs[0] & pairs[1]
+    own, plain = (
+        _by_task([row for row in some if (row["task"], row["seed"]) in both], spent, column) for some in (rows, others)
+    )
+    gaps = {task: own[task] - plain[task] for task in own}
+    if not any(gaps.values()):
+        return ""
+    wins, losses = (sum(sign * gap > 0.002 for gap in gaps.values()) for sign in (1, -1))
+    return f"{wins} : {losses}, {_interval(gaps, digits=1)}"
+
+
+def _interval(by_task: dict[str, float], digits: int = 0) -> str:
+    if not by_task:
+        return ""
+    shares, draw = 100 * np.array(list(by_task.values())), np.random.default_rng(0)
+    low, high = np.percentile([draw.choice(shares, len(shares)).mean() for _ in range(1000)], [2.5, 97.5])
+    return f"{shares.mean():.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -288,12 +356,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--tables", type=Path, required=True)
     running.add_argument("--to", type=Path, required=True)
     running.add_argument("--searchers", nargs="*", choices=SEARCHERS, default=list(SEARCHERS))
-    commands.add_parser("table").add_argument("file", type=Path)
+    commands.add_parser("table").add_argument("files", type=Path, nargs="+")
     given = flags.parse_args(arguments)
     if given.what == "run":
         run(given.folder, given.tables, given.to, given.searchers)
     else:
-        Console(highlight=False, width=200).print(table(given.file))
+        rows = [row for file in given.files for row in rows_of(file)]
+        console = Console(highlight=False, width=260)
+        console.print(table(rows))
+        console.print(goals(rows))
 
 
 if __name__ == "__main__":
