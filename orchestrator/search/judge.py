@@ -3,9 +3,8 @@
     an evaluation  -->  Judge  --rule-->  go on, pause or stop
     a free worker  -->  the rule's next_turn, where trials pause  -->  the waiting trial that goes on
 
-Rules are in `orchestrator.search.stopping` and `orchestrator.search.promotion`; a row of SCHEDULERS names the one it uses. A
-judge adds what is the same for all of them: a trial that has ended cannot be stopped, and a trial that is stopped takes the
-other trials of its configuration with it.
+The rule is in `orchestrator.search.promotion`, or where another row of SCHEDULERS names it. A judge adds what is the same for
+all rules: a trial that has ended cannot be stopped, and one that is stopped takes its configuration's other trials with it.
 """
 
 from __future__ import annotations

@@ -69,9 +69,10 @@ class Promotion:
     """Successive halving that pauses: a trial goes on from a rung as soon as it is among the best of every `factor` rivals
     there, and waits until then. Nothing is stopped: rungs fill up, and a trial that waits may be promoted later.
 
-    Rungs lie where `Halving` has them, and one more at the end of every trial: a configuration's trials run one after another,
-    so whether its next one starts is decided in the same way. Trials of equal score do not all go on: the first to arrive do,
-    as many as of trials that differ. If all trials at a rung score the same, the rung tells nothing apart, and all go on.
+    Rungs lie at `grace`, `grace` x `factor` ... epochs, and at the end of every trial: the trials of a configuration run one
+    after another, so whether its next one starts is decided in the same way. Trials of equal score do not all go on: the first
+    to arrive do, as many as of trials that differ. If all trials at a rung score the same, the rung tells nothing apart, and
+    all go on.
 
     The next trial of a configuration is one on the task whose latest scores differ most from trial to trial, because it says
     most about the configuration's mean; until every task has two scores, it is the first in the file's order.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,26 +32,6 @@ class Entrant:
     def competes_with(self, costs: tuple[float, ...]) -> bool:
         """Whether a trial of these costs may be held against it: none of them is larger than its own."""
         return all(other <= own for other, own in zip(costs, self.costs, strict=True))
-
-
-class Ranked:
-    """One number of each trial, sorted, one list for each cost: finds the rivals' numbers without going through all trials."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, float] = {}
-        self._by_costs: dict[tuple[float, ...], list[float]] = {}
-
-    def add(self, entrant: Entrant, number: float) -> bool:
-        """Takes in a trial's number; False if it has one."""
-        if entrant.key in self._numbers:
-            return False
-        self._numbers[entrant.key] = number
-        insort(self._by_costs.setdefault(entrant.costs, []), number)
-        return True
-
-    def rivals(self, entrant: Entrant) -> list[list[float]]:
-        """The numbers of all trials that may be held against `entrant`, itself among them, as sorted lists."""
-        return [numbers for costs, numbers in self._by_costs.items() if entrant.competes_with(costs)]
 
 
 def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:

@@ -81,11 +81,6 @@ SEARCHERS: dict[str, SearcherRow] = {
 
 SCHEDULERS: dict[str, SchedulerRow] = {
     "none": SchedulerRow("every trial runs to its end"),
-    "asha": SchedulerRow(
-        "asynchronous successive halving: at each rung the best of every few continue",
-        "orchestrator.search.stopping:halving",
-        ("grace", "factor"),
-    ),
     "promotion": SchedulerRow(
         "ASHA that pauses: at each rung, and between trials of a configuration, the best of every few continue, others wait",
         "orchestrator.search.promotion:promotion",
@@ -96,6 +91,6 @@ SCHEDULERS: dict[str, SchedulerRow] = {
 
 REMOVED_SEARCHERS = {"sobol": "auto or random", "nsga2": "auto or tpe", "nsga3": "auto or tpe", "cmaes": "auto or gp"}
 """Searchers of earlier versions, with what to take instead. A record may name them."""
-REMOVED_SCHEDULERS = {"hyperband": "asha", "median": "asha", "pbt": "promotion, with a searcher that learns"}
+REMOVED_SCHEDULERS = dict.fromkeys(("asha", "hyperband", "median", "pbt"), "promotion or auto")
 
 OF_EARLIER_VERSIONS = SearcherRow("a searcher of an earlier version", "", samples=True, adaptive=True)

@@ -48,7 +48,7 @@ space:
   - method: lora
     rank: {{min: 1, max: 16, distribution: int_log_uniform}}
 search: {{algorithm: tpe, trials: 24}}
-scheduler: {{name: asha, grace: 1}}
+scheduler: {{name: promotion, grace: 1}}
 constraints: {{trainable_parameters: {{max: 40000}}}}
 ```
 

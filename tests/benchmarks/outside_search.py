@@ -40,7 +40,7 @@ from tests.benchmarks.outside_tasks import LCBENCH, OBJECTIVES, Task, task_of, t
 from tests.benchmarks.replay.curves import Curve
 from tests.benchmarks.replay.simulation import Simulation
 
-SCHEDULERS = {"none": 0.0, "asha": 1 / 3, "promotion": 1 / 3, "asha, early": 1 / 52, "promotion, early": 1 / 52}
+SCHEDULERS = {"none": 0.0, "promotion": 1 / 3, "promotion, early": 1 / 52}
 """The first rung of each, as a share of a training."""
 COMPETITORS = ("qLogNEHVI", "SMAC")
 SEEDS = {"gp": 10, "tpe on blocks": 5, "qLogNEHVI": 2, "SMAC": 2}

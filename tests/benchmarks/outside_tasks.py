@@ -38,7 +38,7 @@ METHOD = "lora"
 LCBENCH = ("167152", "189873", "167185", "34539", "3945", "7593", "126025", "146212", "167104", "168329", "168868", "189905")
 """The first three are those of CARP-S."""
 EPOCHS = (1, 2, 3, 4, 6, 9, 13, 18, 27, 39, 52)
-"""Evaluations of an LCBench trial; ASHA's rungs are among them."""
+"""Evaluations of an LCBench trial; the rungs are among them."""
 
 Evaluations = list[tuple[float, float]]
 

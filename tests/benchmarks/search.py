@@ -34,8 +34,6 @@ GRID = "recorded_grid"
 SEARCHERS = ("random", "tpe", "gp")
 SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
     "none": (0, {"name": "none"}),
-    "asha": (1, {"name": "asha", "factor": 3}),
-    "asha, later": (2, {"name": "asha", "factor": 3}),
     "promotion": (1, {"name": "promotion", "factor": 3}),
     "promotion, later": (2, {"name": "promotion", "factor": 3}),
     "promotion, latest": (3, {"name": "promotion", "factor": 3}),

@@ -31,8 +31,6 @@ from tests.benchmarks.search import sweep_of
 
 PAIRS = (
     ("random", "none"),
-    ("random", "asha"),
-    ("tpe", "asha"),
     ("random", "promotion"),
     ("tpe", "promotion"),
 )

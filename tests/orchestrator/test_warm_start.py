@@ -140,7 +140,7 @@ def test_the_worker_hands_over_the_finished_sources_adapter(tmp_path: Path) -> N
         ("{glue/mrpc: glue/mnl}", 6, "Did you mean 'glue/mnli'"),
         ("{glue/mrpc: glue/rte, glue/rte: glue/mnli}", 6, "glue/rte itself starts from glue/mnli"),
         ("{glue/mrpc: glue/mrpc}", 6, "itself starts from"),
-        ("{glue/mrpc: glue/mnli}\nscheduler: {name: asha}", 6, "asha may stop the runs that others start from"),
+        ("{glue/mrpc: glue/mnli}\nscheduler: {name: promotion}", 6, "with scheduler.name: promotion some never do"),
     ],
 )
 def test_a_warm_start_that_cannot_be_is_refused_with_its_place(tmp_path: Path, text: str, line: int, message: str) -> None:

@@ -59,13 +59,10 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
         message = f"{scheduler.name} judges trials while they train, and with end there is one evaluation; give epochs"
         return [Mistake(("training", "evaluate_every"), message)]
     by_hand = sweep.replication is not None and not sweep.compare
-    if row.pauses:
-        for name, given in (("replication", by_hand), ("warm_start", bool(sweep.warm_start))):
-            if given:
-                message = (
-                    f"waits for trials to end, and with scheduler.name: {scheduler.name} some never do; drop it, or take asha"
-                )
-                return [Mistake((name,), message)]
+    for name, given in (("replication", by_hand and row.pauses), ("warm_start", bool(sweep.warm_start))):
+        if given:
+            message = f"waits for trials to end, and with scheduler.name: {scheduler.name} some never do; drop it, or take none"
+            return [Mistake((name,), message)]
     if sweep.objectives.get("score") != "maximize":
         return [Mistake(("scheduler",), f"{scheduler.name} stops by the score, so objectives must have score: maximize")]
     epochs = [training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())]

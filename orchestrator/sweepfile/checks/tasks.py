@@ -74,9 +74,6 @@ def _check_warm_start(sweep: Sweep) -> list[Mistake]:
             wrong = "tasks that are answered in words start from the model itself"
         if wrong:
             mistakes.append(Mistake(path, wrong))
-    if sweep.warm_start and sweep.scheduler.row.rule:
-        message = f"{sweep.scheduler.name} may stop the runs that others start from; give scheduler: {{name: none}}"
-        mistakes.append(Mistake(("warm_start",), message))
     return mistakes
 
 

@@ -81,9 +81,10 @@ def test_a_record_holds_what_was_chosen(tmp_path: Path) -> None:
         ("search", "{algorithm: cmaes, trials: 9}", "take auto or gp"),
         ("search", "{algorithm: tpe, trials: 9, learn_from: [runs/a]}", "this setting was removed"),
         ("search", "{algorithm: tpe, trials: 9, warm_start: [runs/a]}", "this setting was removed"),
-        ("scheduler", "{name: hyperband, brackets: 2}", "take asha"),
-        ("scheduler", "{name: median, rivals: 4}", "take asha"),
-        ("scheduler", "{name: pbt, interval: 1, share: 0.25}", "take promotion"),
+        ("scheduler", "{name: asha, factor: 2}", "take promotion or auto"),
+        ("scheduler", "{name: hyperband, brackets: 2}", "take promotion or auto"),
+        ("scheduler", "{name: median, rivals: 4}", "take promotion or auto"),
+        ("scheduler", "{name: pbt, interval: 1, share: 0.25}", "take promotion or auto"),
     ],
 )
 def test_what_was_removed_is_refused_in_a_file_and_read_in_a_record(

@@ -35,7 +35,7 @@ GOOD: dict[str, Any] = {
         {"method": "lora", "r": {"min": 1, "max": 4}, "learning_rate": {"values": [1e-3, 3e-3]}},
     ],
     "search": {"algorithm": "random", "trials": 4},
-    "scheduler": {"name": "asha", "factor": 2},
+    "scheduler": {"name": "promotion", "factor": 2},
     "objectives": {"score": "maximize"},
     "constraints": {"trainable_parameters": {"max": 10_000}},
     "resources": {"memory": "2 GiB"},

@@ -225,8 +225,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "block is a word": (changed("- method: lora", "- lora\n  - method: lora"), "a method block is a mapping"),
     # Values that are wrong.
     "no tasks": (changed("tasks: [toy/sentiment]", "tasks: []"), "tasks: is empty"),
-    "task that is unknown, and asha": (
-        changed("toy/sentiment", "toy/sentimant") + "scheduler: {name: asha}\n",
+    "task that is unknown, and promotion": (
+        changed("toy/sentiment", "toy/sentimant") + "scheduler: {name: promotion}\n",
         "tasks.0: unknown task 'toy/sentimant'. Did you mean 'toy/sentiment'?",
     ),
     "task twice": (changed("tasks: [toy/sentiment]", "tasks: [toy/sentiment, toy/sentiment]"), "is given twice"),
@@ -242,10 +242,10 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "unknown algorithm": (GOOD + "search: {algorithm: grdi}\n", "unknown algorithm 'grdi'. Did you mean 'grid'?"),
     "random without an end": (GOOD + "search: {algorithm: random}\n", "random needs trials"),
     "grid with trials": (GOOD + "search: {algorithm: grid, trials: 5}\n", "grid runs every combination"),
-    "unknown scheduler": (GOOD + "scheduler: {name: ashaa}\n", "unknown scheduler 'ashaa'"),
-    "nothing for asha to judge": (
-        changed("epochs: 1", "epochs: 4, evaluate_every: end") + "scheduler: {name: asha}\n",
-        "training.evaluate_every: asha judges trials while they train",
+    "unknown scheduler": (GOOD + "scheduler: {name: promotionn}\n", "unknown scheduler 'promotionn'"),
+    "nothing for promotion to judge": (
+        changed("epochs: 1", "epochs: 4, evaluate_every: end") + "scheduler: {name: promotion}\n",
+        "training.evaluate_every: promotion judges trials while they train",
     ),
     "word for epochs": (changed("epochs: 1", "evaluate_every: never"), "training.evaluate_every: got 'never'"),
     "several GPUs for one process": (GOOD + "resources: {gpu: 1.5}\n", "a trial trains on one GPU"),

@@ -27,10 +27,8 @@ from tests.benchmarks.replay.simulation import Simulation, _Running
 from tests.benchmarks.replay.yardstick import Yardstick, whole_record
 
 EVALUATIONS = 8
-SCHEDULERS = (
-    "{name: asha, grace: 1, factor: 2}",
-    "{name: promotion, grace: 1, factor: 2}",
-)
+SCHEDULERS = ("{name: trailing}", "{name: promotion, grace: 1, factor: 2}")
+pytestmark = pytest.mark.usefixtures("trailing")
 
 
 def counted(run: RunSpec) -> Counts:

@@ -21,7 +21,7 @@ from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import Journal
 from orchestrator.tune.runner import run_sweep
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("trailing")]
 
 
 def stand_in(log: str) -> Train:
@@ -74,7 +74,7 @@ class Journalled:
 def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
     file = folder / "sweep.yaml"
     file.write_text(
-        "name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nscheduler: {name: asha, grace: 1, factor: 2}\n"
+        "name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nscheduler: {name: trailing}\n"
         "space: [{method: lora, rank: 4, learning_rate: {min: 1e-6, max: 1e-1, distribution: log_uniform}}]\n"
         f"search: {{algorithm: tpe, trials: {trials}}}\n{more}"
     )
