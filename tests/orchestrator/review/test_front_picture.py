@@ -1,0 +1,79 @@
+"""The picture of the front: it is drawn, and its numbers touch nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.collections import PathCollection
+from matplotlib.transforms import Bbox
+
+from orchestrator.results.front import judge, mark_front
+from orchestrator.results.intervals import Interval
+from orchestrator.results.summary import summarize
+from orchestrator.review.front_picture import LABELS, draw
+from orchestrator.review.front_tables import write_front
+from tests.orchestrator.review.test_front import OBJECTIVES, sweep
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_picture_is_a_png_that_is_not_blank(seeds: int, tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    trials, results = sweep({("craft", 8): (60.0, 300.0), ("craft", 64): (75.0, 16000.0), ("lora", 8): (74.0, 70000.0)}, seeds)
+    picture = write_front(mark_front(summarize(trials, results), OBJECTIVES), OBJECTIVES, tmp_path, "front")[2]
+    pixels = imread(picture)
+    assert min(pixels.shape[:2]) > 400
+    orange = abs(pixels[..., :3] - [0xD5 / 255, 0x5E / 255, 0.0]).max(axis=-1) < 0.02
+    assert orange.sum() > 200, "CRAFT's colour, as on the page, is on the picture"
+
+
+DEFAULT = ["head 0 53.2", *(f"craft {one}" for one in ("1932 81.5", "1940 81.6", "1948 74.8", "4016 89.2", "4016 81.4",
+    "4016 88.0", "4108 89.3", "8136 91.9", "8136 90.9", "8132 83.4", "8228 96.9", "16456 92.1", "16456 91.3", "16388 98.2",
+    "32912 98.7")), "lora 9216 92.3", "lora 18432 99.2", "lora 36864 99.2", "lora 73728 99.2"]  # fmt: skip
+"""sweeps/ranks.yaml: method, parameters and mean score. Members of its front lie on each other."""
+
+
+def crowd(seed: int, count: int, a_decade: float) -> list[str]:
+    draws = random.Random(seed)
+    sizes = [int(10 ** draws.uniform(2, 6)) for _ in range(count)]
+    means = [min(100, 40 + a_decade * math.log10(one) + draws.gauss(0, 5)) for one in sizes]
+    return [f"{draws.choice(('craft', 'lora'))} {one} {mean}" for one, mean in zip(sizes, means, strict=True)]
+
+
+@pytest.mark.parametrize("half", [None, 0.4, 6.0])
+@pytest.mark.parametrize(
+    "points",
+    [DEFAULT, crowd(0, 30, 9), crowd(1, 200, 8), crowd(2, 60, 12), [f"lora {1000 + one} {50 + 3 * one}" for one in range(15)]],
+    ids=["ranks", "few", "many", "at the top", "a wall"],
+)
+def test_a_number_of_the_picture_touches_no_mark_number_or_frame(points: list[str], half: float | None) -> None:
+    trials, results = sweep({("craft", 8): (60.0, 300.0)})
+    (any_one,) = summarize(trials, results)
+    found = []
+    for place, (method, size, mean) in enumerate(map(str.split, points)):
+        ends = [float(mean) + way * (half or 0) for way in (-1, 1)]
+        score = Interval(float(mean), *ends, 3 if half else 1)
+        counts = {"trainable_parameters": float(size)}
+        found.append(replace(any_one, configuration=str(place), method=method, metrics={"score": score}, counts=counts))
+    verdict = judge(
+        [one.configuration for one in found], [[one.value(name) for name in OBJECTIVES] for one in found], OBJECTIVES
+    )
+    found = [replace(one, on_front=one.configuration in verdict.on_front, may_be_on_front=False) for one in found]
+    figure = draw(found, OBJECTIVES, "front")
+    (axes,), renderer = figure.axes, figure.canvas.get_renderer()
+    numbers, marks = [text.get_window_extent(renderer) for text in axes.texts], []
+    assert len(numbers) == min(LABELS, len(verdict.on_front)), "each has a place"
+    for group in (one for one in axes.collections if isinstance(one, PathCollection)):
+        half_mark = math.sqrt(group.get_sizes()[0]) / 2 * figure.dpi / 72
+        centers = axes.transData.transform(group.get_offsets())
+        marks += [Bbox([at - half_mark, at + half_mark]) for at in centers]
+    assert len(marks) == len(points)
+    for place, number in enumerate(numbers):
+        assert not [other for other in (*marks, *numbers[:place]) if other.overlaps(number)]
+        inside = Bbox.intersection(number, axes.get_window_extent(renderer))
+        assert inside is not None
+        assert inside.bounds == number.bounds, "within the frame"
