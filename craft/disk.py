@@ -20,10 +20,10 @@ _REFUSALS = ("inline_container", "os error", "No space left on device")
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a name beside `path`, `.STEM.….tmp`, to write a file or folder to; it replaces `path` if the block succeeds.
+    """Gives a name next to `path`, `.STEM.….tmp`, to write a file or folder to; it replaces `path` if the block succeeds.
 
     Raises:
-        OSError: the disk refuses it. `path` is then as it was (a folder may be gone), and nothing is left beside it.
+        OSError: the disk refuses it. `path` is then as it was (a folder may be gone), and nothing is left next to it.
     """
     aside = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:

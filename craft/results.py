@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 PREDICTIONS_FOLDER = "predictions"
-"""Folder beside a run's adapter with the answer to every question, one JSONL file per test; for tasks answered in words."""
+"""Folder next to a run's adapter with the answer to every question, one JSONL file per test; for tasks answered in words."""
 
 SIZES_FOLDER = "sizes"
-"""Folder beside a run's adapter with a folder for each adapter that was cut from it, named by its number of parameters."""
+"""Folder next to a run's adapter with a folder for each adapter that was cut from it, named by its number of parameters."""
 
 TEXT, TEXT_DIGEST = "forgetting_text", "forgetting_text_sha256"
 """Facts of a run that measures forgetting: the name of the text and its SHA-256."""
@@ -122,6 +122,14 @@ class RunResult:
 
 class Unavailable(ValueError):
     """A run needs something that is not here now: a model's files, data, a device, a package. Elsewhere or later it may be."""
+
+
+class ModelUnavailable(Unavailable):
+    """A model or a part of it is not available here; the message says what is missing and what to do."""
+
+
+class ModelUnsuited(ValueError):
+    """The model is here, and cannot do what the run asks of it."""
 
 
 class Leave(Exception):

@@ -101,18 +101,15 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
             raise ValueError(wrong)
     except ValueError as error:
         raise CallError(f"--method: {error}") from None
-    content: dict[str, Any] = {
-        name: getattr(arguments, name) for name in ("model", "revision", "task", "method", "protocol", "seed")
-    } | {"method": method.name, "parameters": {}, "training": {}, "data": {}, "measure": {}}
-    known = {name: ["parameters", field] for name, field in spellings(method.parameters).items()}
-    known = {name: ["training", field] for name, field in spellings(TrainingSettings).items()} | known
+    content: dict[str, Any] = {name: getattr(arguments, name) for name in ("model", "revision", "task", "protocol", "seed")}
+    content |= {"method": method.name, "parameters": {}, "training": {}, "data": {}, "measure": {}}
+    known = {name: ["training", field] for name, field in spellings(TrainingSettings).items()}
+    known |= {name: ["parameters", field] for name, field in spellings(method.parameters).items()}
     keys = {flag: flag[2:].replace("-", "_") for flag in FLAGS}
-    given = [(flag, key, getattr(arguments, key)) for flag, key in keys.items()]
+    given = [(flag, key, value) for flag, key in keys.items() if (value := getattr(arguments, key)) is not None]
     for flag, key, value in [*given, *(assignment(text) for text in arguments.set)]:
         first, *rest = key.split(".")
         path = [first, *rest] if first in ("data", "measure") and rest else [*known.get(first, []), *rest]
-        if value is None and flag != f"--set {key}":
-            continue
         if first not in known and path == rest:
             if removed := why_retired(method.parameters, first):
                 raise CallError(f"{flag}: {removed}")

@@ -59,7 +59,7 @@ class Answerer:
         from datasets import Dataset
 
         from craft.scoring.encoding import encode_split
-        from craft.scoring.evaluation import predict
+        from craft.scoring.head_scorer import predict
 
         rows = pd.DataFrame(model_input)
         if "text" not in rows:

@@ -29,13 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from craft.disk import replacing
-from craft.factors.ticking import acquire, tick
+from craft.factors.ticking import locked, tick
 from craft.words import parse_bytes
 
 Tensors = Mapping[str, Tensor]
@@ -128,14 +127,10 @@ class Store:
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.with_suffix(".lock"))
-        acquire(lock, LOCK_PATIENCE, _TURN)
-        try:
+        with locked(path.with_suffix(".lock"), LOCK_PATIENCE, _TURN):
             for torn in self.unfinished(path.stem):  # this process holds the lock, so their writers are dead
                 torn.unlink(missing_ok=True)
             yield
-        finally:
-            lock.release()
 
     def _keep(self, what: str, path: Path, said: str, made: Tensors) -> None:
         size = sum(tensor.nbytes for tensor in made.values())

@@ -1,7 +1,7 @@
-"""A sign of life from work that takes minutes and has no steps: `tick` after each decomposition, to whoever listens.
+"""A sign of life from work that takes minutes and has no steps: `tick` after each decomposition.
 
-A worker whose timer ends a silent process listens while a model is prepared and a method is built. Nothing hears a tick
-otherwise.
+A worker whose timer ends a silent process listens while a model is prepared and a method is built. Elsewhere a tick does
+nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
@@ -27,24 +28,28 @@ def ticking(listener: Callable[[], None]) -> Iterator[None]:
 
 
 def tick() -> None:
-    """Says that work goes on. The caller has done something since its last tick, or waits for another process that lives."""
+    """Says that work continues. The caller has done something since its last tick, or waits for another process that lives."""
     listener = _listener.get()
     if listener is not None:
         listener()
 
 
-def acquire(lock: FileLock, patience_s: float, turn_s: float = 1.0) -> None:
-    """Waits for a lock that another process holds, and ticks every `turn_s`. A holder that dies gives the lock back.
+@contextmanager
+def locked(path: Path, patience_s: float, turn_s: float = 1.0) -> Iterator[None]:
+    """Holds the lock file `path`; while another process holds it, waits and ticks. A holder that dies gives the lock back.
 
     Raises:
         OSError: it was not free within `patience_s`, or its file cannot be made.
     """
-    began = time.monotonic()
-    while True:
+    lock, began = FileLock(path), time.monotonic()
+    while not lock.is_locked:
         try:
             lock.acquire(timeout=turn_s)
-            return
         except Timeout as error:
             if time.monotonic() - began > patience_s:
                 raise OSError(str(error)) from error
             tick()
+    try:
+        yield
+    finally:
+        lock.release()

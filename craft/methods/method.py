@@ -28,21 +28,21 @@ class Method:
             trains. It works on the meta device too, so that parameters are counted without weights.
         label: a short text of the parameters that matter, in parts between ", " (`64, q v`); a plan adds what tells two apart.
         requires: `"cuda"` where the method runs on a GPU only; see `refuse_elsewhere`.
-        packages: packages that must be installed beside this project's own requirements.
+        packages: packages that must be installed in addition to this project's own requirements.
         quantization: `quantization(parameters)` gives the arguments of transformers' `BitsAndBytesConfig`, with which the base
             is loaded quantized; the base has the run's precision if absent.
         base_bytes: bytes per number of a quantized linear layer, for estimates.
         resolve: `resolve(model, parameters)` gives plain data that are equal for parameters with the same meaning on `model`
             (`all` and the number of layers); absent if only equal parameters have the same meaning.
         optimizer: `optimizer(model, groups, parameters, context)` makes the optimizer of a method that needs its own; AdamW
-            if absent. It keeps everything that it remembers in its `state`, so that a resumed run goes on unchanged.
+            if absent. It keeps everything that it remembers in its `state`, so that a resumed run continues unchanged.
         singular_vectors: whether `build` takes the singular vectors of each adapted weight, `parameters.rank` of them, from the
             store (`craft.factors.svd`), so that they can be made once beforehand.
         decays_to_start: whether weight decay pulls the adapter's weights to where they start, because with zeros in their place
             the model would not be the base model.
         master_weights: whether weights of the base model train. They are float32 under every precision, because most steps of
             a small learning rate are smaller than bfloat16 can add to a weight.
-        describe: `describe(model)` gives numbers about the trained model that only this method has, kept beside its scores.
+        describe: `describe(model)` gives numbers about the trained model that only this method has, kept with its scores.
         cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.
         rank: the parameter that is its rank.
         one_rate: parameters under which one learning rate serves all ranks; absent where that is not known.
@@ -71,7 +71,7 @@ class Method:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What a builder may need beside its parameters: `task_type` is PEFT's word (SEQ_CLS, CAUSAL_LM)."""
+    """What else than its parameters a builder may need: `task_type` is PEFT's word (SEQ_CLS, CAUSAL_LM)."""
 
     task_type: str
     seed: int = 0

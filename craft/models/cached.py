@@ -53,7 +53,7 @@ def fetch_weights(source: str, revision: str | None = None) -> bool:
         except EntryNotFoundError:
             continue
         else:
-            for part in _parts(Path(found)):
+            for part in parts_of(Path(found)):
                 hf_hub_download(source, part, revision=revision)
             return True
     return False
@@ -72,7 +72,7 @@ def weights_on_disk(source: str, revision: str | None = None) -> bool:
     if place(SINGLE) is not None:
         return True
     index = place(INDEX)
-    return index is not None and all(index.with_name(part).is_file() for part in _parts(index))
+    return index is not None and all(index.with_name(part).is_file() for part in parts_of(index))
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def offline() -> Iterator[None]:
             os.environ["HF_HUB_OFFLINE"] = variable
 
 
-def _parts(found: Path) -> list[str]:
+def parts_of(found: Path) -> list[str]:
     """The files that an index names; none for a file of weights."""
     if found.suffix != ".json":
         return []

@@ -10,7 +10,7 @@ too, and their products are bfloat16 by autocast: a bfloat16 weight has 8 signif
 step of less than a 256th of it. Weights that do not train are bfloat16 then, vectors excepted.
 
 Autocast belongs to the model (`compute_in_bfloat16`), not to the training loop. So training, scoring, generation and a model
-that is read back from its adapter compute alike. The task head computes in float32 under every precision.
+that is read back from its adapter compute the same. The task head computes in float32 under every precision.
 """
 
 from __future__ import annotations

@@ -21,10 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from craft.disk import replacing
-from craft.models.errors import ModelUnavailable, ModelUnsuited
+from craft.results import ModelUnavailable, ModelUnsuited
 from craft.words import nearest
 
 SUFFIX = ".gguf"
@@ -69,7 +67,7 @@ def gguf_folder(name: str) -> Path:
         ModelUnsuited: a part of a split model, or a vocabulary of which it is not known how it splits text.
     """
     from craft.factors.store import default_root
-    from craft.factors.ticking import acquire
+    from craft.factors.ticking import locked
     from craft.models.quiet import quiet_libraries
 
     path, folder = _path(name), default_root() / "gguf" / str(gguf_digest(name))
@@ -79,16 +77,12 @@ def gguf_folder(name: str) -> Path:
         raise ModelUnavailable(f"model {name} is a GGUF file, which the package gguf reads: pip install 'craft-sweeps[gguf]'")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.with_suffix(".lock"))
-        acquire(lock, LOCK_SECONDS)
-        try:
+        with locked(folder.with_suffix(".lock"), LOCK_SECONDS):
             if not folder.is_dir():
                 print(f"reading {path} into {folder}, once", file=sys.stderr)
                 with replacing(folder) as aside, quiet_libraries():
                     aside.mkdir()
                     _write(path, aside)
-        finally:
-            lock.release()
     except OSError as error:
         raise ModelUnavailable(
             f"model {name} cannot be written as a folder to {folder.parent}: {error}. CRAFT_CACHE_DIR names another place"

@@ -17,7 +17,7 @@ TASK_TYPES: dict[Kind, str] = {"classification": "SEQ_CLS", "regression": "SEQ_C
 
 
 def head_names(model: nn.Module) -> tuple[str, ...]:
-    """Names of the modules that are the task head: direct children beside the base model that hold weights.
+    """Names of the modules that are the task head: direct children next to the base model that hold weights.
 
     Empty for language models, whose output layer belongs to the base. BERT: `classifier`; DistilBERT: `pre_classifier`,
     `classifier`; LLaMA and GPT-2: `score`.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,12 +25,12 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from craft.models.cached import INDEX, MINILM, MINILM_PACKAGE
+from craft.models.cached import INDEX, MINILM, MINILM_PACKAGE, parts_of
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
-from craft.models.errors import ModelUnavailable, ModelUnsuited
 from craft.models.gguf import files_in, gguf_folder, gguf_notes, is_gguf
 from craft.models.heads import head_names, keep_head_in_float32
 from craft.models.quiet import quiet_libraries
+from craft.results import ModelUnavailable, ModelUnsuited
 from craft.tasks.task import Kind
 
 if TYPE_CHECKING:
@@ -174,14 +173,10 @@ def refuse_other_words(name: str, tokenizer: Any, model: Any) -> None:
 
 def _missing_parts(folder: Path) -> list[str]:
     """Files of weights that the folder's index names and that are not there."""
-    index = folder / INDEX
-    if not index.is_file():
-        return []
     try:
-        named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return [part for part in parts_of(folder / INDEX) if not (folder / part).is_file()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-    return [part for part in named if not (folder / part).is_file()]
 
 
 def load_model(

@@ -43,6 +43,16 @@ RUN_FILE = "run.json"
 TRAINABLE_FILE = "trainable.safetensors"
 
 
+def read_record(folder: Path) -> dict[str, Any]:
+    """The record of the run whose adapter lies in `folder`."""
+    record: dict[str, Any] = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    return record
+
+
+def write_record(folder: Path, record: dict[str, Any]) -> None:
+    (folder / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
 def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path:
     """Writes the trained weights of `model`, and `record` as run.json, whole or not at all.
 
@@ -62,7 +72,7 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
         if record["kind"] != "generation":
             config.save_pretrained(str(aside))
         load_tokenizer(config._name_or_path, revision=record["spec"].get("revision")).save_pretrained(str(aside))
-        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_record(aside, record)
 
     return write_folder(folder, fill)
 
@@ -93,7 +103,7 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
             raise ValueError(
                 f"{file} is damaged ({error}): take the adapter from the sweep's folder or from MLflow again"
             ) from error
-    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    record = read_record(folder)
     spec = RunSpec.recorded(record["spec"])
     name = base or spec.model
     refuse_other_file(name, record)
@@ -155,7 +165,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     if folder is None or not (folder / RUN_FILE).is_file():
         where = f"{folder} is no adapter of this project (it has no {RUN_FILE})" if folder else "no folder is given for it"
         raise ValueError(f"this run starts from the adapter of run {start.run}, but {where}")
-    theirs = RunSpec.recorded(json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["spec"])
+    theirs = RunSpec.recorded(read_record(folder)["spec"])
     if theirs.key != start.run:
         raise ValueError(f"{folder} holds the adapter of run {theirs.key}, not of {start.run}, which this run starts from")
     goes_on = theirs.task == spec.task

@@ -22,7 +22,7 @@ from craft.factors.low_rank import ranks_within
 from craft.methods import find_cutting
 from craft.scoring.forgetting import BEFORE
 from craft.spec import BUDGET, RunSpec
-from craft.trainer.adapter_folder import RUN_FILE
+from craft.trainer.adapter_folder import read_record, write_record
 from craft.trainer.checkpoint import MANIFEST_FILE, write_folder
 
 _ADAPTER_FILE, _CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
@@ -53,12 +53,12 @@ def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
     """Writes the adapter in `folder`, cut, to `to`.
 
     Returns:
-        The run that the new adapter's record tells of.
+        The run in the new adapter's record.
 
     Raises:
         ValueError: the adapter is smaller than that, is itself a cut one, or one direction already takes more.
     """
-    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    record = read_record(folder)
     spec = RunSpec.recorded(record["spec"])
     if spec.cut_from is not None:
         raise ValueError(
@@ -81,7 +81,7 @@ def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
         save_file(tensors, aside / _ADAPTER_FILE, metadata={"format": "pt"})
         if smaller is not config:
             (aside / _CONFIG_FILE).write_text(json.dumps(smaller, indent=2, sort_keys=True), encoding="utf-8")
-        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_record(aside, record)
 
     write_folder(to, fill)
     return run

@@ -28,7 +28,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from craft.models.heads import head_names, is_head
 from craft.results import Leave, RunFailed
 from craft.scoring.encoding import Collator, TrainingCollator
-from craft.scoring.evaluation import LOSSES
+from craft.scoring.head_scorer import LOSSES
 from craft.scoring.positions import chooses_on, loss_at
 from craft.scoring.scorer import Scorer
 from craft.settings import TrainingSettings

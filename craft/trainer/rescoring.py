@@ -1,11 +1,10 @@
-"""Scores a saved adapter on the splits, and with the settings, of the run that its record tells of: `score_adapter`.
+"""Scores a saved adapter on the splits, and with the settings, of the run in its record: `score_adapter`.
 
 The model is made from the folder alone, so the scores are also a check of what was saved.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -19,10 +18,9 @@ from craft.results import TEXT_DIGEST, SizeResult
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.forgetting import BEFORE, Forgetting
 from craft.scoring.scorer import Scorer
-from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.trainer.adapter_folder import RUN_FILE, load_adapter
+from craft.trainer.adapter_folder import load_adapter, read_record, write_record
 from craft.trainer.checkpoint import write_folder
 from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.memory import memory_errors_named
@@ -42,19 +40,13 @@ def cut_and_score(
 
 
 def size_result(folder: Path, began: float) -> SizeResult:
-    """The result of the cut adapter in `folder`, from its record.
-
-    Args:
-        began: when it began to be cut, by `time.perf_counter`.
-    """
-    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    """The result of the cut adapter in `folder`, from its record; `began` is the start of the cut by `time.perf_counter`."""
+    record = read_record(folder)
     of_it = record["notes"], record.get("facts", {})
     return SizeResult(record["metrics"], record["counts"], folder, time.perf_counter() - began, *of_it)
 
 
-def score_adapter(
-    folder: Path, scratch: Path, *, base: str | None = None, tick: Tick = lambda _what, _done, _total: None
-) -> dict[str, float]:
+def score_adapter(folder: Path, scratch: Path, *, base: str | None = None) -> dict[str, float]:
     """Scores the adapter in `folder` on the search and the reported splits, and writes the scores into its record.
 
     Args:
@@ -64,7 +56,7 @@ def score_adapter(
     Raises:
         ValueError: the data are not here, or are others than those of the run; an output is not finite.
     """
-    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    record = read_record(folder)
     spec = RunSpec.recorded(record["spec"])
     training = spec.training
     batches = memory_errors_named(f"evaluation batches of {training.eval_batch_size} texts", scoring=True)
@@ -75,14 +67,14 @@ def score_adapter(
         if known != splits.fingerprint:
             raise ValueError(
                 f"the data of {spec.task} here are not those that the adapter in {folder} was trained on (fingerprint "
-                f"{splits.fingerprint[:12]}, not {known[:12]}), so its score would not stand beside the run's"
+                f"{splits.fingerprint[:12]}, not {known[:12]}), so its score could not be compared with the run's"
             )
         model, tokenizer = load_adapter(folder, base)
         model.to(compute_device())
-        scorer = make_scorer(spec, task, splits, tokenizer, model.config, tick)
+        scorer = make_scorer(spec, task, splits, tokenizer, model.config, _no_tick)
         forgetting, before = None, record["metrics"].get(BEFORE)
         if spec.measure.forgetting is not None and before is not None and task.kind == "generation":
-            forgetting = Forgetting(spec.measure.forgetting, tokenizer, model.config, tick, before=before)
+            forgetting = Forgetting(spec.measure.forgetting, tokenizer, model.config, _no_tick, before=before)
             _refuse_other_text(folder, record["facts"], forgetting.facts)
         return score_model(folder, scratch, model, scorer, forgetting)
 
@@ -91,7 +83,7 @@ def score_model(
     folder: Path, scratch: Path, model: nn.Module, scorer: Scorer, forgetting: Forgetting | None = None
 ) -> dict[str, float]:
     """Scores a model that has the adapter in `folder`, and writes the scores into its record."""
-    record = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    record = read_record(folder)
     found = scorer.search(model)
     reported = scorer.reported(model, scratch, lambda _scores: None)
     record["metrics"] |= found | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
@@ -99,10 +91,14 @@ def score_model(
 
     def fill(aside: Path) -> None:
         shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
-        (aside / RUN_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_record(aside, record)
 
     write_folder(folder, fill)
     return dict(record["metrics"])
+
+
+def _no_tick(_what: str, _done: int, _total: int) -> None:
+    """Nobody watches."""
 
 
 def _refuse_other_text(folder: Path, known: dict[str, Any], here: dict[str, str]) -> None:
@@ -110,6 +106,6 @@ def _refuse_other_text(folder: Path, known: dict[str, Any], here: dict[str, str]
     if trained is not None and trained != here[TEXT_DIGEST]:
         raise ValueError(
             f"the text of measure.forgetting has changed since the adapter in {folder} was trained (its SHA-256 is "
-            f"{here[TEXT_DIGEST][:12]}, then {trained[:12]}), so the loss before training does not stand beside it. "
+            f"{here[TEXT_DIGEST][:12]}, then {trained[:12]}), so the loss before training does not belong to it. "
             "Put the old text back"
         )

@@ -87,7 +87,7 @@ class Best:
         """Writes the weights, unless they are those of `step`, which a checkpoint holds anyway.
 
         Returns:
-            What `load` needs beside them; None before the first evaluation.
+            What else `load` needs; None before the first evaluation.
         """
         if self.weights is None:
             return None

@@ -195,22 +195,14 @@ class JointTuner(BaseTuner):
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:
         return peft_config
 
-    def _create_and_replace(
-        self,
-        peft_config: PeftConfig,
-        adapter_name: str,
-        target: nn.Module,
-        target_name: str,
-        parent: nn.Module,
-        current_key: str,
-        parameter_name: str | None = None,
-    ) -> None:
+    def _create_and_replace(self, *given: Any, current_key: str, **_more: Any) -> None:  # type: ignore[override]
+        config, adapter_name, target, target_name, parent = given
         layer = target
         if not isinstance(layer, JointLayer):
             layer = JointLayer(target, current_key)
             self._replace_module(parent, target_name, layer, target)
         layer.parts[adapter_name] = self.parts[adapter_name]
-        layer.set_adapter(self.active_adapters, inference_mode=peft_config.inference_mode)
+        layer.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
 
     def delete_adapter(self, adapter_name: str) -> None:
         super().delete_adapter(adapter_name)

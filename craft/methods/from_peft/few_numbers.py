@@ -1,4 +1,4 @@
-"""Methods of PEFT that train few numbers for each module, most of them beside frozen matrices.
+"""Methods of PEFT that train few numbers for each module, most of them between frozen matrices.
 
     lora_xs   y = W x + U_r S_r (R - I) V_rᵀ x          R (r x r) starts at I;  W = U S Vᵀ          r² numbers
     vera      y = W x + diag(b) B diag(d) A x           A (r x d_in), B (d_out x r) of a seed       r + d_out numbers

@@ -49,7 +49,7 @@ REFUSED_SETTINGS: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {
 """(type, key) -> its values that no run can use, with the reason."""
 
 _SET_ELSEWHERE = {
-    "peft_type": "stands beside config",
+    "peft_type": "stands next to config",
     "task_type": "follows from the task",
     "inference_mode": "is set by the run",
     "base_model_name_or_path": "is the sweep's model",

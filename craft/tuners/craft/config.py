@@ -70,7 +70,7 @@ class CraftConfig(PeftConfig):
             `projections`: modules whose paths differ only in digits are one stack. With `projections` the tuner writes here
             where it found them (`FoundModules`); that is of one model, so it is not saved.
         exclude_modules: names' ends or a regular expression of modules to leave out.
-        modules_to_save: modules to train and save whole beside the adapter, such as a task head.
+        modules_to_save: modules to train and save whole with the adapter, such as a task head.
         layers_to_transform: refused: CRAFT's factors are those of all layers together.
 
     Raises:

@@ -1,7 +1,7 @@
 """CRAFT adapters for programs that do not know CRAFT: an exact LoRA, and weights with the change merged in.
 
 A layer's change s U2 M_l U3ᵀ has rank r2, so it is a LoRA with A = M_l U3ᵀ and B = s U2: no further decomposition, no loss.
-Any server that serves LoRA serves it, beside quantized or half-precision weights too. A fused module that holds several
+Any server that serves LoRA serves it, with quantized or half-precision weights too. A fused module that holds several
 projections gets their A stacked and their B side by side, each in its own outputs.
 """
 
@@ -75,16 +75,12 @@ def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
     return torch.cat(downs), torch.cat(ups, dim=1)
 
 
-def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
-    """Whether the dtype in which the base weights compute can hold the adapter's change, layer by layer: float32 can, bfloat16
-    loses a fifth.
-
-    False for quantized weights and for weights that are split over processes.
+def holds_change(model: nn.Module) -> bool:
+    """Whether the dtype in which the base weights compute can hold the active adapters' change, layer by layer: float32 can,
+    bfloat16 loses a fifth. False for quantized weights and for weights that are split over processes.
     """
     rounds = computes_in_bfloat16(model)
-    layers = [layer for layer in model.modules() if isinstance(layer, CraftLinear)]
-    for layer in layers:
-        names = [adapter_name] if adapter_name else [name for name in layer.active_adapters if name in layer.craft_slices]
+    for layer in (layer for layer in model.modules() if isinstance(layer, CraftLinear)):
         weight = layer.get_base_layer().weight
         if layer.quantization_backend is not None or not isinstance(weight, Tensor) or isinstance(weight, DTensor):
             return False
@@ -93,7 +89,7 @@ def holds_change(model: nn.Module, adapter_name: str | None = None) -> bool:
         dtype = torch.bfloat16 if rounds else weight.dtype
         if dtype in (torch.float32, torch.float64):
             continue
-        for name in names:
+        for name in [name for name in layer.active_adapters if name in layer.craft_slices]:
             change = layer.get_delta_weight(name)
             held = (weight.to(change.dtype) + change).to(dtype).to(change.dtype) - weight.to(change.dtype)
             if (held - change).norm() > HELD * change.norm():

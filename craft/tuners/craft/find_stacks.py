@@ -50,13 +50,11 @@ def locate(model: nn.Module, config: CraftConfig) -> Stacks:
         _maybe_include_all_linear_layers(config, model)
         if config.target_modules is not None and not isinstance(config.target_modules, str):
             config.target_modules = sorted(config.target_modules)
-        rules = SimpleNamespace(
-            target_modules=config.target_modules or (),
-            exclude_modules=config.exclude_modules,
-            modules_to_save=config.modules_to_save,
-        )
-        stacks = find_targets(model, lambda key: check_target_module_exists(rules, key))
-    kept = {name: [layer for layer in layers if not _excluded(config, layer)] for name, layers in stacks.items()}
+        stacks = find_targets(model, lambda key: is_chosen(config, key, config.target_modules or ()))
+    kept = {
+        name: [layer for layer in layers if is_chosen(config, layer.module_name, [layer.module_name])]
+        for name, layers in stacks.items()
+    }
     if not any(kept.values()):
         raise NoMatchingPeftModuleError(
             f"exclude_modules {config.exclude_modules!r} and modules_to_save {config.modules_to_save!r} leave out every module "
@@ -65,11 +63,10 @@ def locate(model: nn.Module, config: CraftConfig) -> Stacks:
     return {name: layers for name, layers in kept.items() if layers}
 
 
-def _excluded(config: CraftConfig, layer: Located) -> bool:
-    rules = SimpleNamespace(
-        target_modules=[layer.module_name], exclude_modules=config.exclude_modules, modules_to_save=config.modules_to_save
-    )
-    return not check_target_module_exists(rules, layer.module_name)
+def is_chosen(config: CraftConfig, key: str, targets: Any) -> Any:
+    """PEFT's decision on the module `key`, with `targets` as the target modules of the configuration."""
+    left_out = {"exclude_modules": config.exclude_modules, "modules_to_save": config.modules_to_save}
+    return check_target_module_exists(SimpleNamespace(target_modules=targets, **left_out), key)
 
 
 def base_weight(module: Any, layer: Located) -> Tensor:

@@ -1,6 +1,6 @@
 """The record of the factors that an adapter was trained with, and its check when the adapter is loaded.
 
-J have a meaning only in one basis: the columns of U1, U2, U3. So the adapter's file keeps beside J, for each stack::
+J have a meaning only in one basis: the columns of U1, U2, U3. So the adapter's file keeps with J, for each stack::
 
     craft_fingerprint.<stack>_weights      SHA-256 of the stacked weights, 32 bytes
     craft_fingerprint.<stack>_shape        L, d_out, d_in and r1, r2, r3
@@ -28,7 +28,7 @@ TOLERANCE = 1e-3
 """Largest sketch difference at which two bases are the same; see `craft.factors.hosvd.sketch_difference`."""
 
 _PARTS = ("core", "u1", "u2", "u3")
-_ELSEWHERE = "To use it beside other weights, load it on its own base and export it with to_lora()."
+_ELSEWHERE = "To use it with other weights, load it on its own base and export it with to_lora()."
 
 
 def record(stacks: Mapping[str, Stack], with_factors: bool) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""`CraftLinear`: a linear module with CRAFT's change of its weight beside it, merged into it, or switched off.
+"""`CraftLinear`: a linear module with CRAFT's change of its weight next to it, merged into it, or switched off.
 
     y = W x + b  +  s U2 M_l U3ᵀ x        for each active adapter; M_l from the adapter's stack (`craft.tuners.craft.stack`)
 
@@ -224,7 +224,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
             kind = self.quantization_backend.backend_name if self.quantization_backend else "integer"
             raise ValueError(
                 f"CRAFT cannot be merged into quantized weights ({kind}): rounding them again would drown the change. Score "
-                "through the bypass, or export with to_lora() and serve it beside the quantized base."
+                "through the bypass, or export with to_lora() and serve it with the quantized base."
             )
         with torch.no_grad():
             change = torch.stack([self.get_delta_weight(name) for name in names]).sum(0)

@@ -20,12 +20,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import torch
 from peft.config import PeftConfig
-from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 
@@ -34,7 +32,7 @@ from craft.tuners.craft import fingerprint
 from craft.tuners.craft.adapter import CraftAdapter
 from craft.tuners.craft.config import CraftConfig, FoundModules
 from craft.tuners.craft.export import to_lora
-from craft.tuners.craft.find_stacks import build_stacks
+from craft.tuners.craft.find_stacks import build_stacks, is_chosen
 from craft.tuners.craft.layer import CraftLinear, Slice
 from craft.tuners.craft.rows import adapters_by_row
 from craft.tuners.craft.stack import Stack
@@ -82,28 +80,15 @@ class CraftModel(JointTuner):
         if any(key == layer.module_name for name in names for layer, _, _ in self._places(name)):
             return True
         # PEFT warns of exclude_modules that it has not seen at work.
-        return check_target_module_exists(
-            SimpleNamespace(
-                target_modules=(), exclude_modules=peft_config.exclude_modules, modules_to_save=peft_config.modules_to_save
-            ),
-            key,
-        )
+        return is_chosen(peft_config, key, ())
 
     def _places(self, adapter_name: str) -> Iterator[tuple[Located, Stack, int]]:
         for stack in self.craft_adapter(adapter_name).stacks.values():
             for index, layer in enumerate(stack.layers):
                 yield layer, stack, index
 
-    def _create_and_replace(
-        self,
-        peft_config: PeftConfig,
-        adapter_name: str,
-        target: nn.Module,
-        target_name: str,
-        parent: nn.Module,
-        current_key: str,
-        parameter_name: str | None = None,
-    ) -> None:
+    def _create_and_replace(self, *given: Any, current_key: str, **_more: Any) -> None:  # type: ignore[override]
+        _, adapter_name, target, target_name, parent = given
         adapter = self.craft_adapter(adapter_name)
         slices = [
             Slice(adapter, stack, index, layer)
@@ -150,7 +135,7 @@ class CraftModel(JointTuner):
         mine = (layer for layer in self._layers() if adapter_name in layer.craft_J)
         if not autocast_adapter_dtype and any(_is_narrow(layer.weight) for layer in mine):
             warnings.warn(
-                "autocast_adapter_dtype=False is not followed: CRAFT keeps J in float32 beside narrower base weights. J stays "
+                "autocast_adapter_dtype=False is not followed: CRAFT keeps J in float32 under narrower base weights. J stays "
                 "near I, and near 1 a bfloat16 number moves in steps of 0.008. The products run in the base weights' dtype.",
                 stacklevel=2,
             )

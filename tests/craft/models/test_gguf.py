@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from craft.models.gguf import gguf_digest, gguf_folder, gguf_notes
-from craft.models.loading import ModelUnavailable, ModelUnsuited, load_config, load_model, load_tokenizer, meta_model
+from craft.models.loading import load_config, load_model, load_tokenizer, meta_model
+from craft.results import ModelUnavailable, ModelUnsuited
 from tests.craft import gguf_writing as written
 
 TEXTS = ("the  2024 man, then 12%", "and\n\n  the", "Ünï", "  7")

@@ -25,9 +25,9 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from craft.models import loading as models
-from craft.models.errors import ModelUnsuited
 from craft.models.heads import head_names
-from craft.models.loading import MINILM, MINILM_SHA256, ModelUnavailable, load_model, load_tokenizer, meta_model
+from craft.models.loading import MINILM, MINILM_SHA256, load_model, load_tokenizer, meta_model
+from craft.results import ModelUnavailable, ModelUnsuited
 from craft.trainer.adapter_folder import load_adapter, save_adapter
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 64}

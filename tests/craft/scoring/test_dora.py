@@ -13,8 +13,8 @@ from peft.tuners.lora.dora import DoraLinearLayer
 
 from craft.models.loading import load_model, load_tokenizer
 from craft.scoring.encoding import Collator, EncodedSplit
-from craft.scoring.evaluation import predict
 from craft.scoring.generation import generate
+from craft.scoring.head_scorer import predict
 from craft.settings import GenerationSettings
 
 

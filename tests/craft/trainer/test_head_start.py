@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from craft.factors.store import StoreWarning
 from craft.models.loading import load_model
 from craft.scoring.encoding import Collator, EncodedSplit
-from craft.scoring.evaluation import predict
+from craft.scoring.head_scorer import predict
 from craft.spec import RunSpec
 from craft.store import main as store
 from craft.tasks.task import Kind

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from craft.results import Progress, RunFailed, RunPrevented
-from craft.scoring.evaluation import collapse_note
+from craft.scoring.head_scorer import collapse_note
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
