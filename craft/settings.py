@@ -13,6 +13,7 @@ from operator import not_
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     ConfigDict,
@@ -42,6 +43,15 @@ Such a value is left out of keys and records, so that earlier runs keep theirs. 
 
 RECORDED = {"recorded": True}
 """Context in which what an earlier version wrote is validated: it may hold settings that new runs are refused."""
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) != len(names):
+        raise ValueError(f"each projection once; got {list(names)}")
+    return names
+
+
+Projections = Annotated[tuple[str, ...], AfterValidator(_each_once)]
 
 CommonsenseTest = Literal["boolq", "piqa", "siqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"]
 

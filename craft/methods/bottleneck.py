@@ -18,7 +18,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach, projections_field, rank_field
-from craft.settings import PAPERS, Retired
+from craft.settings import PAPERS, Projections, Retired
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,14 +28,14 @@ _PLACES = "Projections behind whose outputs an adapter is put."
 
 
 class PfeifferParameters(Projected):
-    projections: tuple[str, ...] = projections_field("down", description=_PLACES)
+    projections: Projections = projections_field("down", description=_PLACES)
     bottleneck: int = Field(16, gt=0, description="Width of the small network.")
     activation: Annotated[SkipJsonSchema[str], Retired("gelu is used", "gelu")] = "gelu"
     train_layer_norms: Annotated[SkipJsonSchema[bool], Retired(PAPERS, False)] = False
 
 
 class HoulsbyParameters(PfeifferParameters):
-    projections: tuple[str, ...] = projections_field("o", "down", description=_PLACES)
+    projections: Projections = projections_field("o", "down", description=_PLACES)
     train_layer_norms: Annotated[SkipJsonSchema[bool], Retired(PAPERS, True)] = True
 
 
@@ -44,7 +44,7 @@ class AdapterdropParameters(PfeifferParameters):
 
 
 class LorettaParameters(PfeifferParameters):
-    projections: tuple[str, ...] = projections_field("o", "down", description=_PLACES)
+    projections: Projections = projections_field("o", "down", description=_PLACES)
     bottleneck: int = Field(64, gt=0, description="Width of the small network.")
     rank: int = rank_field(5, "Rank of the tensor trains.")
 

@@ -22,7 +22,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.cutting import J_MINUS_I
 from craft.methods.method import BuildContext, Method
-from craft.settings import PAPERS, RECORDED, Retired, Settings
+from craft.settings import PAPERS, RECORDED, Projections, Retired, Settings
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ class CraftParameters(Settings):
     ranks: Triple = Field(
         ("all", 64, 64), description="Ranks (r1, r2, r3) of layers, outputs and inputs; `all` is the full dimension."
     )
-    projections: tuple[str, ...] = Field(
+    projections: Projections = Field(
         ("q", "v"), min_length=1, description="Stacked projections: q, k, v, o, and the MLP's gate, up, down."
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of the entries of J, in training only.")
@@ -78,16 +78,9 @@ class CraftParameters(Settings):
             content.pop("rate_scaling", None)
         return content
 
-    @field_validator("projections")
-    @classmethod
-    def _ordered_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(names)) != len(names):
-            raise ValueError(f"each projection once; got {list(names)}")
-        return names
-
 
 class CraftStarParameters(CraftParameters):
-    projections: tuple[str, ...] = Field(
+    projections: Projections = Field(
         ("q", "k", "v", "o"), min_length=1, description=CraftParameters.model_fields["projections"].description
     )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext
-from craft.settings import Settings
+from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,16 +17,9 @@ if TYPE_CHECKING:
 class Projected(Settings):
     """Parameters of a method that adapts the chosen projections of every layer, each by itself."""
 
-    projections: tuple[str, ...] = Field(
+    projections: Projections = Field(
         ("q", "v"), min_length=1, description="Adapted projections of every layer: q, k, v, o, and the MLP's gate, up, down."
     )
-
-    @field_validator("projections")
-    @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(names)) != len(names):
-            raise ValueError(f"each projection once; got {list(names)}")
-        return names
 
 
 def rank_field(default: int, description: str) -> Any:

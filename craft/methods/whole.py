@@ -13,7 +13,7 @@ from pydantic import AliasChoices, Field
 
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, projections_field, rank_field, rank_label
-from craft.settings import Settings
+from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +39,7 @@ class GaloreParameters(Projected):
         description="Optimizer steps between two subspaces.",
     )
     scale: float = Field(4.0, gt=0, description="Factor on the projected update.")
-    projections: tuple[str, ...] = projections_field(
+    projections: Projections = projections_field(
         *("q", "k", "v", "o", "up", "down"), description="Projections whose gradients are projected; all parameters train."
     )
 

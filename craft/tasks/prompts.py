@@ -80,12 +80,6 @@ class TaughtText:
         """Whether any token is in the loss: a batch without one would have a loss of NaN."""
         return self.start < len(self.tokens)
 
-    @property
-    def labels(self) -> list[int]:
-        """The tokens, those that are not in the loss replaced by -100."""
-        start = min(self.start, len(self.tokens))
-        return [IGNORED] * start + self.tokens[start:]
-
 
 def encode(
     tokenizer: PreTrainedTokenizerBase,

@@ -100,7 +100,7 @@ class RunTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """AdamW or the method's own optimizer. The adapter's group comes first: Trainer logs the first learning rate."""
         if self.optimizer is None:
-            trained = self._trained(model)
+            trained = self.run.model
             heads = head_names(trained)
             decays = set(self.get_decay_parameter_names(trained))
             rates = {False: self.training.learning_rate, True: self.training.head_learning_rate or self.training.learning_rate}
@@ -118,10 +118,8 @@ class RunTrainer(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         if self.lr_scheduler is None:
-            scheduled = optimizer or self.optimizer
-            assert scheduled is not None
-            schedule: Any = make_schedule(self.training, scheduled, num_training_steps)
-            self.lr_scheduler = schedule
+            scheduled: Any = optimizer or self.optimizer
+            self.lr_scheduler = make_schedule(self.training, scheduled, num_training_steps)  # type: ignore[assignment]
         return self.lr_scheduler
 
     @torch.no_grad()
@@ -163,11 +161,6 @@ class RunTrainer(Trainer):
             return super()._get_train_sampler(train_dataset)
         return LengthGrouped(self._lengths, self.training.batch_size * self.training.gradient_accumulation, self.args.seed)
 
-    def _trained(self, given: nn.Module | None = None) -> nn.Module:
-        model = given if given is not None else self.model
-        assert model is not None
-        return model
-
     def take_tokens(self) -> int:
         """Non-padding tokens trained on since the last call."""
         tokens, self._tokens = self._tokens, 0
@@ -200,13 +193,13 @@ class RunTrainer(Trainer):
     def save_state_to(self, folder: Path) -> None:
         """Writes what `train(resume_from_checkpoint=folder)` needs to continue as if it had not been interrupted."""
         self.read_losses()
-        save_file(trainable_state(self._trained()), folder / TRAINABLE_FILE)
+        save_file(trainable_state(self.run.model), folder / TRAINABLE_FILE)
         self._save_optimizer_and_scheduler(str(folder))
         self._save_rng_state(str(folder))
         self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        restore_trainable(self._trained(model), load_file(Path(resume_from_checkpoint) / TRAINABLE_FILE))
+        restore_trainable(self.run.model, load_file(Path(resume_from_checkpoint) / TRAINABLE_FILE))
 
 
 class LengthGrouped(Sampler[int]):

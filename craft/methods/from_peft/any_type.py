@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from craft.methods.method import BuildContext, Method
-from craft.settings import RECORDED, Settings
+from craft.settings import RECORDED, Projections, Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,7 +36,7 @@ class PeftParameters(Settings):
     config: dict[str, Any] = Field(
         {}, description="Parameters of PEFT's configuration class, by PEFT's names; each may be a value, values or a range."
     )
-    projections: tuple[str, ...] | None = Field(
+    projections: Projections | None = Field(
         None,
         description="Adapted projections of every layer; q and v if neither they nor `target_modules` in `config` are given.",
     )
@@ -64,13 +64,6 @@ class PeftParameters(Settings):
             raise ValueError("; ".join(_sentence(one, peft_type) for one in error.errors())) from None
         whole_config(peft_type, config)
         return config
-
-    @field_validator("projections")
-    @classmethod
-    def _each_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if names is not None and len(set(names)) != len(names):
-            raise ValueError(f"each projection once; got {list(names)}")
-        return names
 
     @model_validator(mode="after")
     def _one_way_to_name_modules(self, info: ValidationInfo) -> PeftParameters:

@@ -18,7 +18,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach, attaches, dropout_field, projections_field, rank_field, rank_label
-from craft.settings import IN_PEFT, Retired
+from craft.settings import IN_PEFT, Projections, Retired
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,7 +37,7 @@ class VeraParameters(Projected):
 
 
 class Ia3Parameters(Projected):
-    projections: tuple[str, ...] = projections_field(
+    projections: Projections = projections_field(
         "k", "v", "down", description="Rescaled projections; `down` is rescaled at its input."
     )
 

@@ -23,6 +23,12 @@ PUBLISHED_EVALUATION = """{first}{blank}
                 """.format(first=FIRST, blank=" ")
 
 
+def labels(text):
+    """The tokens, those that are not in the loss replaced by -100."""
+    start = min(text.start, len(text.tokens))
+    return [IGNORED] * start + text.tokens[start:]
+
+
 def test_llm_adapters_is_the_published_text_to_the_byte():
     assert PROMPTS["llm_adapters"].for_training("Is {it} so?") == PUBLISHED_TRAINING
     assert PROMPTS["llm_adapters"].for_evaluation("Is {it} so?") == PUBLISHED_EVALUATION
@@ -65,13 +71,13 @@ def one(tokenizer, prompt, response, **settings):
 def test_loss_on_the_response_only(tokenizer):
     text = one(tokenizer, "what is it ? ### ", "the answer is true", max_length=64, loss="response")
     assert text.tokens == [1, 3, 4, 5, 6, 11, 7, 8, 4, 9, 2]
-    assert text.labels == [IGNORED] * 6 + [7, 8, 4, 9, 2]
+    assert labels(text) == [IGNORED] * 6 + [7, 8, 4, 9, 2]
 
 
 def test_loss_on_the_whole_text_but_its_first_token(tokenizer):
     text = one(tokenizer, "what is it ? ### ", "true", max_length=64, loss="text")
     assert text.tokens == [1, 3, 4, 5, 6, 11, 9, 2]
-    assert text.labels == [IGNORED, *text.tokens[1:]]
+    assert labels(text) == [IGNORED, *text.tokens[1:]]
 
 
 def test_a_long_text_is_cut_at_the_right_and_gets_no_end(tokenizer):
@@ -79,7 +85,7 @@ def test_a_long_text_is_cut_at_the_right_and_gets_no_end(tokenizer):
     assert cut.tokens == [1, 3, 4, 5, 6, 11, 7, 8]
     assert cut.teaches
     lost = one(tokenizer, "what is it ? ### ", "the answer is true", max_length=6, loss="response")
-    assert lost.labels == [IGNORED] * 6
+    assert labels(lost) == [IGNORED] * 6
     assert not lost.teaches
 
 
@@ -95,7 +101,7 @@ def test_a_real_tokenizer_gives_the_response_back_from_its_labels(name, stories)
     tokenizer = AutoTokenizer.from_pretrained(stories)
     prompt = PROMPTS[name].for_training("Please answer: is it so?\n\nAnswer format: true/false")
     text = one(tokenizer, prompt, "the correct answer is true", max_length=512, loss="response")
-    taught = [label for label in text.labels if label != IGNORED]
+    taught = [label for label in labels(text) if label != IGNORED]
     assert taught[-1] == tokenizer.eos_token_id
     assert tokenizer.decode(taught, skip_special_tokens=True).strip() == "the correct answer is true"
     whole = tokenizer.decode(text.tokens, skip_special_tokens=True).strip()
