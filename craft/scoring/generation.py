@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from craft.scoring.texts import Tick, eval_mode
+from craft.scoring.texts import Tick, by_length, eval_mode
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
 from craft.tuners.craft.export import merged
@@ -80,7 +80,7 @@ def generate(
     stops = set(ends if isinstance(ends, list) else [ends])
     written: list[list[int]] = [[] for _ in prompts]
     with _answering(model) as device:
-        for rows, done in _by_length([len(prompt) for prompt in prompts], batch_size):
+        for rows, done in by_length([len(prompt) for prompt in prompts], batch_size):
             ids, mask = _left_padded([prompts[row] for row in rows], int(tokenizer.pad_token_id))
             out = base.generate(input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config)
             for row, tokens in zip(rows, out[:, ids.shape[1] :].tolist(), strict=True):
@@ -101,7 +101,7 @@ def log_likelihoods(
     """log p(tokens from `start` on | those before) of each text, float64 (n,)."""
     found = torch.zeros(len(texts), dtype=torch.float64)
     with _answering(model) as device:
-        for rows, done in _by_length([len(text.tokens) for text in texts], batch_size):
+        for rows, done in by_length([len(text.tokens) for text in texts], batch_size):
             ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
             answers = [len(texts[row].tokens) - texts[row].start for row in rows]
             places = (mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -125,13 +125,6 @@ def log_likelihoods(
 def _answering(model: nn.Module) -> Iterator[torch.device]:
     with eval_mode(model), merged(model):
         yield next(model.parameters()).device
-
-
-def _by_length(lengths: Sequence[int], batch_size: int) -> list[tuple[list[int], int]]:
-    """Batches of row numbers, longest first so that a batch too large for memory fails at once; and how many rows are done."""
-    order = np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
-    parts = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
-    return [(rows, min((number + 1) * batch_size, len(order))) for number, rows in enumerate(parts)]
 
 
 def _left_padded(rows: Sequence[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:

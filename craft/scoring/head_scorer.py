@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported
-from craft.scoring.texts import Tick, eval_mode, token_loss
+from craft.scoring.texts import Tick, by_length, eval_mode, token_loss
 from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
 from craft.tasks.task import Kind, Task
 
@@ -36,18 +36,18 @@ def predict(
 
     The model is left in the mode, training or not, that it was in. `tick` is called after every batch.
     """
-    order = np.argsort(split.lengths, kind="stable")[::-1]  # longest first: a batch too large for memory fails at once
+    batches = by_length(split.lengths, batch_size)
     device = next(model.parameters()).device
     outputs: list[np.ndarray] = []
     with eval_mode(model):
-        for begin in range(0, len(order), batch_size):
-            batch = collator([split[int(index)] for index in order[begin : begin + batch_size]])
+        for rows, done in batches:
+            batch = collator([split[row] for row in rows])
             del batch["labels"]
             logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
             outputs.append(logits.float().cpu().numpy())
-            tick(what, min(begin + batch_size, len(order)), len(order))
-    restored = np.empty((len(order), outputs[0].shape[1]), dtype=np.float32)
-    restored[order] = np.concatenate(outputs)
+            tick(what, done, len(split))
+    restored = np.empty((len(split), outputs[0].shape[1]), dtype=np.float32)
+    restored[[row for rows, _ in batches for row in rows]] = np.concatenate(outputs)
     return restored
 
 

@@ -6,7 +6,7 @@ start on; the start is kept instead of a label for every token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,13 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(training)
+
+
+def by_length(lengths: Sequence[int] | np.ndarray, batch_size: int) -> list[tuple[list[int], int]]:
+    """Batches of row numbers, longest first so that a batch too large for memory fails at once; and how many rows are done."""
+    order = np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
+    parts = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
+    return [(rows, min((number + 1) * batch_size, len(order))) for number, rows in enumerate(parts)]
 
 
 @dataclass(frozen=True)
@@ -144,9 +151,7 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick) -> float:
     """The training loss over a whole split, by token; the model is left in the mode that it was in."""
-    order = np.argsort(texts.lengths, kind="stable")[::-1].tolist()
-    parts = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
-    batches = [(rows, min((number + 1) * batch_size, len(order))) for number, rows in enumerate(parts)]
+    batches = by_length(texts.lengths, batch_size)
     device = next(model.parameters()).device
     chooses = chooses_on(model, device)
     sums = torch.zeros(len(batches), 2, dtype=torch.float64)  # of each batch: its loss, its tokens
@@ -160,6 +165,6 @@ def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, b
             else:
                 loss = token_loss(model(**inputs).logits, labels.to(device))
             sums[number, 0], sums[number, 1] = float(loss), int((labels != IGNORED).sum())
-            tick("loss", done, len(order))
+            tick("loss", done, len(texts))
     losses, tokens = sums.T.tolist()
     return sum(losses) / sum(tokens)

@@ -72,20 +72,6 @@ def read_rows(path: str | Path) -> Rows:
     return rows
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of a JSON file that is one list of objects. Raises DataError with line, column or record."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(_broken(error, path)) from error
-    if not isinstance(content, list):
-        raise DataError(f"{path}: expected a list of records, found {type(content).__name__}")
-    for number, record in enumerate(content, 1):
-        if not isinstance(record, dict):
-            raise DataError(f"{path}, record {number}: expected an object, found {type(record).__name__}")
-    return content
-
-
 def _read_csv(path: Path) -> Rows:
     csv.field_size_limit(2**31 - 1)  # of a cell; Python's own limit of 131,072 is for quotes that are never closed
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -140,7 +126,16 @@ def _broken(error: ValueError | RecursionError, path: Path, line: int | None = N
 
 
 def _read_json(path: Path) -> Rows:
-    return Rows(str(path), _columns(read_records(path)))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(_broken(error, path)) from error
+    if not isinstance(content, list):
+        raise DataError(f"{path}: expected a list of records, found {type(content).__name__}")
+    for number, record in enumerate(content, 1):
+        if not isinstance(record, dict):
+            raise DataError(f"{path}, record {number}: expected an object, found {type(record).__name__}")
+    return Rows(str(path), _columns(content))
 
 
 def _read_parquet(path: Path) -> Rows:

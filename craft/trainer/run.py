@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -74,33 +74,6 @@ class Best:
     step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     weights: dict[str, Tensor] | None = None
-
-    def wants(self, metrics: dict[str, float], select: Literal["best", "last"]) -> bool:
-        """Whether an evaluation with `metrics` is to be selected instead."""
-        return select == "last" or metrics["search_score"] > self.score
-
-    def take(self, step: int, metrics: dict[str, float], model: nn.Module) -> None:
-        """Selects the evaluation of `step`, with the weights that `model` has now."""
-        self.score, self.step, self.metrics, self.weights = metrics["search_score"], step, metrics, trainable_state(model)
-
-    def save(self, file: Path, step: int) -> dict[str, Any] | None:
-        """Writes the weights, unless they are those of `step`, which a checkpoint holds anyway.
-
-        Returns:
-            What else `load` needs; None before the first evaluation.
-        """
-        if self.weights is None:
-            return None
-        if self.step != step:
-            save_file(self.weights, file)
-        return {"score": self.score, "step": self.step, "metrics": self.metrics}
-
-    def load(self, content: dict[str, Any] | None, file: Path, step: int, model: nn.Module) -> None:
-        """Takes over what `save` made. `model` has the weights of `step`."""
-        if content is None:
-            return
-        self.score, self.step, self.metrics = content["score"], content["step"], content["metrics"]
-        self.weights = load_file(file) if self.step != step else trainable_state(model)
 
 
 @dataclass
@@ -174,8 +147,8 @@ class Run:
             self.leave()
             raise
         self.evaluation_due = False
-        if self.best.wants(metrics, self.spec.training.select):
-            self.best.take(step, metrics, self.model)
+        if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
+            self.best = Best(metrics["search_score"], step, metrics, trainable_state(self.model))
         if trainer.optimizer is not None:
             self.optimizer_bytes = optimizer_bytes(trainer.optimizer)
         points, trainer.points = trainer.points, []
@@ -235,11 +208,14 @@ class Run:
                 if (self.checkpoint / name).is_file():
                     shutil.copy(self.checkpoint / name, aside)
         step = trainer.state.global_step
+        if best.weights is not None and best.step != step:  # otherwise they are those of the checkpoint itself
+            save_file(best.weights, aside / BEST_FILE)
+        selected = {"score": best.score, "step": best.step, "metrics": best.metrics}
         content = {
             "spec": self.spec.model_dump(mode="json"),
             "step": step,
             "epoch": trainer.state.epoch,
-            "best": best.save(aside / BEST_FILE, step),
+            "best": None if best.weights is None else selected,
             "evaluation_due": self.evaluation_due,
             "points": trainer.points,
             "meter": self.meter.state(),
@@ -270,7 +246,10 @@ class Run:
                     "the run's checkpoints to train it anew"
                 )
         restore_trainable(self.model, load_file(checkpoint / TRAINABLE_FILE))
-        self.best.load(content["best"], checkpoint / BEST_FILE, content["step"], self.model)
+        if (best := content["best"]) is not None:
+            own = best["step"] == content["step"]
+            weights = trainable_state(self.model) if own else load_file(checkpoint / BEST_FILE)
+            self.best = Best(best["score"], best["step"], best["metrics"], weights)
         self.evaluation_due, self.trainer.points = content.get("evaluation_due", False), content.get("points", [])
         self.meter.restore(content["meter"])
         self.optimizer_bytes = content.get("optimizer_bytes")
