@@ -79,8 +79,7 @@ def _export(store, sweep: str, path: Path) -> int:  # type: ignore[no-untyped-de
     from dashboards.page import export_page
     from dashboards.store import DashboardError
 
-    content, table = everything(store, sweep)
-    text = export_page(sweep, content, table)
+    text = export_page(sweep, everything(store, sweep))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside:

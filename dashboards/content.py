@@ -6,7 +6,6 @@ grown and the panel is on the screen.
 
 from __future__ import annotations
 
-import html
 import logging
 import time
 from collections.abc import Sequence
@@ -63,8 +62,8 @@ def safe_spec(panel: Panel, view: View) -> dict[str, Any]:
         return {"empty": f"This panel could not be drawn: {type(error).__name__}: {error}"}
 
 
-def everything(store: Store, name: str) -> tuple[dict[str, Any], str]:
-    """All that one exported file holds, and its table for readers without JavaScript."""
+def everything(store: Store, name: str) -> dict[str, Any]:
+    """All that one exported file holds."""
     feed = store.feed(name)
     feed.refresh()
     _, view = view_of(store, [feed])
@@ -73,21 +72,4 @@ def everything(store: Store, name: str) -> tuple[dict[str, Any], str]:
     state = state_of([entry], [feed], view, f"Exported {made} from the tracking store. This file needs no network.")
     state["status"] = f"{entry.status} · {state['status']}"
     specs = {row.name: safe_spec(row, view) for row in PANELS.values()}
-    return {"state": state, "specs": specs}, plain_table(specs["table"])
-
-
-def plain_table(spec: dict[str, Any], rows: int = 200) -> str:
-    """The configurations as bare HTML."""
-    if "table" not in spec:
-        return f"<p>{html.escape(spec['empty'])}</p>"
-    table = spec["table"]
-    head = "".join(f"<th>{html.escape(column['label'])}</th>" for column in table["columns"])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(column['values'][row]))}</td>" for column in table["columns"]) + "</tr>"
-        for row in range(min(rows, len(table["id"])))
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else str(value)
+    return {"state": state, "specs": specs}

@@ -68,17 +68,15 @@ def live_page() -> str:
         "title": "CRAFT sweeps",
         "style": f'{address}\n<link rel="stylesheet" href="static/app.css">',
         "scripts": scripts,
-        "noscript": "<noscript>This page draws with JavaScript, which is off.</noscript>",
     }
 
 
-def export_page(title: str, content: Mapping[str, Any], noscript: str = "") -> str:
+def export_page(title: str, content: Mapping[str, Any]) -> str:
     """One self-contained file.
 
     Args:
         title: plain text.
         content: `state` and `specs`, as the page's script takes them.
-        noscript: HTML for readers without JavaScript, already escaped.
     """
     # the HTML parser turns every newline into \n, and the hashes must match the text that it leaves
     plotly = plotly_script().replace("\r\n", "\n")
@@ -98,7 +96,6 @@ def export_page(title: str, content: Mapping[str, Any], noscript: str = "") -> s
                 f"<script>{own}</script>",
             ]
         ),
-        "noscript": f"<noscript>{noscript}</noscript>",
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, importance, parallel, progress, slices, table, versus
+from dashboards.panels import curves, front, importance, parallel, progress, table, versus
 from dashboards.panels.base import Panel, Plain, View, make_view
 
 PANELS: dict[str, Panel] = {
@@ -12,7 +12,6 @@ PANELS: dict[str, Panel] = {
         versus.PANEL,
         table.PANEL,
         importance.PANEL,
-        slices.PANEL,
         parallel.PANEL,
         curves.PANEL,
         progress.PROGRESS,

@@ -9,7 +9,6 @@ import pytest
 
 from dashboards.panels import PANELS, spec_of
 from dashboards.panels.front import data as front_data
-from dashboards.panels.slices import data as slices_data
 from dashboards.panels.table import data as table_data
 from orchestrator.results.pareto import knee, log_axes
 from tests.dashboards.synthetic import configuration, grid
@@ -33,7 +32,7 @@ def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
     cut = {"r2": 8, "r3": 8, "ranks": "all,8,8", "cut_to": "all,8,8"}
     view = view_of(("ranks", [*runs, *configuration("cut8", scores={"toy": [90.0]}, parameters=512, params=cut)]))
     assert "cut8" in front_data(view)["id"]
-    assert 8 not in slices_data(view)["columns"]["r2"]
+    assert "cut8" not in PANELS["parallel"].data(view)["id"]
     assert next(one for one in table_data(view)["columns"] if one["key"] == "p.ranks")["values"][0] == "all,8,8"
 
 
