@@ -1,7 +1,8 @@
 """`python -m orchestrator.export SWEEP --format trials --to DIR` writes a sweep's results for others.
 
-`trials` is one CSV with a line for each finished trial (`orchestrator.review.trials_table`). The page, the table and the CSV of
-a sweep's configurations are written when it ends; see docs/page.md.
+`trials` is one CSV: a line for each finished trial with its parameters, scores and costs, and no path, to publish or to keep in
+a repository. Columns are named `parameter.NAME`, `metric.NAME`, `count.NAME` and `fact.NAME`. A cell holds text, or JSON; an
+empty one, nothing. The page, the table and the CSV of a sweep's configurations are written when it ends (docs/page.md).
 
 Exit status: 0 written; 1 the sweep has nothing of that kind (yet); 2 the call is wrong.
 """
@@ -9,19 +10,27 @@ Exit status: 0 written; 1 the sweep has nothing of that kind (yet); 2 the call i
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from craft.disk import replacing
 from orchestrator.command import answer, flags_for, refuse_full
+from orchestrator.plan.trial import TrialResult
+from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import NothingMeets
-from orchestrator.review.trials_table import write_trials
 
 TRIALS_FILE = "trials.csv"
+OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed", "tunes")
+OF_RESULT = ("steps", "seconds")
+FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples", "best_step", "device", "versions")
+"""What a record says of a trial's surroundings that means something elsewhere."""
 
 EXAMPLES = """\
 examples:
@@ -56,6 +65,42 @@ def _main(given: argparse.Namespace, console: Console) -> None:
     with replacing(given.to / TRIALS_FILE) as aside:
         written = write_trials(record.entries, aside)
     console.print(f"{written} trials written to {given.to / TRIALS_FILE}")
+
+
+def write_trials(entries: Iterable[Entry], file: Path) -> int:
+    """Writes the finished ones of `entries`, and returns how many they are."""
+    rows = [_row(one, one.result) for one in entries if one.result is not None and one.result.status == "finished"]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    groups = ("parameter.", "metric.", "count.", "fact.")
+    names.sort(key=lambda name: next((place for place, group in enumerate(groups, start=1) if name.startswith(group)), 0))
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return len(rows)
+
+
+def _row(entry: Entry, result: TrialResult) -> dict[str, str]:
+    facts = {name: result.facts[name] for name in FACTS if name in result.facts}
+    cells = {name: getattr(entry, name) for name in OF_TRIAL} | {name: getattr(result, name) for name in OF_RESULT}
+    cells |= {"carried": entry.carried} if entry.carried else {}
+    groups = {"parameter": entry.parameters, "metric": result.metrics, "count": result.counts, "fact": facts}
+    cells |= {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
+    return {name: _written(value) for name, value in cells.items()}
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    plain = isinstance(value, str) and value != "" and _read(value) == value
+    return value if plain else json.dumps(value)
+
+
+def _read(cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The geometry of several objectives: dominance, the front, hypervolume, the knee. numpy only, no knowledge of runs.
+"""The geometry of several objectives: dominance, the front, the knee. numpy only, no knowledge of runs.
 
 Points are rows of an `(n, m)` array with one column for each objective; `directions` says for each column whether it is
 maximized or minimized. All functions treat unfit values alike: a point with NaN or an infinity in any objective takes no part
 (it neither dominates nor lies on the front). Equal points do not dominate each other, so duplicates on the front are all on it.
-Pass parameters through `log_axes` to see them on a logarithmic axis: that changes hypervolume and knee, but not dominance.
+Pass parameters through `log_axes` to see them on a logarithmic axis: that changes the knee, but not dominance.
 """
 
 from __future__ import annotations
@@ -56,37 +56,6 @@ def _sorted_front(costs: Points) -> Mask:
     return mask
 
 
-def reference_point(points: ArrayLike, directions: Sequence[Direction], margin: float = 0.1) -> Points:
-    """The usual corner to measure hypervolume from: the worst value seen in each objective, moved a margin further.
-
-    The margin is a share of the objective's range (of 1 where all values are equal), so that extreme points count too.
-    Compare hypervolumes only when they were measured from the same reference point.
-
-    Returns:
-        `(m,)`, in the objectives' own units.
-    """
-    costs = _finite(_costs(points, directions))
-    if not len(costs):
-        raise ValueError("no point has finite objectives, so there is no worst corner to measure from")
-    spread = np.ptp(costs, axis=0)
-    return _signs(directions) * (costs.max(axis=0) + margin * np.where(spread > 0, spread, 1.0))
-
-
-def hypervolume(points: ArrayLike, directions: Sequence[Direction], reference: ArrayLike) -> float:
-    """The volume the points dominate, bounded by `reference`: exact, for any number of objectives.
-
-    Points no better than the reference in some objective add nothing. The method slices along the last objective (HSO), which
-    is O(n log n) for two objectives and fine for the few that a sweep has.
-
-    Args:
-        points: `(n, m)`.
-        reference: `(m,)`, in the objectives' own units.
-    """
-    costs = _finite(_costs(points, directions))
-    corner = _costs(np.asarray(reference, dtype=float).reshape(1, -1), directions)[0]
-    return _volume(costs[(costs < corner).all(axis=1)], corner)
-
-
 def knee(points: ArrayLike, directions: Sequence[Direction]) -> int | None:
     """The index of the front point that buys most: the one farthest beyond the straight line between the front's two ends.
 
@@ -124,26 +93,6 @@ def log_axes(points: ArrayLike, log: Sequence[bool]) -> Points:
     return values
 
 
-def _volume(costs: Points, corner: Points) -> float:
-    if not len(costs):
-        return 0.0
-    if costs.shape[1] == 1:
-        return float(corner[0] - costs.min())
-    costs = costs[np.argsort(costs[:, -1], kind="stable")]
-    if costs.shape[1] == 2:
-        lowest = np.minimum.accumulate(costs[:, 0])
-        heights = np.diff(np.append(costs[:, 1], corner[1]))
-        return float(((corner[0] - lowest) * heights).sum())
-    edges = np.append(costs[:, -1], corner[-1])
-    total = 0.0
-    for count in range(1, len(costs) + 1):
-        height = edges[count] - edges[count - 1]
-        if height > 0:
-            slab = costs[:count, :-1]
-            total += height * _volume(slab[front(slab, ["minimize"] * slab.shape[1])], corner[:-1])
-    return total
-
-
 def _costs(points: ArrayLike, directions: Sequence[Direction]) -> Points:
     values = np.asarray(points, dtype=float)
     if values.size == 0:
@@ -158,7 +107,3 @@ def _signs(directions: Sequence[Direction]) -> Points:
     if unknown:
         raise ValueError(f"unknown direction {unknown[0]!r}; an objective is to be 'maximize' or 'minimize'")
     return np.array([-1.0 if given == "maximize" else 1.0 for given in directions])
-
-
-def _finite(costs: Points) -> Points:
-    return costs[np.isfinite(costs).all(axis=1)]

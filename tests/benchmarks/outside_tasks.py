@@ -31,6 +31,7 @@ import numpy as np
 from craft.settings import content_hash
 from orchestrator.results import pareto
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, Range
+from tests.benchmarks.hypervolume import hypervolume
 
 OBJECTIVES: dict[str, pareto.Direction] = {"score": "maximize", "trainable_parameters": "minimize"}
 METHOD = "lora"
@@ -63,7 +64,7 @@ class Task:
     def measure(self, points: Any) -> float:
         """Hypervolume of (score, size) from the task's corner; sizes on a log axis."""
         rows = pareto.log_axes(points, [False, True])
-        return pareto.hypervolume(rows, list(OBJECTIVES.values()), (self.corner[0], math.log10(self.corner[1])))
+        return hypervolume(rows, list(OBJECTIVES.values()), (self.corner[0], math.log10(self.corner[1])))
 
 
 def task_of(name: str, folder: Path, tables: Path) -> Task:

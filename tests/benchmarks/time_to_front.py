@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from orchestrator.results.pareto import hypervolume
+from tests.benchmarks.hypervolume import hypervolume
 from tests.benchmarks.replay.curves import read_record
 
 MODEL, SHARE, WORKERS = "sentence-transformers/all-MiniLM-L6-v2", 0.95, 2

@@ -25,9 +25,9 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
-from orchestrator.review.trials_table import read_trials
 from orchestrator.search.replication import chosen, tuned
 from orchestrator.sweepfile.load import load_sweep
+from tests.benchmarks.trials import read_trials
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 TASKS = ("toy/similarity", "toy/sentiment", "toy/paraphrase")

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from orchestrator.export import main
+from orchestrator.export import main, write_trials
 from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.review.trials_table import read_trials, write_trials
+from tests.benchmarks.trials import read_trials
 
 
 def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) -> None:
@@ -46,13 +46,3 @@ def test_a_parameter_is_read_as_it_was(tmp_path: Path, value: Any) -> None:
     one = Entry("1e5", "c", "label", "lora", "glue/rte", 0, "honest", {} if value is None else {"it": value}, result)
     assert write_trials([one], tmp_path / "t.csv") == 1
     assert read_trials(tmp_path / "t.csv") == [one]
-
-
-@pytest.mark.parametrize("cut", ["a,b\n1,2\n", "", "row"])
-def test_a_table_of_something_else_is_refused(tmp_path: Path, cut: str) -> None:
-    file = tmp_path / "t.csv"
-    result = TrialResult("k", "finished", {"score": 1.0})
-    write_trials([Entry("k", "c", "label", "lora", "glue/rte", 0, "honest", {}, result)], file)
-    file.write_text(file.read_text().splitlines()[0] + "\nk,c\n" if cut == "row" else cut)
-    with pytest.raises(ValueError, match=r"t\.csv:2: a trial without" if cut == "row" else "has no column"):
-        read_trials(file)

@@ -11,6 +11,7 @@ from orchestrator.results import pareto
 from orchestrator.results.front import logarithmic
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.sweepfile.sweep import Sweep
+from tests.benchmarks.hypervolume import hypervolume, reference_point
 from tests.benchmarks.replay.curves import Curve, RecordedCurves
 
 
@@ -21,14 +22,14 @@ class Yardstick:
         self._names, self._directions = list(objectives), list(objectives.values())
         self._log = [logarithmic(name, [one.value(name) for one in summaries]) for name in self._names]
         points = [self.point(one) for one in summaries]
-        self._reference = pareto.reference_point(pareto.log_axes(points, self._log), self._directions)
+        self._reference = reference_point(pareto.log_axes(points, self._log), self._directions)
         self.whole = self.measure(points)
 
     def point(self, summary: Summary) -> list[float]:
         return [summary.value(name) for name in self._names]
 
     def measure(self, points: Sequence[Sequence[float]]) -> float:
-        return pareto.hypervolume(pareto.log_axes(points, self._log), self._directions, self._reference)
+        return hypervolume(pareto.log_axes(points, self._log), self._directions, self._reference)
 
 
 def whole_record(sweep: Sweep, record: RecordedCurves) -> tuple[list[Summary], float]:

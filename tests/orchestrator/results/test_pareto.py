@@ -6,16 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from pymoo.indicators.hv import HV
 from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 from scipy import stats
 
-from orchestrator.results import pareto
 from orchestrator.results.intervals import compare, interval, suite_interval
-from orchestrator.results.pareto import front, hypervolume, knee, log_axes, reference_point
+from orchestrator.results.pareto import front, knee, log_axes
 
 WAYS = ["maximize", "minimize"]
 # A coarse grid of values, so that ties and duplicates are common; NaN and infinities among them.
@@ -49,46 +47,6 @@ def test_front_is_the_definition(points: np.ndarray) -> None:
 def test_front_is_pymoos_first_rank(points: np.ndarray) -> None:
     first = NonDominatedSorting().do(points, only_non_dominated_front=True)
     assert np.flatnonzero(front(points, ["minimize"] * 3)).tolist() == sorted(first.tolist())
-
-
-@given(pairs_with_unfit)
-def test_hypervolume_of_two_objectives_is_pymoos(points: np.ndarray) -> None:
-    fit = points[np.isfinite(points).all(axis=1)]
-    expected = HV(ref_point=np.array([1.0, 7.0]))(fit * np.array([-1, 1]) + np.array([7, 0])) if len(fit) else 0.0
-    assert hypervolume(points, WAYS, [6.0, 7.0]) == pytest.approx(expected, abs=1e-9)
-
-
-@settings(deadline=None)
-@given(triples)
-def test_hypervolume_of_three_objectives_is_pymoos(points: np.ndarray) -> None:
-    corner = np.array([5.0, 6.0, 7.0])
-    assert hypervolume(points, ["minimize"] * 3, corner) == pytest.approx(HV(ref_point=corner)(points), abs=1e-9)
-
-
-@given(pairs)
-def test_hypervolume_by_counting_unit_squares(points: np.ndarray) -> None:
-    covered = {
-        (x, y)
-        for x in range(7)
-        for y in range(7)
-        if any(point[0] <= x and point[1] <= y for point in points)
-    }  # fmt: skip
-    assert hypervolume(points, ["minimize", "minimize"], [7, 7]) == len(covered)
-
-
-def test_hypervolume_leaves_out_what_is_unfit_or_no_better_than_the_reference() -> None:
-    points = [[80.0, 100.0], [math.nan, 1.0], [90.0, math.inf], [10.0, 50.0], [85.0, 500.0]]
-    assert hypervolume(points, WAYS, [50.0, 200.0]) == 30.0 * 100.0
-    assert hypervolume([[math.nan, 1.0]], WAYS, [50.0, 200.0]) == 0.0
-    assert hypervolume(np.empty((0, 2)), WAYS, [50.0, 200.0]) == 0.0
-
-
-def test_reference_point_lies_a_tenth_of_the_range_behind_the_worst() -> None:
-    points = [[80.0, 100.0], [60.0, 300.0], [math.nan, 9e9]]
-    assert reference_point(points, WAYS).tolist() == [58.0, 320.0]
-    assert reference_point([[80.0, 100.0]], WAYS).tolist() == [79.9, 100.1]
-    with pytest.raises(ValueError, match="no point"):
-        reference_point([[math.nan, 1.0]], WAYS)
 
 
 def knee_by_distance(points: np.ndarray) -> float:
@@ -194,4 +152,3 @@ def test_comparison_is_scipys_paired_t_test_over_seeds() -> None:
 def test_five_thousand_points_are_one_front() -> None:
     x = np.arange(5000.0)
     assert front(np.column_stack([x, x]), WAYS).all()
-    assert pareto.hypervolume(np.column_stack([x, x]), WAYS, [-1, 5000]) == pytest.approx(5000 * 5001 / 2)

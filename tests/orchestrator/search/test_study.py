@@ -21,7 +21,6 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
 from orchestrator.record.folder import SweepFolder
-from orchestrator.results import pareto
 from orchestrator.search import proposers
 from orchestrator.search.dimensions import Encoding
 from orchestrator.search.study import StudyProposer
@@ -29,6 +28,7 @@ from orchestrator.sweepfile.algorithms import SEARCHERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Range, covering, sample
+from tests.benchmarks.hypervolume import hypervolume
 
 ADAPTIVE = [name for name, row in SEARCHERS.items() if row.adaptive]
 LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"
@@ -203,7 +203,7 @@ def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, a
         plan = make_plan(sweep, Planner(sweep, counted))
         seen = run_all(propose(plan)) if SEARCHERS[algorithm].adaptive else plan.configurations
         points = [list(value(one).values()) for one in seen]
-        return pareto.hypervolume(points, ["maximize", "minimize"], [60.0, 4000.0])
+        return hypervolume(points, ["maximize", "minimize"], [60.0, 4000.0])
 
     assert sum(reached(algorithm, seed) for seed in range(3)) > sum(reached("random", seed) for seed in range(3))
 

@@ -1,0 +1,43 @@
+"""Reads the CSV of `python -m orchestrator.export --format trials` back."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from orchestrator.export import OF_RESULT, OF_TRIAL
+from orchestrator.plan.trial import TrialResult
+from orchestrator.results.summary import Entry
+
+
+def read_trials(file: Path) -> list[Entry]:
+    """The trials of such a file."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        return [_entry(row) for row in csv.DictReader(lines)]
+
+
+def _read(cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
+def _entry(row: dict[str, str]) -> Entry:
+    cells = {name: _read(cell) for name, cell in row.items() if cell}
+
+    def group(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): value for name, value in cells.items() if name.startswith(prefix)}
+
+    result = TrialResult(
+        cells["key"],
+        "finished",
+        group("metric."),
+        group("count."),
+        facts=group("fact."),
+        **{name: cells[name] for name in OF_RESULT},
+    )
+    of_trial = {name: cells[name] for name in OF_TRIAL if name in cells or name != "tunes"}
+    return Entry(**of_trial, parameters=group("parameter."), result=result, carried=cells.get("carried"))
