@@ -1,7 +1,8 @@
-"""Uploads files to a run's artifacts, and checks that they arrived: same names, same sizes, same SHA-256.
+"""Uploads files to a run's artifacts, and checks that they arrived: same names, same sizes.
 
-Files that are in the store are not uploaded again, so repeating an upload is cheap. Passwords are removed from text files (the
-sweep file, the manifest) first, because a tracking URI may hold one.
+Contents are not read back: an adapter has a seal of its own, which is checked wherever it is read (`craft.trainer.checkpoint`).
+A folder whose digest the run has as a tag is not uploaded again, so repeating an upload is cheap. Passwords are removed from
+text files (the sweep file, the manifest) first, because a tracking URI may hold one.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
 
 from craft.words import redact, redacted
 
@@ -19,15 +20,16 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 TEXT = (".yaml", ".yml", ".json", ".md", ".txt", ".log")
-DOWNLOAD_LIMIT = 256 * 1024 * 1024
-"""An upload of more bytes than this to a remote store is checked by names and sizes only."""
 
 
-def store_path(client: MlflowClient, run_id: str, artifact_uri: str, path: Path, to: str) -> str:
+def store_path(client: MlflowClient, run_id: str, path: Path, to: str, known: str | None = None) -> str:
     """Uploads a file, or a folder's content, to the folder `to` ("" is the root) of a run's artifacts, and checks it there.
 
+    Args:
+        known: the digest of what the store has there.
+
     Returns:
-        SHA-256 over the names and contents.
+        The digest of what it has now.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
@@ -41,8 +43,8 @@ def store_path(client: MlflowClient, run_id: str, artifact_uri: str, path: Path,
             with tempfile.TemporaryDirectory() as scratch:
                 clean = Path(scratch) / path.name
                 clean.write_text(redact(content), encoding="utf-8")
-                return _store(client, run_id, artifact_uri, clean, to)
-    return _store(client, run_id, artifact_uri, path, to)
+                return _store(client, run_id, clean, to, known)
+    return _store(client, run_id, path, to, known)
 
 
 def store_json(client: MlflowClient, run_id: str, content: Any, name: str) -> None:
@@ -53,63 +55,43 @@ def store_json(client: MlflowClient, run_id: str, content: Any, name: str) -> No
     )
 
 
-def _store(client: MlflowClient, run_id: str, artifact_uri: str, path: Path, to: str) -> str:
-    files = {path.name: path} if path.is_file() else _files(path)
-    sums = {name: _sha256(file) for name, file in files.items()}
-    if not _holds(client, run_id, artifact_uri, files, sums, to):
-        if path.is_file():
-            client.log_artifact(run_id, str(path), to or None)
-        else:
-            client.log_artifacts(run_id, str(path), to or None)
-        if not _holds(client, run_id, artifact_uri, files, sums, to):
-            raise OSError(f"artifact {to or path.name!r} of run {run_id} is not what was sent from {path}")
-    return hashlib.sha256("\n".join(f"{sums[name]}  {name}" for name in sorted(sums)).encode()).hexdigest()
+def files_in(folder: Path) -> dict[str, Path]:
+    """The files of a folder by their names in it."""
+    return {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}
 
 
-def _holds(client: MlflowClient, run_id: str, artifact_uri: str, files: dict[str, Path], sums: dict[str, str], to: str) -> bool:
-    """Whether the store has every file with its size and, up to DOWNLOAD_LIMIT bytes, with its checksum."""
-    local = _local_folder(artifact_uri)
-    if local is not None:
-        there = {name: local / to / name for name in files}
-        return all(file.is_file() and _sha256(file) == sums[name] for name, file in there.items())
-    sizes = {name: file.stat().st_size for name, file in files.items()}
-    listed = _listed(client, run_id, to)
-    if any(listed.get(f"{to}/{name}" if to else name) != size for name, size in sizes.items()):
-        return False
-    if sum(sizes.values()) > DOWNLOAD_LIMIT:
-        return True
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in files:
-            arrived = Path(client.download_artifacts(run_id, f"{to}/{name}" if to else name, scratch))
-            if _sha256(arrived) != sums[name]:
-                return False
-    return True
+def digest_of(files: Mapping[str, Path]) -> str:
+    """SHA-256 over the names and contents of files."""
+    whole = hashlib.sha256()
+    for name in sorted(files, key=Path):
+        with files[name].open("rb") as stream:
+            whole.update(f"{name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+def _store(client: MlflowClient, run_id: str, path: Path, to: str, known: str | None) -> str:
+    files = {path.name: path} if path.is_file() else files_in(path)
+    digest = digest_of(files)
+    if digest == known:
+        return digest
+    if path.is_file():
+        client.log_artifact(run_id, str(path), to or None)
+    else:
+        client.log_artifacts(run_id, str(path), to or None)
+    stored = _listed(client, run_id, to)
+    if any(stored.get(f"{to}/{name}" if to else name) != file.stat().st_size for name, file in files.items()):
+        raise OSError(f"artifact {to or path.name!r} of run {run_id} is not what was sent from {path}")
+    return digest
 
 
 def _listed(client: MlflowClient, run_id: str, to: str) -> dict[str, int]:
+    """The sizes of the files in the folder `to`, by path; at the root without its folders, which are other artifacts."""
     sizes: dict[str, int] = {}
     folders = [to]
     while folders:
         for entry in client.list_artifacts(run_id, folders.pop() or None):
             if entry.is_dir:
-                # Folders at the root are other artifacts.
                 folders += [entry.path] if to else []
             else:
                 sizes[entry.path] = int(entry.file_size or 0)
     return sizes
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    return {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _local_folder(artifact_uri: str) -> Path | None:
-    parsed = urlparse(artifact_uri)
-    if parsed.scheme == "file":
-        return Path(unquote(parsed.path))
-    return Path(artifact_uri) if not parsed.scheme and artifact_uri else None

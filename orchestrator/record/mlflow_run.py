@@ -31,7 +31,6 @@ class StoredRun:
 
     id: str
     status: str = "RUNNING"
-    artifact_uri: str = ""
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     _metrics: list[Metric] = field(default_factory=list)
@@ -41,7 +40,7 @@ class StoredRun:
     @staticmethod
     def of(run: Run) -> StoredRun:
         """A run as the store returns it."""
-        return StoredRun(run.info.run_id, run.info.status, run.info.artifact_uri, dict(run.data.params), dict(run.data.tags))
+        return StoredRun(run.info.run_id, run.info.status, dict(run.data.params), dict(run.data.tags))
 
     def add_params(self, params: Mapping[str, Any]) -> None:
         for name, value in params.items():

@@ -56,7 +56,7 @@ class RunTable:
             tags |= {"craft.kind": kind, "craft.key": key, "craft.sweep": self._sweep, "craft.sweep_id": self._sweep_id}
             tags |= {"craft.status": "running"} | ({} if kind == "sweep" else {"craft.on_front": "false"})
             made = self.client.create_run(self._experiment, event["time"], tags, run_name=cut(name, NAME_LIMIT))
-            run = StoredRun(made.info.run_id, artifact_uri=made.info.artifact_uri, tags=dict(tags))
+            run = StoredRun(made.info.run_id, tags=dict(tags))
         elif reopen:
             if run.status != "RUNNING":
                 self.client.update_run(run.id, status="RUNNING")

@@ -4,7 +4,7 @@
 
 Writing an event twice is harmless: a run is found by its tags `craft.kind`, `craft.key` and `craft.sweep_id` before it is made;
 a metric point carries the event's own time, and the same (key, time, step, value) is one row in the store; a parameter that the
-store has is not sent again; an artifact that the store has, byte for byte, is not uploaded again.
+store has is not sent again; a folder of artifacts that the store has is not uploaded again.
 """
 
 from __future__ import annotations
@@ -148,9 +148,10 @@ class MlflowWriter:
             log.warning("artifact %s belongs to no run: left out", event["path"])
             return
         path = self._folder / event["path"]
-        digest = store_path(self._table.client, run.id, run.artifact_uri, path, event["to"])
+        tag = f"craft.{event['to']}_sha256"
+        digest = store_path(self._table.client, run.id, path, event["to"], run.tags.get(tag))
         if event["to"]:
-            run.add_tags({f"craft.{event['to']}_sha256": digest})
+            run.add_tags({tag: digest})
 
     def _on_sweep_ended(self, event: Event) -> None:
         run = self._table.ensure("sweep", self._sweep, self._sweep, event, parent=None, tags={}, reopen=False)

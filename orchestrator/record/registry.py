@@ -7,7 +7,6 @@ Registering the same folder again finds the existing version.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.words import redact
+from orchestrator.record.artifacts import digest_of, files_in
 from orchestrator.record.manifest import versions
 from orchestrator.record.mlflow_client import quiet_mlflow
 from orchestrator.record.mlflow_reader import StoreReader
@@ -81,7 +81,8 @@ def register(uri: str, trial: Run, candidate: Candidate) -> Registered:
     from mlflow.exceptions import MlflowException
 
     client, name = MlflowClient(tracking_uri=uri, registry_uri=uri), candidate.name
-    digest = folder_digest(candidate.folder)
+    files = files_in(candidate.folder)
+    digest = digest_of({name: file for name, file in files.items() if file.name not in ("README.md", "manifest.json")})
     try:
         _ensure_model(client, name)
         there = _same(client, name, digest)
@@ -153,14 +154,3 @@ def requirements() -> list[str]:
     """The packages that a machine which serves needs, at the versions that are installed here."""
     found = versions(REQUIRED)
     return [f"{package}=={found[package].partition('+')[0]}" if package in found else package for package in REQUIRED]
-
-
-def folder_digest(folder: Path) -> str:
-    """SHA-256 over the names and contents of a folder's files, without the model card and the manifest."""
-    whole = hashlib.sha256()
-    for file in sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name not in ("README.md", "manifest.json")
-    ):
-        with file.open("rb") as stream:
-            whole.update(f"{file.relative_to(folder)} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
-    return whole.hexdigest()
