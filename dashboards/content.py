@@ -13,8 +13,8 @@ from typing import Any
 
 from dashboards.feed import Feed
 from dashboards.panels import PANELS, SECTIONS, Panel, View, make_view, spec_of
+from dashboards.panels.literature import published_rows
 from dashboards.panels.progress import STATES, planned_trials, trial_counts
-from dashboards.published import published_rows
 from dashboards.store import Store, SweepEntry
 
 log = logging.getLogger(__name__)

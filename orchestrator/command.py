@@ -1,7 +1,7 @@
 """Shared by the commands: quiet libraries, flags for finding a sweep or a cluster, and exit statuses.
 
-Exit status: 0 done; 1 the sweep has nothing of that kind (yet); 2 the call is wrong; 130 stopped by Ctrl-C. A mistake is told
-in a sentence on stderr, without a traceback and without passwords.
+Exit status: 0 done; 1 the command's answer is no, or the sweep has nothing of that kind (yet); 2 the call is wrong; 130 stopped
+by Ctrl-C. A mistake is a sentence on stderr, without a traceback and without passwords.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from craft.words import be_printable, redact
 from orchestrator.driver.options import cluster_address
+from orchestrator.sweepfile.mistakes import NothingMeets
 
 # Libraries read these when they are imported. They switch off progress bars, banners and usage reports.
 QUIET = {
@@ -29,7 +30,7 @@ QUIET = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
-GOOD, NOTHING, WRONG, STOPPED = 0, 1, 2, 130
+GOOD, NO, WRONG, STOPPED = 0, 1, 2, 130
 WIDTH = 160
 """The width of a table that goes to a file or a pipe, in characters."""
 
@@ -52,16 +53,14 @@ def flags_for(name: str, about: str, examples: str) -> argparse.ArgumentParser:
 def answer(
     flags: argparse.ArgumentParser,
     arguments: Sequence[str] | None,
-    command: Callable[[argparse.Namespace, Console], None],
-    stopped: str = "",
+    command: Callable[[argparse.Namespace, Console], int | None],
+    stopped: str = "stopped",
 ) -> int:
-    """Runs a command on its arguments (the process's own if None) and returns the exit status.
+    """Runs a command on its arguments (the process's own if None) and returns the exit status, 0 if the command returns none.
 
     Args:
         stopped: the message after Ctrl-C, about what is left behind.
     """
-    from orchestrator.review.pick import NothingMeets  # late, because it loads numpy, which `orchestrator.run` does not need
-
     be_printable()
     given = flags.parse_args(arguments)
     for name, value in QUIET.items():
@@ -70,16 +69,12 @@ def answer(
     errors = Console(stderr=True, **plain)  # type: ignore[arg-type]
     try:
         width = None if sys.stdout.isatty() else WIDTH
-        command(given, Console(file=sys.stdout, width=width, **plain))  # type: ignore[arg-type]
-        return GOOD
-    except NothingMeets as error:
-        errors.print(str(error))
-        return NOTHING
+        return command(given, Console(file=sys.stdout, width=width, **plain)) or GOOD  # type: ignore[arg-type]
     except (ValueError, OSError) as error:
         errors.print(redact(str(error)))
-        return WRONG
+        return NO if isinstance(error, NothingMeets) else WRONG
     except KeyboardInterrupt:
-        errors.print(stopped or "stopped")
+        errors.print(stopped)
         return STOPPED
 
 

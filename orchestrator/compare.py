@@ -29,7 +29,8 @@ from orchestrator.results.intervals import Comparison, Interval, Scores, compare
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, shown
 from orchestrator.review.past_sweep import PastSweep, find_sweep
-from orchestrator.review.pick import NothingMeets, pick
+from orchestrator.review.pick import pick
+from orchestrator.sweepfile.mistakes import NothingMeets
 
 DATA_FACTS = ("data_fingerprint", "train_examples", "search_examples", "reported_examples")
 

@@ -29,8 +29,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from craft.spec import RunSpec
-from craft.words import be_printable, format_bytes, redact
-from orchestrator.command import QUIET, joinable
+from craft.words import format_bytes, redact
+from orchestrator.command import GOOD, NO, answer, joinable
 from orchestrator.driver.preparation import Shared, needs_of, prepare
 from orchestrator.record.checkpoints import check_writable, open_storage
 from orchestrator.record.manifest import cores
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
     from orchestrator.sweepfile.resources import Resources
 
-GOOD, TROUBLE, WRONG = 0, 1, 2
 KEPT_CHECKPOINTS = 2
 STATES_A_PARAMETER = 4
 """Numbers in a checkpoint for each trained parameter: its value, its best value, Adam's two moments."""
@@ -210,7 +209,6 @@ def show(findings: Sequence[Finding], console: Console) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
-    be_printable()
     flags = argparse.ArgumentParser(
         prog="python -m orchestrator.doctor",
         description="Check whether a sweep would get through the night. Give it the same flags as the run.",
@@ -221,24 +219,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--storage", metavar="FOLDER|URI", help="where runs are kept, instead of the file's")
     flags.add_argument("--address", type=joinable, help="a Ray cluster to look at; this machine alone if not given")
     flags.add_argument("--tracking-uri", metavar="URI", help="the MLflow store, instead of the file's")
-    given = flags.parse_args(arguments)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    try:
-        sweep = load_sweep(given.sweep, given.overrides)
-        uri = resolve_uri(given.tracking_uri or sweep.tracking.uri)
-        from orchestrator.plan.plan import make_plan
+    return answer(flags, arguments, _main)
 
-        plan = make_plan(sweep)
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    except KeyboardInterrupt:
-        return 130
-    storage = given.storage or sweep.storage
+
+def _main(given: argparse.Namespace, console: Console) -> int:
+    from orchestrator.plan.plan import make_plan
+
+    sweep = load_sweep(given.sweep, given.overrides)
+    uri = resolve_uri(given.tracking_uri or sweep.tracking.uri)
+    plan, storage = make_plan(sweep), given.storage or sweep.storage
     findings = list(diagnose(plan, storage if "://" in storage else str(Path(storage).absolute()), given.address, uri))
-    show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
-    return TROUBLE if any(one.level == "bad" for one in findings) else GOOD
+    show(findings, console)
+    return NO if any(one.level == "bad" for one in findings) else GOOD
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from orchestrator.command import answer, flags_for, refuse_full
 from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import find_sweep
-from orchestrator.review.pick import NothingMeets
+from orchestrator.sweepfile.mistakes import NothingMeets
 
 TRIALS_FILE = "trials.csv"
 OF_TRIAL = ("key", "configuration", "label", "method", "task", "protocol", "seed", "tunes")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -21,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from craft.words import be_printable, redact
-from orchestrator.command import QUIET, joinable
+from craft.words import redact
+from orchestrator.command import GOOD, NO, WIDTH, answer, joinable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.resume import check_resume, load_as_begun
 from orchestrator.record.tracking_uri import resolve_uri
@@ -32,9 +31,6 @@ from orchestrator.sweepfile.sweep import Sweep
 if TYPE_CHECKING:
     from orchestrator.driver.outcome import SweepOutcome
     from orchestrator.plan.plan import Plan
-
-GOOD, SOME_FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
-
 
 EXAMPLES = """\
 examples:
@@ -104,24 +100,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
-    be_printable()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    given = parser().parse_args(arguments)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
-        width = None if sys.stdout.isatty() else 160  # in a log the front's table would be cut to 80 columns
-        return _main(given, Console(file=sys.stdout, quiet=given.quiet, highlight=False, width=width), _again(arguments))
-    except (ValueError, OSError) as error:
-        errors.print(str(error))
-        return WRONG
-    except KeyboardInterrupt:
-        errors.print("stopped")
-        return INTERRUPTED
+    return answer(parser(), arguments, lambda given, _: _main(given, _again(arguments)))
 
 
-def _main(given: argparse.Namespace, console: Console, again: str) -> int:
+def _main(given: argparse.Namespace, again: str) -> int:
+    console = Console(file=sys.stdout, quiet=given.quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     if given.retry_failed and not (given.resume or given.plan):
         raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
     sweep = load_as_begun(given.sweep, _overrides(given))
@@ -144,11 +128,8 @@ def _main(given: argparse.Namespace, console: Console, again: str) -> int:
         from orchestrator.review.forecast import time_line
 
         # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
-        wide = (
-            None
-            if sys.stdout.isatty()
-            else max(160, max((len(one.label) for trained in plan.configurations for one in trained.outputs), default=40) + 90)
-        )
+        labels = [len(one.label) for trained in plan.configurations for one in trained.outputs]
+        wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
         gpus = [] if given.address else usable_gpus()
         sizes = split_sizes(sweep)
         screen = Console(file=sys.stdout, highlight=False, width=wide)
@@ -190,7 +171,7 @@ def exit_status(outcome: SweepOutcome) -> int:
     if outcome.signal is not None and (outcome.interrupted or outcome.missing or outcome.open):
         return 128 + outcome.signal
     good = outcome.complete or (outcome.spent is not None and not outcome.failed)
-    return GOOD if good and not outcome.trouble else SOME_FAILED
+    return GOOD if good and not outcome.trouble else NO
 
 
 def _again(arguments: Sequence[str]) -> str:
@@ -228,36 +209,20 @@ def _may_go_on(given: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Makes the sweep's folder, and takes back what was made if the sweep is refused before any of its trials began.
+    """Makes the sweep's folder, and takes back what was made if the sweep is refused before any of its trials began."""
+    from orchestrator.record.checkpoints import check_writable
 
-    Raises:
-        SweepError: the folder cannot be made or written.
-    """
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".writable-{os.getpid()}"
-        probe.write_text("", encoding="utf-8")
-        probe.unlink()
-    except OSError as error:
-        _take_back([one for one in missing if one.exists()])
-        reason = f"storage: {folder} cannot be written ({error.strerror or error}); give another folder by --storage"
-        raise SweepError([reason]) from None
-    try:
+        check_writable(str(folder.absolute()))
         yield
     except (ValueError, OSError):
-        if folder in missing and not SweepFolder(folder).ledger.exists():
+        if folder in made and not SweepFolder(folder).ledger.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _take_back(missing[1:])
+            with suppress(OSError):  # others have something there
+                for one in made[1:]:
+                    one.rmdir()
         raise
-
-
-def _take_back(folders: Sequence[Path]) -> None:
-    for one in folders:
-        try:
-            one.rmdir()
-        except OSError:
-            return
 
 
 def _is_uri(storage: str | None) -> bool:

@@ -8,33 +8,37 @@ gets the front before it is closed; and the record says how the session ended, h
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from craft.disk import replacing
+from craft.methods import shown_method
 from craft.words import redact
 from orchestrator.driver.closing import show_outcome, show_rest
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.preparation import Shared, needs_of, prepare
-from orchestrator.driver.sweep_events import begin, closing_content, status_of
+from orchestrator.plan.configuration import Dropped
+from orchestrator.plan.parameters import flatten
 from orchestrator.plan.plan import Plan
 from orchestrator.record.checkpoints import check_writable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
-from orchestrator.record.manifest import cores
+from orchestrator.record.manifest import cores, make_manifest
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.control import NORMALIZED
-from orchestrator.results.front import mark_front
+from orchestrator.results.front import mark_front, marks
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.cuts import recorded_cuts
 from orchestrator.review.front_tables import markdown, terminal_table, write_front
@@ -80,7 +84,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         try:
             if sizes := len(plan.outputs) - len(plan.trials):
                 console.print(f"{len(plan.trials)} trainings, which are cut to {sizes} smaller sizes too")
-            begin(plan, tracker, dict(shared.fingerprints) if shared else {})
+            _begin(plan, tracker, dict(shared.fingerprints) if shared else {})
             outcome, summaries, files = _run(plan, options, tracker, shared, last_words, console)
             if outcome.signal is None:
                 # The page reads the store, so the store must have everything first; then it is an artifact there itself.
@@ -113,7 +117,7 @@ def _run(
     sweep, status = plan.sweep, "failed"
     try:
         outcome = run_sweep(plan, options, tracker=tracker, shared=shared, last_words=last_words)
-        status = status_of(outcome)
+        status = _status_of(outcome)
         deciding = sweep.replication.deciding if sweep.replication else ()
         cuts = recorded_cuts(sweep.folder, {trial.key for trial in plan.trials}, plan.counts)
         found = [*summarize(plan.outputs, outcome.results, plan.counts), *cuts]
@@ -127,9 +131,69 @@ def _run(
     except BaseException:
         tracker.sweep_ended(status, {})
         raise
-    content = {"description": markdown(summaries, sweep.objectives), **closing_content(plan, summaries, outcome)}
+    content = {"description": markdown(summaries, sweep.objectives), **_closing_content(plan, summaries, outcome)}
     tracker.sweep_ended(status, content, files)
     return outcome, summaries, files
+
+
+def _begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
+    """Opens the sweep's record; every configuration that breaks a constraint is on record from then on, as infeasible.
+
+    Args:
+        fingerprints: of the data, by task.
+    """
+    sweep, rule = plan.sweep, plan.sweep.replication
+    reported = rule.seeds if rule is not None and rule.tunes_apart else sweep.seeds
+    tracker.sweep_started(
+        {
+            "model": sweep.model,
+            "tasks": ",".join(sweep.tasks),
+            "seeds": ",".join(map(str, reported)),
+            **({"tuning_seeds": ",".join(map(str, sweep.seeds))} if reported is not sweep.seeds else {}),
+            "objectives": json.dumps(sweep.objectives),
+            "algorithm": sweep.search.algorithm,
+            "scheduler": sweep.scheduler.name,
+            "protocol": sweep.protocol,
+            **({"compare": sweep.compare, "tuned": ",".join(rule.tuned)} if sweep.compare and rule else {}),
+            "configurations": plan.wanted if plan.adaptive else len(plan.counts),
+            "trials": plan.most_trials,
+            "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=reported, data=fingerprints),
+            "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(encoding="utf-8"),
+        }
+    )
+
+    def infeasible(dropped: Dropped) -> None:
+        one = dropped.configuration
+        method = shown_method(one.method, one.parameters)
+        parameters = {"method": method, **flatten(one.parameters), **flatten(one.training)}
+        why = {"status": "infeasible", "complete": False, "error": dropped.reason}
+        summary = {**one.counts.known(), **why, "method": method, "protocol": sweep.protocol}
+        tracker.configuration_ended(one.id, one.label, parameters, summary)
+
+    plan.on_refusal(infeasible)
+    if not plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
+        for dropped in plan.dropped:
+            infeasible(dropped)
+
+
+def _status_of(outcome: SweepOutcome) -> str:
+    """The status under which the sweep's own run ends: `finished`, `interrupted` or `failed`."""
+    if outcome.complete or outcome.spent:
+        return "finished"
+    return "interrupted" if outcome.interrupted or outcome.missing or outcome.open else "failed"
+
+
+def _closing_content(plan: Plan, summaries: Sequence[Summary], outcome: SweepOutcome) -> dict[str, Any]:
+    """What the sweep's own run is given when it ends: the front, how many trials ended how."""
+    return {
+        **marks(summaries, plan.sweep.objectives),
+        "trials_planned": len(plan.trials),
+        "trials_done": len(outcome.finished),
+        "trials_failed": len(outcome.failed),
+        "trials_stopped": len(outcome.stopped),
+        "trials_missing": len(outcome.missing) + len(outcome.interrupted),
+        "seconds": outcome.seconds,
+    }
 
 
 def _prepare(plan: Plan, options: RunOptions, console: Console) -> Shared | None:

@@ -21,7 +21,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from craft.words import be_printable, redact
+from rich.console import Console
+
+from orchestrator.command import GOOD, NO, answer
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.shipper import follow
 from orchestrator.record.tracker import Tracker
@@ -53,7 +55,6 @@ def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m orchestrator.tracking`: 0 all shipped, 1 something is left, 2 a wrong call."""
-    be_printable()
     parser = argparse.ArgumentParser(prog="python -m orchestrator.tracking", description="A sweep's record in MLflow.")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("replay", help="ship what a sweep's journal still holds")
@@ -61,17 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--tracking-uri", help="the store; the one the sweep used if absent")
     command.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="give up after this long (600)")
     command.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
+    return answer(parser, arguments, _main)
+
+
+def _main(given: argparse.Namespace, console: Console) -> int:
     logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT if given.follow else "%(message)s")
     if given.follow:
         follow(given.folder)
-    try:
-        left = replay(given.folder, given.tracking_uri, given.timeout)
-    except (ValueError, OSError) as error:
-        print(redact(str(error)), file=sys.stderr)
-        return 2
-    print(f"{left} events are left; run this again when the store answers" if left else "everything is in the tracking store")
-    return 1 if left else 0
+    left = replay(given.folder, given.tracking_uri, given.timeout)
+    said = f"{left} events are left; run this again when the store answers"
+    console.print(said if left else "everything is in the tracking store")
+    return NO if left else GOOD
 
 
 if __name__ == "__main__":

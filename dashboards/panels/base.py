@@ -38,7 +38,7 @@ SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "penta
 class View:
     """The sweeps a page shows. `configurations` and `trials` are those of all sweeps, with `id` made unique across sweeps.
 
-    `links` says where MLflow shows a run (None where unknown); `published` are the rows of the literature (see published.py).
+    `links` says where MLflow shows a run (None where unknown); `published` are the rows of the literature (see literature.py).
     """
 
     sweeps: Sequence[Frames]

@@ -12,14 +12,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from orchestrator.driver.display import Display
 from orchestrator.driver.standing import Standing
 from orchestrator.driver.underway import Underway
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
@@ -27,6 +27,7 @@ from orchestrator.results.summary import Summary
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
+    from orchestrator.record.tracker import Tracker
 
 log = logging.getLogger(__name__)
 
@@ -34,31 +35,8 @@ TELL_EVERY = 15.0
 """Seconds between two records of how far the sweep is."""
 
 
-@dataclass(frozen=True)
-class EndedSize:
-    """An output of a training that ended, and its adapter where the driver can read it."""
-
-    result: TrialResult
-    adapter: Path | None = None
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Tracker(Protocol):
-    """What the recorder asks of `orchestrator.record.tracker.Tracker`."""
-
-    @property
-    def open_configurations(self) -> frozenset[str]: ...
-    def holds(self, key: str) -> bool: ...
-    def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None: ...
-    def sweep_underway(self, told: Mapping[str, Any]) -> None: ...
-    def trial_started(self, trial: TrialSpec) -> None: ...
-    def trial_progress(self, key: str, progress: dict[str, Any]) -> None: ...
-    def trial_paused(self, key: str) -> None: ...
-    def trial_ended(self, result: TrialResult, adapter: Path | None) -> None: ...
-    def configuration_ended(self, configuration: str, label: str, params: dict[str, Any], summary: dict[str, Any]) -> None: ...
 
 
 def _alone(method: Callable[Concatenate[Recorder, P], R]) -> Callable[Concatenate[Recorder, P], R]:
@@ -177,7 +155,7 @@ class Recorder:
         self._display.retried(self.standing.spec(key), why)
 
     @_alone
-    def ended(self, result: TrialResult, adapter: Path | None = None, sizes: Sequence[EndedSize] = ()) -> None:
+    def ended(self, result: TrialResult, adapter: Path | None = None, sizes: Sequence[Ended] = ()) -> None:
         """The training is over for this session: the ledger gets the results of its outputs before anyone is told.
 
         Args:
@@ -190,7 +168,7 @@ class Recorder:
         # Its own last: until that is on record, the training counts as not ended.
         outputs = [
             *(given.get(one.key) or _as_its_training(one.key, result) for one in training.sizes),
-            EndedSize(result, adapter),
+            Ended(result, adapter),
         ]
         began = self.underway.end(key, sum(one.result.seconds for one in outputs)) or key in self.standing.results
         for one in outputs:
@@ -318,13 +296,8 @@ class Recorder:
             log.exception("the tracker failed in %s; the sweep goes on", method)
 
 
-def _as_its_training(key: str, training: TrialResult) -> EndedSize:
+def _as_its_training(key: str, training: TrialResult) -> Ended:
     """How a size ended whose training has no result for it."""
     if training.status == "finished":
-        return EndedSize(TrialResult(key, "failed", error="its training finished without this size", retryable=True))
-    return EndedSize(replace(training, key=key, metrics={}, counts={}, seconds=0.0))
-
-
-def with_facts(result: TrialResult, **facts: Any) -> TrialResult:
-    """The same result with more facts."""
-    return replace(result, facts={**result.facts, **facts})
+        return Ended(TrialResult(key, "failed", error="its training finished without this size", retryable=True))
+    return Ended(replace(training, key=key, metrics={}, counts={}, seconds=0.0))

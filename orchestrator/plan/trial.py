@@ -7,7 +7,7 @@ training's outputs, and each has a result of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -93,6 +93,9 @@ class TrialResult:
         told = [*notes, *size.notes]
         return cls(key, "finished", size.metrics, size.counts, seconds=size.seconds, notes=told, facts=facts)
 
+    def with_facts(self, **facts: Any) -> TrialResult:
+        return replace(self, facts={**self.facts, **facts})
+
     @property
     def settled(self) -> bool:
         """Whether nothing is left to run for this trial, now or on a resume."""
@@ -113,6 +116,15 @@ class TrialResult:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an output of a training ended; with its adapter's folder where it finished, and the same of each of its sizes."""
+
+    result: TrialResult
+    adapter: Path | None = None
+    sizes: list[Ended] = field(default_factory=list)
 
 
 class Train(Protocol):

@@ -29,7 +29,7 @@ from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.review.front_tables import markdown, write_front
 from orchestrator.review.front_words import full_label, trials
 from orchestrator.review.past_sweep import PastSweep, read_folder
-from orchestrator.review.pick import NothingMeets
+from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.journal import events_of
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def write_down(folder: Path, name: str, cuts: Sequence[CutTrial], uri: str) -> l
                 with replacing(place) as aside:
                     shutil.copytree(one.folder.parent, aside)
                 adapter = place / ADAPTER_FOLDER
-                result = _with_fact(one.result, adapter)
+                result = one.result.with_facts(adapter=str(adapter))
                 tracker.trial_started(one.trial)
                 ledger.add(result)
                 tracker.trial_ended(result, adapter)
@@ -189,11 +189,6 @@ def _note(folder: Path, cuts: Sequence[CutTrial]) -> None:
     rows |= {row["configuration"]: row for row in as_json(summaries_of(cuts), cuts)}
     with replacing(file) as aside:
         aside.write_text(json.dumps([*rows.values()], indent=1), encoding="utf-8")
-
-
-def _with_fact(result: TrialResult, adapter: Path) -> TrialResult:
-    content = result.to_json()
-    return TrialResult.from_json(content | {"facts": content["facts"] | {"adapter": str(adapter)}})
 
 
 def _last_status(folder: Path) -> str | None:

@@ -16,7 +16,7 @@ from orchestrator.results.chances import chances_within
 from orchestrator.results.front import knee
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, number, trials
-from orchestrator.sweepfile.mistakes import shown
+from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.objectives import Objectives
 
 SEARCH, SIZE = "search_score", "trainable_parameters"
@@ -28,10 +28,6 @@ RULES = """\
   under:70000          the best search score with at most 70,000 trainable parameters
   CONFIGURATION        one you name: its id, its label as the front's table shows it, or a part that no other id or label has
 """
-
-
-class NothingMeets(ValueError):
-    """The call is right, but the sweep has no such configuration or trial (yet)."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ class SweepError(ValueError):
         self.lines = list(lines)
 
 
+class NothingMeets(ValueError):
+    """The call is right, but the sweep has no such configuration or trial (yet)."""
+
+
 def dotted(path: Iterable[str | int]) -> str:
     return ".".join(map(str, path))
 

@@ -23,8 +23,7 @@ import ray
 from ray import tune
 
 from craft.results import Leave
-from orchestrator.driver.recorder import EndedSize, with_facts
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, SIZES_FOLDER, local_adapter, within
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
@@ -107,14 +106,14 @@ class Recording(tune.Callback):
         whole = self._kept(result, *there)
         self._recorder.ended(whole.result, whole.adapter, kept)
 
-    def _kept(self, result: TrialResult, *parts: str) -> EndedSize:
+    def _kept(self, result: TrialResult, *parts: str) -> Ended:
         """A result with its adapter, which lies in the folder `parts` on storage."""
         storage, place, adapter = self._parts.storage, (*parts, ADAPTER_FOLDER), None
         try:
             adapter = local_adapter(storage, posixpath.join(*place), self._parts.folder.adapters / result.key)
         except OSError:
             log.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, storage)
-        return EndedSize(with_facts(result, adapter=within(storage, *place)), adapter)
+        return Ended(result.with_facts(adapter=within(storage, *place)), adapter)
 
     def _excuse(self, trial: Any) -> None:
         """A machine that is lost or taken away is no failure of the trial, so long as the trial gets on in between.

@@ -20,7 +20,6 @@ from orchestrator.driver.display import Display
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
 from orchestrator.driver.preparation import Shared
-from orchestrator.driver.recorder import Tracker
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.folder import SweepFolder
@@ -32,6 +31,7 @@ from orchestrator.tune.attempts import Attempts
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
+    from orchestrator.record.tracker import Tracker
 
 
 def run_sweep(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from craft.results import Leave, Progress, RunResult
@@ -13,19 +12,10 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.memory import out_of_memory, smaller_batches
 from craft.words import format_bytes
-from orchestrator.plan.trial import Train, TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, Train, TrialResult, TrialSpec
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.guards import free_memory
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a trial ended; with its adapter's folder where it finished, and the same of each of its sizes."""
-
-    result: TrialResult
-    adapter: Path | None = None
-    sizes: list[Ended] = field(default_factory=list)
 
 
 def run_trial(

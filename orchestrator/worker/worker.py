@@ -25,7 +25,7 @@ from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import add_file, write_folder
 from craft.trainer.pace import hearing
-from orchestrator.plan.trial import Train, TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, Train, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     EVALUATIONS_FILE,
@@ -40,7 +40,7 @@ from orchestrator.record.checkpoints import (
 from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
 from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, process_age, scratch_folder, stderr_to
-from orchestrator.worker.run_trial import Ended, run_trial, size_of
+from orchestrator.worker.run_trial import run_trial, size_of
 
 STDERR_FILE = "stderr.log"
 

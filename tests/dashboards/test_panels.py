@@ -17,8 +17,8 @@ from dashboards.panels import PANELS, make_view, spec_of
 from dashboards.panels.base import moving_together, parameters_that_differ, text
 from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
+from dashboards.panels.literature import published_rows
 from dashboards.panels.table import data as table_data
-from dashboards.published import published_rows
 from dashboards.store import Store
 from orchestrator.results.presentation import colours
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.panels.front import data as front_data
-from dashboards.published import published_model, published_rows
+from dashboards.panels.literature import published_model, published_rows
 from tests.dashboards.synthetic import configuration
 from tests.dashboards.views import view_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dashboards.frames import Frames, RunRow, build_frames
 from dashboards.panels import View, make_view
-from dashboards.published import published_rows
+from dashboards.panels.literature import published_rows
 from tests.dashboards.synthetic import FakeRun, configuration, grid, sweep_run
 
 

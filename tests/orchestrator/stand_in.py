@@ -187,7 +187,7 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
         return run._run(given, plan, folder / "test", True, Console(file=sys.stdout, highlight=False), run._again(arguments))
     except (ValueError, OSError) as error:  # as `run.main` does
         print(error, file=sys.stderr)
-        return run.WRONG
+        return 2
 
 
 def undisturbed(plan: Plan) -> dict[str, dict[str, float]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator import run
+from orchestrator.command import GOOD, QUIET, WRONG
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.record.ledger import Ledger
 
@@ -46,8 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("COLUMNS", "160")
-    for name in run.QUIET:
-        monkeypatch.setenv(name, os.environ.get(name, run.QUIET[name]))
+    for name in QUIET:
+        monkeypatch.setenv(name, os.environ.get(name, QUIET[name]))
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("MODEL", str(tmp_path / "tiny")))
@@ -60,7 +61,7 @@ def names(folder: Path) -> list[str]:
 
 def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = names(folder)
-    assert run.main(["sweep.yaml", "--plan"]) == run.GOOD
+    assert run.main(["sweep.yaml", "--plan"]) == GOOD
     printed = capsys.readouterr()
     row = next(line for line in printed.out.splitlines() if line.startswith("CRAFT 4, q v"))
     assert row.split()[5:7] == ["72", "66"]  # 2 (2² + 4² + 4²), and a head of 2 x 32 + 2
@@ -72,7 +73,7 @@ def test_plan_prints_configurations_and_costs_and_leaves_nothing(folder: Path, c
 
 
 def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["sweep.yaml", "--plan", "--set", "constraints.trainable_parameters.max=100"]) == run.GOOD
+    assert run.main(["sweep.yaml", "--plan", "--set", "constraints.trainable_parameters.max=100"]) == GOOD
     assert "dropped: LoRA r1, q v: trainable_parameters 256 is above max 100" in capsys.readouterr().out
 
 
@@ -95,7 +96,7 @@ def test_a_wrong_call_is_one_message_and_leaves_nothing(
     arguments: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = names(folder)
-    assert run.main(arguments) == run.WRONG
+    assert run.main(arguments) == WRONG
     printed = capsys.readouterr()
     assert said in printed.err
     assert "Traceback" not in printed.err
@@ -114,7 +115,7 @@ SENSELESS = [
 def test_flags_that_make_no_sense_are_refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         run.main(arguments)
-    assert exit_.value.code == run.WRONG
+    assert exit_.value.code == WRONG
     assert "usage: python -m orchestrator.run" in capsys.readouterr().err
 
 
@@ -129,9 +130,9 @@ def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pyt
     stored = folder / "runs" / "small"
     stored.mkdir(parents=True)
     (stored / "sweep.yaml").write_text(load_sweep("sweep.yaml").to_yaml())
-    assert run.main(["sweep.yaml"]) == run.WRONG
+    assert run.main(["sweep.yaml"]) == WRONG
     assert "Add --resume to continue it" in capsys.readouterr().err
-    assert run.main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == run.WRONG
+    assert run.main(["sweep.yaml", "--resume", "--set", "training.max_steps=3"]) == WRONG
     assert "training.max_steps: was 2, is 3 (--set training.max_steps=3)" in capsys.readouterr().err
 
 
@@ -152,16 +153,16 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
     first = call()
-    assert first.returncode == run.GOOD, first.stderr
+    assert first.returncode == GOOD, first.stderr
     assert "python -m dashboards serve" in first.stdout
     assert "WARNING" not in first.stdout + first.stderr
     stored = folder / "runs" / "small"
     assert {"sweep.yaml", "ledger.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
     assert len(Ledger(stored).finished()) == 3
 
-    assert call().returncode == run.WRONG
+    assert call().returncode == WRONG
     extended = call("--resume", "--set", "seeds=[0, 1]")
-    assert extended.returncode == run.GOOD, extended.stderr
+    assert extended.returncode == GOOD, extended.stderr
     results = Ledger(stored).finished()
     assert len(results) == 6
     written = [json.loads(line)["key"] for line in (stored / "ledger.jsonl").read_text().splitlines()]
@@ -199,6 +200,6 @@ def test_an_address_where_nothing_answers_is_said_at_once(tmp_path: Path, capsys
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     sweep = Path(__file__).parents[2] / "sweeps/ranks.yaml"
-    assert run.main([str(sweep), "--storage", str(tmp_path), "--address", address]) == run.WRONG
+    assert run.main([str(sweep), "--storage", str(tmp_path), "--address", address]) == WRONG
     assert f"nothing answers at {address}" in "".join(capsys.readouterr())
     assert not list(tmp_path.rglob("results.jsonl")), "nothing began"

@@ -20,11 +20,11 @@ from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
 from orchestrator.driver.display import Display
 from orchestrator.driver.outcome import outcome_of
-from orchestrator.driver.recorder import EndedSize, Recorder
+from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.resume import check_resume
@@ -37,7 +37,7 @@ from orchestrator.search.replication import Replicating
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal
-from orchestrator.tune.exchange import Exchange
+from orchestrator.tune.assembly import Exchange
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker.worker import WorkerSettings, work
 from tests.orchestrator.sized_sweep import size_of, sized_plan, stand_in
@@ -140,7 +140,7 @@ def recording(plan: Plan, folder: Path) -> Iterator[tuple[Recorder, Heard, Displ
     ledger.close()
 
 
-def finished(training: TrialSpec, score: Callable[[TrialSpec], float] = size_of) -> tuple[TrialResult, list[EndedSize]]:
+def finished(training: TrialSpec, score: Callable[[TrialSpec], float] = size_of) -> tuple[TrialResult, list[Ended]]:
     """Results of a training and its sizes, with adapters named after them."""
 
     def result(one: TrialSpec) -> TrialResult:
@@ -150,7 +150,7 @@ def finished(training: TrialSpec, score: Callable[[TrialSpec], float] = size_of)
         )
         return TrialResult(one.key, "finished", metrics, counts, seconds=9.0 if one is training else 1.0)
 
-    return result(training), [EndedSize(result(one), Path(one.key)) for one in training.sizes]
+    return result(training), [Ended(result(one), Path(one.key)) for one in training.sizes]
 
 
 def test_outputs_start_and_end_with_their_training_and_with_their_own_numbers(tmp_path: Path) -> None:

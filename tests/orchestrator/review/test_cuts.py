@@ -17,7 +17,8 @@ from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
 from orchestrator.review.cuts import CutTrial, recorded_cuts, refuse_uncuttable, write_down
 from orchestrator.review.past_sweep import read_folder
-from orchestrator.review.pick import NothingMeets, pick
+from orchestrator.review.pick import pick
+from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.journal import Journal
 from tests.orchestrator.conftest import SmallSweep
 from tests.orchestrator.recorded import over_seeds, record
