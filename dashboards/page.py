@@ -72,12 +72,7 @@ def live_page() -> str:
 
 
 def export_page(title: str, content: Mapping[str, Any]) -> str:
-    """One self-contained file.
-
-    Args:
-        title: plain text.
-        content: `state` and `specs`, as the page's script takes them.
-    """
+    """One self-contained file."""
     # the HTML parser turns every newline into \n, and the hashes must match the text that it leaves
     plotly = plotly_script().replace("\r\n", "\n")
     own = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)

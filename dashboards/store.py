@@ -149,12 +149,8 @@ class Store:
         return f"{self.mlflow_url}/#/{run}?workflowType=machine_learning"
 
     def curves(self, runs: Iterable[tuple[str, Any]], metric: str) -> dict[str, list[tuple[int, float]]]:
-        """Histories of one metric: run id -> [(step, value), ...] in order of steps.
-
-        Args:
-            runs: pairs of a run id and a marker; a history is fetched again when its marker has changed.
-            metric: a metric's name, such as `search_score`.
-        """
+        """Histories of one metric: run id -> [(step, value), ...] in order of steps. `runs` are pairs of a run id and a marker; a
+        history is fetched again when its marker has changed."""
         wanted = dict(runs)
         missing = [run for run, marker in wanted.items() if self._curves.get((run, metric), (None,))[0] != marker]
         began = time.perf_counter()

@@ -142,9 +142,6 @@ def look(storage: str, token: str, runs: Sequence[dict[str, Any]], fingerprints:
     Args:
         token: the name of a file that the driver has just put into the storage.
         runs: one run of each task of the sweep, as JSON.
-
-    Raises:
-        OSError, ValueError: the storage is another one here, or the data are.
     """
     filesystem, root = open_storage(storage)
     if filesystem.get_file_info(posixpath.join(root, token)).type != fs.FileType.File:

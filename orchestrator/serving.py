@@ -18,12 +18,7 @@ from orchestrator.review.merging import RECORD_FILE
 
 
 class Answerer:
-    """A loaded adapter, or merged model, in a folder written by `orchestrator.adapters`.
-
-    Args:
-        folder: the model's folder.
-        base: the place of the base model, if it is not found under the name it was trained with.
-    """
+    """A loaded adapter, or merged model, in a folder written by `orchestrator.adapters`."""
 
     def __init__(self, folder: Path, base: str | None = None) -> None:
         from craft.models.loading import load_tokenizer

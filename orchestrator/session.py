@@ -57,9 +57,6 @@ PAGE_SECONDS = 120.0
 def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Console, again: str) -> SweepOutcome:
     """Runs what remains of `plan`, records it, and shows and files the front.
 
-    Args:
-        again: the command that goes on with the sweep, for people to copy.
-
     Raises:
         ValueError: the sweep is refused: data, model, storage or tracking store; nothing has been trained.
     """
@@ -137,11 +134,7 @@ def _run(
 
 
 def _begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
-    """Opens the sweep's record; every configuration that breaks a constraint is on record from then on, as infeasible.
-
-    Args:
-        fingerprints: of the data, by task.
-    """
+    """Opens the sweep's record; every configuration that breaks a constraint is on record from then on, as infeasible."""
     sweep, rule = plan.sweep, plan.sweep.replication
     reported = rule.seeds if rule is not None and rule.tunes_apart else sweep.seeds
     tracker.sweep_started(

@@ -29,12 +29,7 @@ CUTS_FILE = "cuts.json"
 
 
 def cut_and_tell(given: argparse.Namespace, console: Console) -> None:
-    """Does what the command's flags ask.
-
-    Raises:
-        ValueError: flags that do not go together, a size that the method or the adapter does not have, missing data.
-        NothingMeets: the configuration is not complete, or is a cut one.
-    """
+    """Does what the command's flags ask."""
     _refuse_others(given)
     record = find_sweep(given.sweep, given.tracking_uri, given.storage)
     folder = Path(record.where)

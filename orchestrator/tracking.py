@@ -37,9 +37,6 @@ def replay(folder: Path, uri: str | None, timeout_s: float) -> int:
 
     Returns:
         The number of events that could not be shipped in `timeout_s` seconds.
-
-    Raises:
-        TrackingError: `folder` has no journal, or `uri` is needed because the journal keeps no passwords.
     """
     journal = SweepFolder(folder).journal
     opened = next(events_of(journal, "opened"), None)

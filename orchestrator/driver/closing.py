@@ -21,11 +21,7 @@ FAILURES_SHOWN = 5
 
 
 def show_outcome(plan: Plan, outcome: SweepOutcome, console: Console, uri: str, files: Sequence[Path], again: str) -> None:
-    """Prints the first failures with their reasons, where files, runs and the log are, and what can be done next.
-
-    Args:
-        again: the command that goes on with the sweep.
-    """
+    """Prints the first failures with their reasons, where files, runs and the log are, and what can be done next."""
     trials = {trial.key: trial for trial in plan.trials}
     for key in outcome.failed[:FAILURES_SHOWN]:
         console.print(f"failed: {trial_name(trials[key])}: {outcome.results[key].error}", style="red", markup=False)
@@ -70,12 +66,7 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
 
 
 def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, again: str) -> None:
-    """Prints what is still to do, and the command that does it.
-
-    Args:
-        left: how many events the tracking store has not taken.
-        again: the command that goes on with the sweep.
-    """
+    """Prints what is still to do, and the command that does it."""
     if left:
         replay = f"python -m orchestrator.tracking replay {shown_path(folder)}"
         console.print(f"{left} records wait for the tracking store; ship them with: {replay}", markup=False, soft_wrap=True)

@@ -43,11 +43,7 @@ class SweepOutcome:
 
 
 def outcome_of(standing: Standing, **how: Any) -> SweepOutcome:
-    """The outcome of a session whose trials stand as given.
-
-    Args:
-        how: the other fields of `SweepOutcome`: `seconds`, and what ended the session.
-    """
+    """The outcome of a session whose trials stand as given."""
 
     def keys(status: str) -> list[str]:
         return [key for key in standing.trainings if key in standing.results and standing.results[key].status == status]

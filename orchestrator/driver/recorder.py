@@ -68,10 +68,6 @@ class Recorder:
         display: Display,
         tracker: Tracker | None = None,
     ) -> None:
-        """
-        Args:
-            tracker: gets every event; the record is complete without one.
-        """
         self.lock = threading.RLock()
         self.standing = Standing(plan, ledger.results())
         self.underway = Underway()

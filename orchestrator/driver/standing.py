@@ -20,10 +20,6 @@ class Standing:
     """
 
     def __init__(self, plan: Plan, recorded: Mapping[str, TrialResult]) -> None:
-        """
-        Args:
-            recorded: what earlier sessions recorded, by key; also of trials that are no longer planned.
-        """
         self.results: dict[str, TrialResult] = {}
         self._plan, self._recorded = plan, recorded
         self._specs: dict[str, TrialSpec] = {}

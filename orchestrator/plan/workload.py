@@ -15,11 +15,7 @@ FEW = 200
 
 
 def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Optimizer steps of all trials of each configuration, by its id; empty without `sizes`.
-
-    Args:
-        sizes: what `split_sizes` says.
-    """
+    """Optimizer steps of all trials of each configuration, by its id; empty without `sizes`."""
     if not sizes:
         return {}
 

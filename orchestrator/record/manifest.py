@@ -27,13 +27,7 @@ PACKAGES = (*TRAINING, "ray", "mlflow", "optuna", "pydantic", "bitsandbytes")
 def make_manifest(
     sweep: Mapping[str, Any], *, seeds: Iterable[int] = (), data: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The manifest of a sweep that starts now.
-
-    Args:
-        sweep: the effective sweep file, as plain data.
-        seeds: the trials' seeds.
-        data: fingerprints of the data by task, as far as they are known.
-    """
+    """The manifest of a sweep that starts now."""
     content = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,

@@ -204,10 +204,6 @@ class Tracker:
         """Closes the runs of trials that have ended according to the ledger, but not according to the journal.
 
         That happens when a driver dies after it has written a result and before the tracker has heard of it.
-
-        Args:
-            results: the ledger's, by trial key; those that are not settled are ignored.
-            adapters: adapter folders by trial key, as far as they are known.
         """
         for key in list(self._open_trials):
             if key in results and results[key].settled:

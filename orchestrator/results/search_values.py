@@ -47,13 +47,7 @@ class SearchValues:
         self._totals: dict[tuple[str, int], tuple[float, int]] = {}
 
     def of(self, summary: Summary, results: Mapping[str, TrialResult], spec: Callable[[str], TrialSpec]) -> dict[str, float]:
-        """The configuration's value on every objective it has a value for; for `score` the mean search score of its trials.
-
-        Args:
-            summary: of a configuration whose trials have all ended.
-            results: by trial key.
-            spec: the trial of a key.
-        """
+        """The configuration's value on every objective it has a value for; for `score` the mean search score of its trials."""
         values = {name: summary.value(name) for name in self._objectives}
         if "score" in values and summary.finished + summary.stopped == summary.planned:
             searched = [self._score(key, results[key], spec) for key in summary.keys]

@@ -44,11 +44,7 @@ class Tuning:
 
     @classmethod
     def of(cls, candidates: int, results: Sequence[TrialResult | None]) -> Tuning:
-        """The budget as far as it is spent.
-
-        Args:
-            results: of all trials of the candidates that Ray schedules; None for one that has not ended.
-        """
+        """The budget as far as it is spent."""
         if candidates == 1:
             return cls(1)
         ended = [result for result in results if result is not None and result.status != "interrupted"]

@@ -68,17 +68,7 @@ def cut_configuration(
     base: str | None = None,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> list[CutTrial]:
-    """Cuts the adapters of all trials of a configuration.
-
-    Args:
-        scratch: gets the folders.
-        score: whether each one is scored on the search and the reported splits.
-        base: the place of the base model, if it is not found under its name in the sweep.
-        tell: called with a line for each score.
-
-    Raises:
-        ValueError: an adapter cannot be cut so, or not be scored; the message says why.
-    """
+    """Cuts the adapters of all trials of a configuration."""
     from craft.trainer.rescoring import cut_and_score
 
     name = cut_id(chosen.configuration, str(cut))
@@ -100,10 +90,6 @@ def summaries_of(cuts: Sequence[CutTrial]) -> list[Summary]:
 
 def write_down(folder: Path, name: str, cuts: Sequence[CutTrial], uri: str) -> list[Summary]:
     """Records scored cuts in the sweep's folder and its tracking store, and judges the front anew.
-
-    Args:
-        name: the sweep's.
-        uri: its tracking store.
 
     Returns:
         All configurations of the sweep, marked.

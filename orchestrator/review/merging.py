@@ -21,10 +21,6 @@ TOLERANCE = 1e-3
 def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     """Writes the merged model, its tokenizer and the run's record (as trained_as.json) into `folder`.
 
-    Args:
-        adapter: a checked adapter folder.
-        base: the place of the base model, if it is not found under the name it was trained with.
-
     Returns:
         A sentence that compares the merged model's outputs with the adapter's.
 

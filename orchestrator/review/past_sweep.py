@@ -94,9 +94,6 @@ class PastSweep:
 
         Args:
             scratch: gets a copy if the adapter is not on this machine.
-
-        Raises:
-            ValueError: the adapter is gone, or damaged.
         """
         folder = self.fetch(key, scratch)
         try:
@@ -135,10 +132,6 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
 
     Args:
         tracking_uri: the sweep's store, if it is not the one in the sweep's file.
-
-    Raises:
-        NoSuchSweep: the folder holds no sweep.
-        ValueError: the sweep file cannot be read.
     """
     folder = folder.absolute()
     if not SweepFolder(folder).effective.is_file():

@@ -56,9 +56,7 @@ def run_sweep(
         last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
 
     Raises:
-        ValueError: another driver runs this sweep.
-        ValueError: the folder holds results and `options.resume` is not set; storage cannot be written; no machine can hold a
-            trial; a trial has more workers than examples in a micro-batch; a cluster does not answer.
+        ValueError: the session is refused, and nothing has been trained.
     """
     folder = options.folder.absolute()
     storage = options.storage or str(SweepFolder(folder).ray)

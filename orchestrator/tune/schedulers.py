@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 def scheduler_of(plan: Plan, folder: Path | None = None) -> Stopping | None:
-    """The scheduler of a plan's trials; None lets every trial run to its end.
-
-    Args:
-        folder: the sweep's; what earlier sessions recorded in its journal is told to the rule first.
-    """
+    """The scheduler of a plan's trials; None lets every trial run to its end."""
     if not plan.sweep.scheduler.row.rule:
         return None
     judge = Judge(plan.sweep.scheduler)
@@ -105,11 +101,7 @@ class Pausing(Stopping):
             trial.storage.current_checkpoint_index = self._checkpoints[key]
 
     def choose(self, waiting: Iterable[TrialSpec], busy: Container[str]) -> TrialSpec | None:
-        """The trial whose turn it is, which then goes on; None if all must wait.
-
-        Args:
-            busy: configurations of which a trial is out.
-        """
+        """The trial whose turn it is, which then goes on; None if all must wait."""
         specs = {spec.key: spec for spec in waiting if spec.configuration not in busy}
         entrants: dict[str, list[Entrant]] = {}
         for spec in specs.values():

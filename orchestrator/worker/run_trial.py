@@ -125,12 +125,7 @@ def smaller_sizes(tried: Sequence[TrainingSettings]) -> list[str]:
 
 
 def no_room(what: str, tried: Sequence[TrainingSettings], resources: Resources) -> str:
-    """Why a trial failed that does not fit even in the smallest batches.
-
-    Args:
-        what: the last error's own words.
-        tried: all the sizes, in order.
-    """
+    """Why a trial failed that does not fit even in the smallest batches."""
     named = what if what.startswith("out of memory") else f"out of memory: {what}"
     steps = ", ".join(dict.fromkeys(f"{one.batch_size} x {one.gradient_accumulation}" for one in tried))
     scored = ", ".join(dict.fromkeys(str(one.eval_batch_size) for one in tried))

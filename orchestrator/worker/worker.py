@@ -86,10 +86,6 @@ def work(
     Args:
         key: the trial's name with whoever sent it.
         must_leave: says why the trial has to leave its machine; asked after every optimizer step.
-
-    Raises:
-        Leave: `must_leave` gave a reason; a checkpoint of the last step has been reported.
-        Exception: a fault of the machine, after which the trial should be started again.
     """
     try:
         spec = TrialSpec.from_json(json.loads(trial))
