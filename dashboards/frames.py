@@ -28,19 +28,6 @@ import pandas as pd
 
 from orchestrator.results.front import Objectives, recorded_objectives
 
-MEANS = (
-    "trainable_parameters",
-    "head_parameters",
-    "total_parameters",
-    "adapter_bytes",
-    "optimizer_bytes",
-    "peak_memory_bytes",
-    "step_seconds",
-    "tokens_per_second",
-    "energy_kept",
-    "forgetting",
-    "seconds",
-)  # each trial measures these; a configuration that is not summed up has their mean
 IDENTITY = ("sweep", "run_id", "label", "method", "protocol", "state", "reason", "started", "ended")
 TRIAL_STATES = ("finished", "failed", "stopped", "running", "interrupted")
 NAN = float("nan")  # one object for all readers: a row read again then equals itself
@@ -248,9 +235,8 @@ def _so_far(identity: str, group: pd.DataFrame, name: str, experiment_id: str) -
         record["m.score"] = float(by_task.mean())
         if len(by_task) > 1:
             record |= {f"m.score/{task}": float(value) for task, value in by_task.items()}
-    for metric in MEANS:
-        if f"m.{metric}" in group and group[f"m.{metric}"].notna().any():
-            record[f"m.{metric}"] = float(group[f"m.{metric}"].mean())
+    measured = group[[name for name in group.columns if str(name).startswith("m.") and name != "m.score"]].mean()
+    record |= {str(name): float(value) for name, value in measured.dropna().items()}
     return record
 
 

@@ -3,15 +3,12 @@
 A `Store` stands for a tracking URI and hands out a `Feed` for each sweep in it. Everything that the store returns is reduced at
 once to plain `RunRow`s; `frames.py` makes tables of them.
 
-`Store.mlflow_seconds` adds up the time spent inside MLflow, for a benchmark.
-
 Metric histories are heavy and one panel alone asks for them: `Store.curves` keeps those of runs that have ended.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -61,7 +58,6 @@ class Store:
         self.uri = uri or DEFAULT_URI
         # The page and its file show the address.
         self.shown_uri = redact(self.uri)
-        self.mlflow_seconds = 0.0
         self._client: MlflowClient | None = None
         self._feeds: dict[str, Feed] = {}
         self._curves: dict[tuple[str, str], tuple[Any, list[tuple[int, float]]]] = {}
@@ -98,9 +94,7 @@ class Store:
         for query in wanted.filters():
             token: str | None = None
             while True:
-                began = time.perf_counter()
                 page = self.client.search_runs(ids, query, max_results=PAGE, page_token=token)
-                self.mlflow_seconds += time.perf_counter() - began
                 yield [_row(run) for run in page]
                 token = page.token
                 if not token:
@@ -110,10 +104,7 @@ class Store:
         return [row for page in self.pages(experiment_id, wanted) for row in page]
 
     def _experiments(self) -> dict[str, str]:
-        began = time.perf_counter()
-        found = {one.experiment_id: one.name for one in self.client.search_experiments()}
-        self.mlflow_seconds += time.perf_counter() - began
-        return found
+        return {one.experiment_id: one.name for one in self.client.search_experiments()}
 
     def sweeps(self) -> list[SweepEntry]:
         """Every sweep in the store, newest first."""
@@ -149,11 +140,12 @@ class Store:
         return f"{self.mlflow_url}/#/{run}?workflowType=machine_learning"
 
     def curves(self, runs: Iterable[tuple[str, Any]], metric: str) -> dict[str, list[tuple[int, float]]]:
-        """Histories of one metric: run id -> [(step, value), ...] in order of steps. `runs` are pairs of a run id and a marker; a
-        history is fetched again when its marker has changed."""
+        """Histories of one metric: run id -> [(step, value), ...] in order of steps.
+
+        `runs` are pairs of a run id and a marker; a history is fetched again when its marker has changed.
+        """
         wanted = dict(runs)
         missing = [run for run, marker in wanted.items() if self._curves.get((run, metric), (None,))[0] != marker]
-        began = time.perf_counter()
         if missing:
             client = self.client
             with ThreadPoolExecutor(max_workers=8 if self.uri.startswith("http") else 1) as pool:
@@ -161,7 +153,6 @@ class Store:
                 for run, history in zip(missing, histories, strict=True):
                     by_step = {point.step: point.value for point in sorted(history, key=lambda point: point.timestamp)}
                     self._curves[run, metric] = (wanted[run], sorted(by_step.items()))
-        self.mlflow_seconds += time.perf_counter() - began
         return {run: self._curves[run, metric][1] for run in wanted}
 
 

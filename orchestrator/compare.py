@@ -136,18 +136,15 @@ def _side(record: PastSweep, which: str, flag: str, metric: str) -> Side:
 
 def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
     """A configuration's finished trials by (task, seed)."""
-    entries = record.trials(summary.configuration)
-    finished = [(entry, entry.result) for entry in entries if entry.result is not None and entry.result.status == "finished"]
-    return {(entry.task, entry.seed): result.metrics[metric] for entry, result in finished if metric in result.metrics}
+    trials = [(entry, entry.finished) for entry in record.trials(summary.configuration)]
+    return {(entry.task, entry.seed): one.metrics[metric] for entry, one in trials if one and metric in one.metrics}
 
 
 def _data(side: Side) -> dict[str, dict[str, str]]:
     """The facts on record about each task's data."""
-    finished = [
-        (entry, entry.result) for entry in side.entries if entry.result is not None and entry.result.status == "finished"
-    ]
+    trials = [(entry, entry.finished) for entry in side.entries]
     return {
-        entry.task: {name: str(result.facts[name]) for name in DATA_FACTS if name in result.facts} for entry, result in finished
+        entry.task: {name: str(one.facts[name]) for name in DATA_FACTS if name in one.facts} for entry, one in trials if one
     }
 
 

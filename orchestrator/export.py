@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(given: argparse.Namespace, console: Console) -> None:
     refuse_full(given.to)
     record = find_sweep(given.sweep, given.tracking_uri, given.storage)
-    if not any(one.result is not None and one.result.status == "finished" for one in record.entries):
+    if not any(one.finished for one in record.entries):
         raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
     given.to.mkdir(parents=True, exist_ok=True)
     with replacing(given.to / TRIALS_FILE) as aside:
@@ -69,7 +69,7 @@ def _main(given: argparse.Namespace, console: Console) -> None:
 
 def write_trials(entries: Iterable[Entry], file: Path) -> int:
     """Writes the finished ones of `entries`, and returns how many they are."""
-    rows = [_row(one, one.result) for one in entries if one.result is not None and one.result.status == "finished"]
+    rows = [_row(one, result) for one in entries if (result := one.finished)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     groups = ("parameter.", "metric.", "count.", "fact.")
     names.sort(key=lambda name: next((place for place, group in enumerate(groups, start=1) if name.startswith(group)), 0))

@@ -55,6 +55,11 @@ class Entry:
         return cls(*names, flat, result, trial.tunes, trial.carried)
 
     @property
+    def finished(self) -> TrialResult | None:
+        """Its result, if it finished."""
+        return self.result if self.result is not None and self.result.status == "finished" else None
+
+    @property
     def only_tunes(self) -> bool:
         """Whether the trial's scores choose settings and are not reported: then `tunes` is as long as a configuration's id."""
         return self.tunes is not None and len(self.tunes) == len(self.configuration)

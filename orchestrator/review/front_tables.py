@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,42 +44,41 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
 
     tasks = tasks_of(summaries) if 1 < len(tasks_of(summaries)) <= tasks_shown else []
     table = Table(title=escape(title) or None, title_justify="left", header_style="bold", pad_edge=False)
+    heads, cells = _columns(summaries, objectives, tasks)
     table.add_column("", width=1)
     table.add_column("configuration", overflow="fold", min_width=16)
-    names = columns_of(summaries, objectives)
-    for name in names:
-        table.add_column(metric_of(name).label, justify="right", no_wrap=True)
-    for task in tasks:
-        table.add_column(escape(short_task(task)), justify="right")
-    table.add_column("trials", justify="right", no_wrap=True)
-    tuned = has_tuning(summaries)
-    if tuned:
-        table.add_column("tuning", justify="right")
+    for head in heads[2:]:
+        table.add_column(escape(head), justify="right", no_wrap=head != "tuning")
     for summary in ranked(summaries, objectives):
-        row = [_mark(summary), escape(full_label(summary)), *(shown(summary, name) for name in names)]
-        row += [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
-        row += [escape(trials(summary)), *([tuning(summary)] if tuned else [])]
-        table.add_row(*row, style="bold" if summary.on_front else "red" if summary.failed else "" if _open(summary) else "dim")
+        style = "bold" if summary.on_front else "red" if summary.failed else "" if _open(summary) else "dim"
+        table.add_row(*map(escape, cells(summary)), style=style)
     return table
 
 
 def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 40) -> str:
     """The front as a Markdown table, for the description of the sweep's run: front rows first, at most `limit` rows."""
     tasks = tasks_of(summaries) if len(tasks_of(summaries)) > 1 else []
-    names = columns_of(summaries, objectives)
-    heads = ["", "configuration", *(metric_of(name).label for name in names), *map(short_task, tasks), "trials"]
-    tuned = has_tuning(summaries)
-    heads += ["tuning"] if tuned else []
-    lines = ["| " + " | ".join(map(plain, heads)) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
+    heads, cells = _columns(summaries, objectives, tasks)
     rows = sorted(ranked(summaries, objectives), key=lambda summary: not summary.on_front)
-    for summary in rows[:limit]:
-        values = [number(summary.tasks[task].mean if task in summary.tasks else math.nan) for task in tasks]
-        row = [_mark(summary), full_label(summary), *(shown(summary, name) for name in names), *values, trials(summary)]
-        row += [tuning(summary)] if tuned else []
-        lines.append("| " + " | ".join(map(plain, row)) + " |")
+    lines = ["| " + " | ".join(map(plain, row)) + " |" for row in (heads, *map(cells, rows[:limit]))]
+    lines.insert(1, "| " + " | ".join("---" for _ in heads) + " |")
     if len(rows) > limit:
         lines.append(f"\n{len(rows) - limit} more configurations are in `{FRONT_CSV}`.")
     return "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
+
+
+def _columns(
+    summaries: Sequence[Summary], objectives: Objectives, tasks: Sequence[str]
+) -> tuple[list[str], Callable[[Summary], list[str]]]:
+    """The heads of a table for people, and what gives a configuration's cells under them."""
+    names, tuned = columns_of(summaries, objectives), has_tuning(summaries)
+    heads = ["", "configuration", *(metric_of(name).label for name in names), *map(short_task, tasks), "trials"]
+
+    def cells(one: Summary) -> list[str]:
+        values = [*(shown(one, name) for name in names), *(number(one.value(f"score/{task}")) for task in tasks)]
+        return ["●" if one.on_front else "", full_label(one), *values, trials(one), *([tuning(one)] if tuned else [])]
+
+    return [*heads, *(["tuning"] if tuned else [])], cells
 
 
 def write_csv(summaries: Sequence[Summary], objectives: Objectives, path: Path) -> None:
@@ -147,10 +146,6 @@ _LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 def _open(summary: Summary) -> bool:
     return summary.may_be_on_front or not (summary.complete or summary.screened)
-
-
-def _mark(summary: Summary) -> str:
-    return "●" if summary.on_front else ""
 
 
 def _title(task: str) -> str:

@@ -82,7 +82,7 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
     Under the honest protocol it is the trial with the best search score, which is not the reported score. Under the customary
     protocol the search saw the reported split itself, so it is the trial in the middle, whose score is typical.
     """
-    finished = [entry for entry in entries if entry.result is not None and entry.result.status == "finished"]
+    finished = [entry for entry in entries if entry.finished]
     if not finished:
         raise NothingMeets(f"{entries[0].label} has no finished trial on {entries[0].task}")
     if seed is not None:

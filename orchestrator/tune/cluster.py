@@ -171,13 +171,11 @@ def share(resources: Resources) -> tune.PlacementGroupFactory:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one machine said: `content`, or `error` where it could not; `late` where it did not answer in time."""
+    """What one machine said: `content`, or `error` where it could not, or not in time."""
 
     host: str
-    resources: dict[str, float]
     content: Any = None
     error: str | None = None
-    late: bool = False
 
 
 def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 120.0, gpu: float = 0.0) -> list[Answer]:
@@ -207,11 +205,11 @@ def try_gpus(gpu: float, timeout_s: float = 120.0) -> list[Answer]:
 
 
 def _answer(node: dict[str, Any], task: Any, ready: bool, timeout_s: float) -> Answer:
-    host, resources = node["NodeManagerHostname"], dict(node["Resources"])
+    host = node["NodeManagerHostname"]
     if not ready:
-        return Answer(host, resources, error=f"no answer within {timeout_s:g} s", late=True)
+        return Answer(host, error=f"no answer within {timeout_s:g} s")
     try:
-        return Answer(host, resources, ray.get(task))
+        return Answer(host, ray.get(task))
     except Exception as error:  # whatever a machine has wrong with it is what was asked
         cause = getattr(error, "cause", None) or error
-        return Answer(host, resources, error=str(cause).strip().splitlines()[-1])
+        return Answer(host, error=str(cause).strip().splitlines()[-1])

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from craft.methods import METHODS, shown_method
+from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
 
 CONFIG = "config"
@@ -82,12 +82,6 @@ class Block:
     @property
     def path(self) -> YamlPath:
         return ("space", self.index)
-
-    @property
-    def shown_method(self) -> str:
-        """The name under which the block's results are grouped and shown."""
-        fixed = {name: one.values[0] for name, one in self.dimensions.items() if isinstance(one, Choice)}
-        return shown_method(self.method, fixed)
 
     @property
     def ranges(self) -> list[str]:
