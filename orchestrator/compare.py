@@ -142,10 +142,8 @@ def _scores(record: PastSweep, summary: Summary, metric: str) -> Scores:
 
 def _data(side: Side) -> dict[str, dict[str, str]]:
     """The facts on record about each task's data."""
-    trials = [(entry, entry.finished) for entry in side.entries]
-    return {
-        entry.task: {name: str(one.facts[name]) for name in DATA_FACTS if name in one.facts} for entry, one in trials if one
-    }
+    known = {entry.task: result.facts for entry in side.entries if (result := entry.finished)}
+    return {task: {name: str(facts[name]) for name in DATA_FACTS if name in facts} for task, facts in known.items()}
 
 
 def _tell(one: Side, other: Side, comparison: Comparison, unit: str, console: Console) -> None:

@@ -10,6 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -29,11 +30,10 @@ CUTS_FILE = "cuts.json"
 
 
 def cut_and_tell(given: argparse.Namespace, console: Console) -> None:
-    """Does what the command's flags ask."""
+    """Does what the command's flags ask; with --score, and the sweep's folder at hand, its record gets the cuts."""
     _refuse_others(given)
     record = find_sweep(given.sweep, given.tracking_uri, given.storage)
-    folder = Path(record.where)
-    home = folder if SweepFolder(folder).effective.is_file() else None
+    home = Path(record.where) if SweepFolder(Path(record.where)).effective.is_file() else None
     if home is None and given.to is None:
         raise ValueError(
             f"{record.name} was read from {record.where}, and its folder is not here: say where to write, --to DIR"
@@ -41,35 +41,30 @@ def cut_and_tell(given: argparse.Namespace, console: Console) -> None:
     chosen = pick(given.pick, record.summaries, record.sweep.objectives)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     refuse_uncuttable(chosen.summary)
-    if not given.score or home is None:
-        _cut(record, chosen.summary, None, given, console)
-        return
-    if record.uri is None:
+    recorded = home if given.score else None
+    if recorded is not None and record.uri is None:
         raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
-    with one_driver(home):  # before anything is scored: a sweep that runs writes its own record
-        _cut(record, chosen.summary, home, given, console)
-
-
-def _cut(record: PastSweep, chosen: Summary, home: Path | None, given: argparse.Namespace, console: Console) -> None:
-    """Cuts `chosen` and tells what came out; with `home` the sweep's record gets it."""
-    from craft.trainer.cutting import Cut
-
-    wanted = dict.fromkeys(Cut.read(text, chosen.method) for text in given.slice)
-    done: list[CutTrial] = []
-    with tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
-        for cut in wanted:
-            console.print(f"cutting to {cut}" + (" and scoring" if given.score else ""))
-            done += cut_configuration(
-                record, chosen, cut, Path(scratch), score=given.score, base=given.base, tell=console.print
-            )
+    # Before anything is scored: a sweep that runs writes its own record.
+    with one_driver(recorded) if recorded else nullcontext(), tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
+        done = _cut(record, chosen.summary, Path(scratch), given, console)
         cuts = summaries_of(done)
         if given.to is not None:
             _write(given.to, cuts, done)
-        console.print(_table([chosen, *cuts]))
-        if home is not None:
-            _record(record, home, done, given, console)
+        console.print(_table([chosen.summary, *cuts]))
+        if recorded is not None:
+            _record(record, recorded, done, given, console)
         elif given.score:
             console.print(f"not on the sweep's front: {record.name} was read from {record.where}, and its folder is not here")
+
+
+def _cut(record: PastSweep, chosen: Summary, scratch: Path, given: argparse.Namespace, console: Console) -> list[CutTrial]:
+    from craft.trainer.cutting import Cut
+
+    done: list[CutTrial] = []
+    for cut in dict.fromkeys(Cut.read(text, chosen.method) for text in given.slice):
+        console.print(f"cutting to {cut}" + (" and scoring" if given.score else ""))
+        done += cut_configuration(record, chosen, cut, scratch, score=given.score, base=given.base, tell=console.print)
+    return done
 
 
 def _refuse_others(given: argparse.Namespace) -> None:

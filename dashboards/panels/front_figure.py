@@ -90,16 +90,7 @@ def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> li
         values[pick] = [index for index, pair in enumerate(pairs) if pair == (method, sweep)]
         name = f"{text(method, 30)} · {text(plain['sweeps'][sweep], 30)}" if len(plain["sweeps"]) > 1 else text(method, 30)
         symbol = SYMBOLS[sweep % len(SYMBOLS)]
-        trace: Plain = {
-            "type": "scatter",
-            "mode": "markers",
-            "name": name,
-            "x": {"$": "v/{x}", "pick": pick},
-            "y": {"$": "v/{y}", "pick": pick},
-            "customdata": {"$": "id", "pick": pick},
-            "marker": {"color": by_method[method], "symbol": symbol, "size": 8, "opacity": 0.6},
-        }
-        traces.append(trace)
+        traces.append(_points(name, pick, {"color": by_method[method], "symbol": symbol, "size": 8, "opacity": 0.6}))
     return traces
 
 
@@ -118,15 +109,20 @@ def _partial_trace(partial: Plain, values: Plain, by_method: dict[str, str]) -> 
 
 
 def _possible_trace() -> Plain:
-    pick = "possible/{x}/{y}"
+    marker = {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}}
+    return _points("may be on the front", "possible/{x}/{y}", marker)
+
+
+def _points(name: str, pick: str, marker: Plain) -> Plain:
+    """Those of the finished configurations whose positions lie under `pick`, as marks over the chosen axes."""
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": "may be on the front",
+        "name": name,
         "x": {"$": "v/{x}", "pick": pick},
         "y": {"$": "v/{y}", "pick": pick},
         "customdata": {"$": "id", "pick": pick},
-        "marker": {"color": "ink", "symbol": "circle-open", "size": 13, "line": {"width": 1.2}},
+        "marker": marker,
     }
 
 
@@ -145,30 +141,22 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
         for index, name in enumerate(sweeps)
     ]
     pick = "front/{x}/{y}"
-    points: Plain = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "on the front",
-        "showlegend": False,
-        "x": {"$": "v/{x}", "pick": pick},
-        "y": {"$": "v/{y}", "pick": pick},
-        "customdata": {"$": "id", "pick": pick},
-        "marker": {
-            "color": {"$": "colour", "pick": pick},
-            "symbol": {"$": "symbol", "pick": pick},
-            "size": 11,
-            "line": {"width": 1.5, "color": "ink"},
-        },
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "thickness": 1.2,
-            "width": 3,
-            "color": "soft",
-            "array": {"$": "above/{y}", "pick": pick},
-            "arrayminus": {"$": "below/{y}", "pick": pick},
-        },
+    marker = {
+        "color": {"$": "colour", "pick": pick},
+        "symbol": {"$": "symbol", "pick": pick},
+        "size": 11,
+        "line": {"width": 1.5, "color": "ink"},
     }
+    bars = {
+        "type": "data",
+        "symmetric": False,
+        "thickness": 1.2,
+        "width": 3,
+        "color": "soft",
+        "array": {"$": "above/{y}", "pick": pick},
+        "arrayminus": {"$": "below/{y}", "pick": pick},
+    }
+    points = _points("on the front", pick, marker) | {"showlegend": False, "error_y": bars}
     return [*lines, points]
 
 

@@ -139,30 +139,24 @@ def recorded_cuts(folder: Path, trained: Collection[str], planned: Collection[st
 
 def as_json(summaries: Sequence[Summary], cuts: Sequence[CutTrial]) -> list[dict[str, Any]]:
     """A row for each cut configuration: what it is, its parameters, its mean scores, and those of each trial."""
-    return [
-        {
-            "configuration": summary.configuration,
-            "label": full_label(summary),
-            "cut_to": next(one.trial.run.cut_from.to for one in cuts if _of(one, summary) and one.trial.run.cut_from),
-            "trainable_parameters": summary.value("trainable_parameters"),
-            "search_score": _known(summary.value("search_score")),
-            "score": _known(summary.value("score")),
-            "trials": [
-                {"key": one.trial.key, "task": one.trial.run.task, "seed": one.trial.run.seed, **one.result.metrics}
-                for one in cuts
-                if _of(one, summary)
-            ],
-        }
-        for summary in summaries
-    ]
-
-
-def _of(one: CutTrial, summary: Summary) -> bool:
-    return one.trial.configuration == summary.configuration
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    rows = []
+    for summary in summaries:
+        trials = [one for one in cuts if one.trial.configuration == summary.configuration]
+        scores = {name: summary.value(name) for name in ("search_score", "score")}
+        rows.append(
+            {
+                "configuration": summary.configuration,
+                "label": full_label(summary),
+                "cut_to": summary.parameters["cut_to"],
+                "trainable_parameters": summary.value("trainable_parameters"),
+                **{name: score if math.isfinite(score) else None for name, score in scores.items()},
+                "trials": [
+                    {"key": one.trial.key, "task": one.trial.run.task, "seed": one.trial.run.seed, **one.result.metrics}
+                    for one in trials
+                ],
+            }
+        )
+    return rows
 
 
 def _shown(cut: Cut) -> str:

@@ -80,7 +80,6 @@ def test_each_key_of_config_is_a_dimension() -> None:
         "config.layers_pattern": Choice((None,)),
         "learning_rate": Choice((1e-3, 3e-3)),
     }
-    assert LILY.shown_method == "peft LILY"
 
 
 def test_points_hold_config_as_peft_takes_it() -> None:
