@@ -103,7 +103,7 @@ class Watcher:
         """Seconds between two looks for changes, as things are."""
         return max(self._every_s, REST * sum(self.store.feed(name).look_cost for name in list(self._asked)))
 
-    def told(self) -> str:
+    def pace(self) -> str:
         """How often it looks, for people. Rounded, because a page is sent anew whenever this text changes."""
         if self.pause_s <= 2 * LOOK_EVERY_S:
             return "read every few seconds"
@@ -134,7 +134,7 @@ class Watcher:
     def _run(self) -> None:
         try:
             self._prepare()
-        except Exception as error:  # nobody has asked yet; a page that asks is told
+        except Exception as error:  # nobody has asked yet; a page that asks gets the error
             log.debug("the newest sweep cannot be read: %s", self.store.hide(error))
         while not self._over.is_set():
             for name, asked in list(self._asked.items()):
@@ -201,7 +201,7 @@ def make_app(store: Store, *, hosts: Sequence[str] = LOOPBACK, every_s: float = 
             return _answer(request, _etag("none"), lambda: as_json(empty), "application/json")
         feeds = watcher.feeds(names)
         revision, view = watcher.view(feeds)
-        foot = f"Tracking store: {store.shown_uri} · {watcher.told()}"
+        foot = f"Tracking store: {store.shown_uri} · {watcher.pace()}"
         text = as_json(state_of(entries, feeds, view, foot) | {"revision": revision})
         return _answer(request, _etag(text), lambda: text, "application/json")
 

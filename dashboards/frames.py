@@ -182,8 +182,8 @@ def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: p
     for record in known.values():
         planned = record.get("m.trials_planned", 0)
         record["trials"] = max(record.get("trials", 0), 0 if np.isnan(planned) else int(planned))
-        told = record.get("m.trials_stopped", 0)
-        record["stopped"] = max(record.get("stopped", 0), 0 if np.isnan(told) else int(told))
+        stopped = record.get("m.trials_stopped", 0)
+        record["stopped"] = max(record.get("stopped", 0), 0 if np.isnan(stopped) else int(stopped))
     frame = pd.DataFrame.from_records(list(known.values()), columns=None if known else columns)
     for column in ("trials", "finished", "failed", "stopped"):
         frame[column] = frame[column].fillna(0).astype(int) if column in frame else 0

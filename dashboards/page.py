@@ -60,7 +60,7 @@ def plotly_packed() -> bytes:
 
 
 def live_page() -> str:
-    """The page that a server serves beside `static/` and `plotly.js`."""
+    """The page that a server serves with `static/` and `plotly.js`."""
     address = f'<link rel="preload" as="script" id="plotly-address" href="plotly.js?v={plotly_version()}">'
     scripts = "".join(f'<script src="static/{name}" defer></script>\n' for name in SCRIPTS)
     return _template() % {

@@ -166,9 +166,9 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str]) -> Iterator[Finding]:
 
 def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
     if slots:
-        return Finding("good", "room", f"{slots} trials at once, each with {share.told()}")
+        return Finding("good", "room", f"{slots} trials at once, each with {share.words()}")
     advice = "lower `resources`, or give --address" if alone else "only if the cluster grows; or lower `resources`"
-    return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.told()}", advice)
+    return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.words()}", advice)
 
 
 def needed_bytes(plan: Plan) -> int:

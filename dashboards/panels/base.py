@@ -1,7 +1,7 @@
 """What every panel is made of: the view it reads, the spec it draws, and words, colours and metrics they share.
 
 A panel is two pure functions. `data` turns a `View` (tables of the chosen sweeps) into plain data: dicts, lists, numbers, text.
-`draw` turns that data into a spec the page's script can show, live and in the exported file alike:
+`draw` turns that data into a spec the page's script can show, in the live page and in the exported file:
 
     {"choices": [...], "values": {...}, "figure": {"data": [...], "layout": {...}}, "note": "..."}     a plotly figure
     {"table": {"columns": [...], "rows": [...]}}                                                       a table

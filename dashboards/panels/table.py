@@ -52,9 +52,9 @@ def data(view: View) -> Plain:
     differ += ["ranks"] if "p.ranks" in frame and frame["p.ranks"].nunique() > 1 else []
     metrics = metrics_of(view)
     objectives = {name for sweep in view.sweeps for name in sweep.objectives}
-    told = [metric for metric in _ordered(metrics) if metric.name not in TUNING]
-    told = [metric for metric in told if metric.name in ALWAYS | objectives or _worth_showing(metric, frame)]
-    shown = [metric for metric in told if metric.kind in ("score", "chance") or metric.name in SHOWN | objectives]
+    worth = [metric for metric in _ordered(metrics) if metric.name not in TUNING]
+    worth = [metric for metric in worth if metric.name in ALWAYS | objectives or _worth_showing(metric, frame)]
+    shown = [metric for metric in worth if metric.kind in ("score", "chance") or metric.name in SHOWN | objectives]
     columns: list[Plain] = [_text("label", "Configuration", frame["label"]), *(_metric(metric, frame) for metric in shown)]
     if len(view.names) > 1:
         columns.insert(1, _text("sweep", "Sweep", frame["sweep"]))
@@ -62,7 +62,7 @@ def data(view: View) -> Plain:
         columns.append(_text("protocol", "Protocol", frame["protocol"]))
     columns += [_parameter(name, frame[f"p.{name}"]) for name in differ if name not in ("method", *IN_LABEL)]
     more = [_parameter(name, frame[f"p.{name}"]) for name in IN_LABEL if name in differ]
-    columns += [one | {"more": True} for one in (*more, *(_metric(metric, frame) for metric in told if metric not in shown))]
+    columns += [one | {"more": True} for one in (*more, *(_metric(metric, frame) for metric in worth if metric not in shown))]
     if column(frame, TUNING_TRIALS).gt(0).any():
         columns.append({"key": "tuning", "label": "Tuning", "kind": "text", "values": _tuning(frame)})
     if frame["state"].nunique() > 1:

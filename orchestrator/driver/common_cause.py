@@ -37,9 +37,9 @@ class CommonCause:
                 still runs may be well: another machine may be in order.
         """
         # Paths, ports and hosts differ from trial to trial.
-        alike = re.sub(r"\d+", "#", reason)
-        if self._count == 0 or alike != self._reason:
-            self._reason, self._count, self._since = alike, 0, self._clock()
+        pattern = re.sub(r"\d+", "#", reason)
+        if self._count == 0 or pattern != self._reason:
+            self._reason, self._count, self._since = pattern, 0, self._clock()
         self._count += 1
         if self._count >= ENOUGH and not any(began < self._since for began in running_since):
             self.trouble = (

@@ -198,7 +198,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
     wanted: dict[str, tuple[torch.Tensor, int]] = {}
     for projection, rank in base.ranks.items():
         for name, weight in adapted_weights(model, projection).items():
-            # A rank above a weight's side is the trial's own mistake, and told there.
+            # A rank above a weight's side is the trial's own mistake, and is refused there.
             wanted[name] = weight, min(max(rank, wanted.get(name, (weight, 0))[1]), *weight.shape)
     at_once = max(1, min(MOST_AT_ONCE, cores // base.threads))
     before = torch.get_num_threads()

@@ -1,7 +1,7 @@
 """The one writer of a sweep's record on the driver: every event of a trial passes here, in one thread, in order.
 
 One other thread may come in, to close the record when the driver's own is lost in Ray; `lock` keeps them apart.
-The ledger gets a result first; then the tracker, the display and the searcher are told. An error of the tracker is logged and
+The ledger gets a result first; then the tracker, the display and the searcher get it. An error of the tracker is logged and
 never stops the sweep; results that the ledger cannot take (a full disk) wait and are tried again until the end.
 """
 
@@ -56,7 +56,7 @@ class Recorder:
     Attributes:
         standing: which trials are settled, and the results.
         underway: which trials run, and the time that trials have taken.
-        listeners: each is told of a configuration when the last of its trials has ended.
+        listeners: each is called with a configuration when the last of its trials has ended.
         notes: what is said at the end of the session.
         lock: held while an event is recorded.
     """
@@ -152,7 +152,7 @@ class Recorder:
 
     @_alone
     def ended(self, result: TrialResult, adapter: Path | None = None, sizes: Sequence[Ended] = ()) -> None:
-        """The training is over for this session: the ledger gets the results of its outputs before anyone is told.
+        """The training is over for this session: the ledger gets the results of its outputs before anything else.
 
         Args:
             sizes: those that a finished training has. If it did not finish, they end as it does, with no score.
@@ -206,7 +206,7 @@ class Recorder:
             if self.underway.paused_at(key):
                 result = self.underway.result(key, "stopped")
             elif key in recalled:
-                self.underway.pause(key)  # in the earlier session: it has begun, so the tracker is told of its end
+                self.underway.pause(key)  # in the earlier session: it has begun, so the tracker records its end
                 result = recalled[key]
             else:
                 result = TrialResult(key, "stopped")
@@ -216,7 +216,7 @@ class Recorder:
     def interrupted(self) -> None:
         """The sweep stops: records so for each running trial, which stays to be run.
 
-        The tracker marks open runs itself when it is told that the sweep was interrupted.
+        The tracker marks open runs itself when the sweep is interrupted.
         """
         for key in self.underway.running:
             result = self.underway.result(key, "interrupted")

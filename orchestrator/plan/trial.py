@@ -90,8 +90,8 @@ class TrialResult:
     def of_size(cls, key: str, size: SizeResult, notes: Sequence[str] = ()) -> TrialResult:
         """The result of an adapter that was cut to a size: `seconds` are those of cutting and scoring it."""
         facts = {name: value for name, value in size.facts.items() if name != "adapter"}
-        told = [*notes, *size.notes]
-        return cls(key, "finished", size.metrics, size.counts, seconds=size.seconds, notes=told, facts=facts)
+        every = [*notes, *size.notes]
+        return cls(key, "finished", size.metrics, size.counts, seconds=size.seconds, notes=every, facts=facts)
 
     def with_facts(self, **facts: Any) -> TrialResult:
         return replace(self, facts={**self.facts, **facts})

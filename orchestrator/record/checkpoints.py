@@ -145,7 +145,7 @@ def check_writable(storage: str) -> None:
 
 
 def local_adapter(storage: str, stored: str, home: Path) -> Path:
-    """A finished trial's adapter as a local folder, with its predictions, if it has any, beside it.
+    """A finished trial's adapter as a local folder, with its predictions, if it has any, next to it.
 
     Args:
         stored: the adapter's path on `storage`.
@@ -155,10 +155,10 @@ def local_adapter(storage: str, stored: str, home: Path) -> Path:
     path = posixpath.join(root, stored)
     if isinstance(filesystem, fs.LocalFileSystem):
         return Path(path)
-    beside = posixpath.dirname(path)
+    parent = posixpath.dirname(path)
     for name in (ADAPTER_FOLDER, PREDICTIONS_FOLDER):
-        if filesystem.get_file_info(posixpath.join(beside, name)).type == fs.FileType.Directory:
-            _copy(filesystem, posixpath.join(beside, name), home / name)
+        if filesystem.get_file_info(posixpath.join(parent, name)).type == fs.FileType.Directory:
+            _copy(filesystem, posixpath.join(parent, name), home / name)
     return home / ADAPTER_FOLDER
 
 
@@ -175,7 +175,7 @@ def stored_sizes(checkpoint: Path) -> dict[str, dict[str, Any]]:
 
 
 def stored_evaluations(checkpoint: Path) -> list[dict[str, Any]]:
-    """The trial's reports up to this checkpoint, in order. A driver that died may not have heard of them."""
+    """The trial's reports up to this checkpoint, in order. A driver that died may not have received them."""
     path = checkpoint / EVALUATIONS_FILE
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 

@@ -57,7 +57,7 @@ class SweepFolder:
 
     @property
     def log(self) -> Path:
-        """Messages of libraries, and everything that is printed beside the display."""
+        """Messages of libraries, and everything that is printed outside the display."""
         return self.path / "sweep.log"
 
     @property

@@ -51,7 +51,7 @@ class StoredRun:
             if known is None:
                 self._params[name] = content
             elif known != content:
-                # A run's parameter cannot change in MLflow: the newest value of an extended sweep becomes a tag beside it.
+                # A run's parameter cannot change in MLflow: the newest value of an extended sweep becomes a tag.
                 self.add_tags({f"craft.now.{name}": content})
 
     def add_metrics(self, row: Mapping[str, Any], time: int) -> None:
@@ -83,7 +83,7 @@ class StoredRun:
                 self._tags.pop(name, None)
 
     def send_inputs(self, client: MlflowClient, facts: Mapping[str, Any]) -> None:
-        """Sends the task's data as an MLflow dataset, named after the task and told apart by its fingerprint."""
+        """Sends the task's data as an MLflow dataset, named after the task and distinguished by its fingerprint."""
         digest = facts.get("data_fingerprint") or facts.get("fingerprint")
         if not digest:
             return

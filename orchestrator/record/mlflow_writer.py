@@ -109,14 +109,14 @@ class MlflowWriter:
         run.add_metrics(event["row"], event["time"])
         tags = {"craft.status": result["status"]}
         tags.update({f"craft.fact.{name}": text(value) for name, value in result.get("facts", {}).items()})
-        told = [f"- {plain(note)}" for note in result.get("notes", [])]
+        said = [f"- {plain(note)}" for note in result.get("notes", [])]
         if result.get("error"):
             tags["craft.error"] = result["error"]
-            told.insert(0, paragraphs(result["error"]))
+            said.insert(0, paragraphs(result["error"]))
         if result.get("notes"):
             tags["craft.notes"] = "\n".join(result["notes"])
-        if told:
-            tags["mlflow.note.content"] = "\n\n".join([f"**{result['status']}**", *told])
+        if said:
+            tags["mlflow.note.content"] = "\n\n".join([f"**{result['status']}**", *said])
         # What an earlier try of the trial left there is no longer true.
         tags |= {name: "" for name in OF_ONE_TRY if name in run.tags and name not in tags}
         run.add_tags(tags)

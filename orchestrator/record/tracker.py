@@ -126,7 +126,7 @@ class Tracker:
     def trial_ended(self, result: TrialResult, adapter: Path | None = None) -> None:
         """Closes the trial's run with final metrics, counts, status and reason.
 
-        The adapter's folder becomes its artifact, and so does the folder of predictions beside it, if there is one.
+        The adapter's folder becomes its artifact, and so does the folder of predictions next to it, if there is one.
         """
         self._open_trials.pop(result.key, None)
         row = {**result.counts, "seconds": result.seconds, **result.metrics, "step": result.steps}
@@ -203,7 +203,7 @@ class Tracker:
     def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path] | None = None) -> None:
         """Closes the runs of trials that have ended according to the ledger, but not according to the journal.
 
-        That happens when a driver dies after it has written a result and before the tracker has heard of it.
+        That happens when a driver dies after it has written a result and before the tracker has recorded it.
         """
         for key in list(self._open_trials):
             if key in results and results[key].settled:

@@ -1,8 +1,8 @@
 """The geometry of several objectives: dominance, the front, the knee. numpy only, no knowledge of runs.
 
 Points are rows of an `(n, m)` array with one column for each objective; `directions` says for each column whether it is
-maximized or minimized. All functions treat unfit values alike: a point with NaN or an infinity in any objective takes no part
-(it neither dominates nor lies on the front). Equal points do not dominate each other, so duplicates on the front are all on it.
+maximized or minimized. A point with NaN or an infinity in any objective takes no part: it neither dominates nor lies on the
+front. Equal points do not dominate each other, so duplicates on the front are all on it.
 Pass parameters through `log_axes` to see them on a logarithmic axis: that changes the knee, but not dominance.
 """
 

@@ -1,6 +1,6 @@
-"""The values that a searcher is told for a configuration whose trials have ended.
+"""The values that a searcher gets for a configuration whose trials have ended.
 
-The searcher is told the search score, never the reported score: choosing among many configurations by the reported score would
+The searcher gets the search score, never the reported score: choosing among many configurations by the reported score would
 make the best of them look better than it is. A trial that a scheduler stopped counts with its last search score. A trial that
 was spared, because another trial of its configuration was stopped, counts as the average of all other trials on its task with
 its seed, since nothing was measured. A configuration with a failed trial has no score: the searcher hears that it failed.

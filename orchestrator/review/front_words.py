@@ -90,15 +90,15 @@ def columns_of(summaries: Sequence[Summary], objectives: Objectives) -> list[str
 
 def _budgets(summaries: Sequence[Summary]) -> str:
     """How many trials tuned each of the complete configurations, and which of these were not tuned; empty if none was."""
-    told = [summary for summary in summaries if summary.complete and summary.tuning is not None]
-    trials = sorted({one.tuning.trials for one in told if one.tuning is not None and one.tuning.trials})
+    known = [summary for summary in summaries if summary.complete and summary.tuning is not None]
+    trials = sorted({one.tuning.trials for one in known if one.tuning is not None and one.tuning.trials})
     if not trials:
         return ""
-    fixed = [full_label(one) for one in told if one.tuning is not None and not one.tuning.tuned]
+    fixed = [full_label(one) for one in known if one.tuning is not None and not one.tuning.tuned]
     spent = " to ".join(map(str, dict.fromkeys((trials[0], trials[-1]))))
-    seeds = sorted({seed for one in told if one.tuning is not None for seed in one.tuning.seeds})
+    seeds = sorted({seed for one in known if one.tuning is not None for seed in one.tuning.seeds})
     of = f" of seed {', '.join(map(str, seeds))}, which is in no score" if seeds else ""
-    carried = sum(one.tuning is not None and one.tuning.carried is not None for one in told)
+    carried = sum(one.tuning is not None and one.tuning.carried is not None for one in known)
     words = f"each tuned by {spent} trials{of}" + (f", but {carried} by those of another rank" if carried else "")
     return words + (f", but not {', '.join(fixed)}" if fixed else "")
 

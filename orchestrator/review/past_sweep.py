@@ -107,7 +107,7 @@ def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None =
     """The sweep that a person means by `name`.
 
     A path to a folder means that folder. A plain name is looked up in the tracking store if one is given, else in the folder
-    `storage` (runs), else in the store beside it (mlflow.db).
+    `storage` (runs), else in the store next to it (mlflow.db).
 
     Raises:
         NoSuchSweep: there is none.

@@ -117,9 +117,9 @@ class Resources(Settings):
             return int(has.get(name, 0)) * times(1, self.gpu)
         return times(has.get(name, 0), self.asked[name])
 
-    def told(self) -> str:
+    def words(self) -> str:
         """The amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
-        return ", ".join(told(name, amount) for name, amount in self.asked.items())
+        return ", ".join(words_of(name, amount) for name, amount in self.asked.items())
 
 
 def times(has: float, amount: float) -> int:
@@ -127,7 +127,7 @@ def times(has: float, amount: float) -> int:
     return int(has / amount + 1e-9)
 
 
-def told(name: str, amount: float) -> str:
+def words_of(name: str, amount: float) -> str:
     """One of Ray's resources as text: `memory 12.0 GiB`."""
     if name == "memory":
         return f"memory {format_bytes(amount)}"

@@ -48,7 +48,7 @@ class Exchange:
                 self.trials_of(configuration)
 
     def trials_of(self, configuration: Configuration) -> list[TrialSpec]:
-        """The trials of a proposed configuration. The searcher is told at once where all of them are on record."""
+        """The trials of a proposed configuration. The searcher gets its values at once where all of them are on record."""
         trials = self._handed_out[configuration.id] = self._plan.trials_of(configuration.id)
         self._recorder.add(trials)
         standing = self._recorder.standing
@@ -68,7 +68,7 @@ class Exchange:
                 self.configuration_ended(summary)
 
     def configuration_ended(self, summary: Summary) -> None:
-        """All trials of a configuration have ended. The searcher is told once a training's sizes and the whole have."""
+        """All trials of a configuration have ended. The searcher gets its values once a training's sizes and the whole have."""
         standing, configuration = self._recorder.standing, self._plan.configuration(summary.configuration)
         values = self._values.of(summary, standing.results, standing.spec)
         if summary.complete:
@@ -108,7 +108,7 @@ class Parts:
 
     @property
     def ending(self) -> bool:
-        """Whether no trial may start any more: somebody asked for it, the budget is used up, or all trials fail alike."""
+        """Whether no trial may start any more: by a signal, a used-up budget, or a fault that all trials meet."""
         return self.stop.asked or self.watch.spent is not None or self.common_cause.trouble is not None
 
     @property

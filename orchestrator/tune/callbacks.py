@@ -184,8 +184,8 @@ def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
     experiment. `total_steps` stands at the top, where schedulers look.
     """
     inside = ("progress", "result", "sizes", "outlook")
-    told = {name: json.dumps(value) if name in inside else value for name, value in metrics.items()}
-    return told | ({"total_steps": metrics["progress"]["total_steps"]} if "progress" in metrics else {})
+    shown = {name: json.dumps(value) if name in inside else value for name, value in metrics.items()}
+    return shown | ({"total_steps": metrics["progress"]["total_steps"]} if "progress" in metrics else {})
 
 
 def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:

@@ -2,7 +2,7 @@
 
 With no address a cluster of this machine alone is started, and ends with the driver; with one, a running cluster is joined.
 Its own processes can die while the driver lives (a SIGTERM to the whole process group takes them all); the driver then waits
-in Ray's C++ until that ends it, as it does where a joined cluster's head is lost. So `Cluster.broken` tells whoever watches
+in Ray's C++ until that ends it, as it does where a joined cluster's head is lost. `Cluster.broken` is therefore asked
 from another thread.
 """
 
@@ -25,7 +25,7 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.driver.options import check_answers, cluster_address
-from orchestrator.sweepfile.resources import Resources, told
+from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
 from orchestrator.worker.gpus import require_gpu
 
@@ -104,9 +104,9 @@ class Cluster:
     def check(self, resources: Resources) -> None:
         if self.slots(resources) == 0:
             (there,) = self.machines
-            has = ", ".join(told(name, there[name]) if name in there else f"no {name}" for name in resources.asked)
+            has = ", ".join(words_of(name, there[name]) if name in there else f"no {name}" for name in resources.asked)
             raise ValueError(
-                f"a trial asks for {resources.told()} and this machine has {has}: lower `resources`, or give --address of a "
+                f"a trial asks for {resources.words()} and this machine has {has}: lower `resources`, or give --address of a "
                 "cluster that has them."
             )
 
@@ -182,7 +182,7 @@ def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 1
     """Runs `question(*arguments)` once on every machine of the joined cluster, at the same time.
 
     Args:
-        gpu: the share of a GPU that whoever answers holds; above 0, machines without GPUs are not asked.
+        gpu: the share of a GPU that the task holds; above 0, machines without GPUs are not asked.
     """
     machines = [node for node in ray.nodes() if node["Alive"] and (not gpu or node["Resources"].get("GPU"))]
     remote = ray.remote(num_cpus=0, num_gpus=gpu, max_retries=0)(question)
@@ -196,12 +196,12 @@ def ask_each(question: Callable[..., Any], *arguments: Any, timeout_s: float = 1
     return [_answer(node, task, task in ready, timeout_s) for node, task in zip(machines, asked, strict=True)]
 
 
-def try_gpus(gpu: float, timeout_s: float = 120.0) -> list[Answer]:
+def try_gpus(gpu: float) -> list[Answer]:
     """Multiplies matrices in a task with the share `gpu` of a GPU on every machine that has GPUs by Ray's count.
 
     The content of an answer is the `Gpu` there; its error is torch's reason.
     """
-    return ask_each(require_gpu, timeout_s=timeout_s, gpu=gpu)
+    return ask_each(require_gpu, gpu=gpu)
 
 
 def _answer(node: dict[str, Any], task: Any, ready: bool, timeout_s: float) -> Answer:

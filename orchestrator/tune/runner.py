@@ -50,7 +50,7 @@ def run_sweep(
     process itself is ended some seconds later, with the record as true as otherwise (`orchestrator.tools.signals`).
 
     Args:
-        tracker: is told of every trial and configuration; its maker opens and closes the sweep's own run.
+        tracker: records every trial and configuration; its maker opens and closes the sweep's own run.
         train: what workers run instead of `craft.trainer.training.train_run`.
         shared: what was prepared for the trials.
         last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.

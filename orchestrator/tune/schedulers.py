@@ -39,7 +39,7 @@ def scheduler_of(plan: Plan, folder: Path | None = None) -> Stopping | None:
 class Stopping(FIFOScheduler):
     """Asks a judge after every evaluation. Trials start in the order in which they come.
 
-    What earlier sessions of the sweep recorded in its journal is told to the judge first: a resumed sweep judges as if it had
+    What earlier sessions of the sweep recorded in its journal goes to the judge first: a resumed sweep judges as if it had
     never been stopped.
     """
 
@@ -89,7 +89,7 @@ class Pausing(Stopping):
         self._turns = turns
         self._checkpoints: dict[str, int] = {}
         self.listeners: list[Callable[[str, float], None]] = []
-        """Each is told of a configuration that waits from now on, and its mean search score as far as that is known."""
+        """Each is called with a configuration that waits from now on, and its mean search score as far as that is known."""
         super().__init__(judge, plan, folder)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:

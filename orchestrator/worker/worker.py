@@ -84,7 +84,7 @@ def work(
     """Runs the trial given as JSON to its end, reporting progress with checkpoints and at last its result.
 
     Args:
-        key: the trial's name with whoever sent it.
+        key: the trial's name with the driver.
         must_leave: says why the trial has to leave its machine; asked after every optimizer step.
     """
     try:
@@ -119,9 +119,9 @@ def _run(
     heartbeat.beat()
     checkpoint, broken = newest_whole(settings.storage, spec.key, scratch / "fetched")
     ended = stored_result(checkpoint) if checkpoint else None
-    # A driver that died between a checkpoint and its word of it heard nothing of these; who knows them passes over them.
-    told = stored_evaluations(checkpoint) if checkpoint else []
-    for evaluation in told:
+    # A driver that died between a checkpoint and its word of it received none of these; one that knows them ignores them.
+    evaluations = stored_evaluations(checkpoint) if checkpoint else []
+    for evaluation in evaluations:
         report(evaluation | {"progress": evaluation["progress"] | {"again": True}}, None)
     if checkpoint is not None and ended is not None:
         # It had finished and stored all of it; only the driver died before writing the result down, or the file asks for more.
@@ -147,12 +147,12 @@ def _run(
     def on_progress(progress: Progress) -> None:
         heartbeat.stop()
         if not progress.metrics:  # nothing was scored: the checkpoint of a trial that leaves
-            _report_leaving(progress, told, report)
+            _report_leaving(progress, evaluations, report)
             return
-        told.append(_payload(progress))
+        evaluations.append(_payload(progress))
         if progress.checkpoint is not None:
-            add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(told))
-        report(told[-1], progress.checkpoint)
+            add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(evaluations))
+        report(evaluations[-1], progress.checkpoint)
         heartbeat.beat()
 
     def on_outlook(outlook: Outlook) -> None:
@@ -177,7 +177,7 @@ def _run(
     if "phases" in (facts := end.result.facts):
         facts["phases"] = {"start": time.monotonic() - began - sum(facts["phases"].values())} | facts["phases"]
     cuts = [one.result.to_json() for one in end.sizes]
-    report(_last_report(end.result.to_json(), cuts), _final_checkpoint(scratch, end, told))
+    report(_last_report(end.result.to_json(), cuts), _final_checkpoint(scratch, end, evaluations))
 
 
 def _last_report(result: dict[str, Any], sizes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -202,9 +202,9 @@ def _cut_stored(checkpoint: Path, missing: Sequence[TrialSpec], scratch: Path) -
     return write_folder(scratch / "final", fill)
 
 
-def _report_leaving(progress: Progress, told: list[dict[str, Any]], report: Report) -> None:
+def _report_leaving(progress: Progress, evaluations: list[dict[str, Any]], report: Report) -> None:
     if progress.checkpoint is not None:
-        add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(told))
+        add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(evaluations))
     report({"left_at": progress.step}, progress.checkpoint)
 
 
@@ -236,7 +236,7 @@ def _payload(progress: Progress) -> dict[str, Any]:
     return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
 
 
-def _final_checkpoint(scratch: Path, end: Ended, told: list[dict[str, Any]]) -> Path | None:
+def _final_checkpoint(scratch: Path, end: Ended, evaluations: list[dict[str, Any]]) -> Path | None:
     if end.result.status != "finished" or end.adapter is None:
         return None
 
@@ -244,13 +244,13 @@ def _final_checkpoint(scratch: Path, end: Ended, told: list[dict[str, Any]]) -> 
         _keep(end, folder)
         for one in end.sizes:
             _keep(one, folder / SIZES_FOLDER / one.result.key)
-        (folder / EVALUATIONS_FILE).write_text(json.dumps(told), encoding="utf-8")
+        (folder / EVALUATIONS_FILE).write_text(json.dumps(evaluations), encoding="utf-8")
 
     return write_folder(scratch / "final", fill)
 
 
 def _keep(end: Ended, folder: Path) -> None:
-    """Copies an adapter with what stands beside it, and writes its result."""
+    """Copies an adapter with what stands next to it, and writes its result."""
     assert end.adapter is not None
     shutil.copytree(end.adapter, folder / ADAPTER_FOLDER)
     predictions = end.adapter.parent / PREDICTIONS_FILE
