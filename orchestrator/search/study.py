@@ -167,11 +167,10 @@ class StudyProposer:
                 self._give_up(trial)
                 continue
             try:
-                configuration = self._planner.configuration(Point(**json.loads(content)))
+                configuration, _ = self._planner.allowed(Point(**json.loads(content)))
             except SweepError:
-                self._give_up(trial)
-                continue
-            if self._planner.broken_constraint(configuration):
+                configuration = None
+            if configuration is None:
                 self._give_up(trial)
                 continue
             meaning = self._planner.meaning(configuration)
@@ -211,20 +210,20 @@ class StudyProposer:
             trial = self._study.ask()
             point = self._encoding.suggest(trial)
         try:
-            configuration = self._planner.configuration(point)
+            allowed, dropped = self._planner.allowed(point)
         except SweepError as error:
             trial.set_user_attr("cannot be built", str(error))
             log.warning("a suggestion cannot be built: %s", error)
             self._study.tell(trial, state=TrialState.FAIL)
             return None, point
+        configuration = allowed or dropped[0].configuration
         trial.set_user_attr("label", configuration.label)
         trial.set_user_attr("configuration", configuration.id)
         for name, excess in excesses(self._sweep, configuration).items():
             trial.set_constraint(name, excess)
-        reason = self._planner.broken_constraint(configuration)
-        if reason:
-            trial.set_user_attr("not trained", reason)
-            self._plan.refuse(configuration, reason)
+        if allowed is None:
+            trial.set_user_attr("not trained", dropped[0].reason)
+            self._plan.refuse(configuration, dropped[0].reason)
             self._study.tell(trial, self._stand_in(configuration))
             return None, point
         # This attribute is set last: a suggestion that has it is complete.

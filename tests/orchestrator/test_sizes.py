@@ -109,6 +109,12 @@ def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
         ("cut to 20", "trainable_parameters 20 is below min 30")
     ] * 2
     assert plan.duplicates == []
+    learning = sized_plan(
+        tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\nsearch: {algorithm: tpe, trials: 1}\n"
+    )
+    suggested = propose(learning, tmp_path).suggest()
+    assert suggested is not None
+    assert [size_of(one) for one in learning.outputs] == [40, 80]
     with pytest.raises(SweepError, match="no configuration meets them"):
         sized_plan(tmp_path, more="constraints: {trainable_parameters: {max: 50}}\n")
 

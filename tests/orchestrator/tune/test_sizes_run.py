@@ -1,25 +1,32 @@
-"""A sweep with sizes on real Ray, with a tracking store: trainings run once, and each output is a trial with its adapter."""
+"""Sweeps with sizes on real Ray: trainings run once, each output is a trial with its adapter, and every rule knows both."""
 
 from __future__ import annotations
 
 import functools
 import io
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from orchestrator import session
+from orchestrator import adapters, compare, session
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
 from orchestrator.record.ledger import Ledger
-from orchestrator.review.past_sweep import find_sweep
+from orchestrator.results.summary import Summary
+from orchestrator.review.past_sweep import find_sweep, read_folder
 from orchestrator.review.pick import pick
+from orchestrator.run import main
 from orchestrator.tune.runner import run_sweep
 from tests.orchestrator.sized_sweep import size_of, sized_plan, stand_in
+from tests.orchestrator.stand_in import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -83,3 +90,87 @@ def _check_store(folder: Path, plan: Plan) -> None:
             expected = {"cut_from": training.key, "cut_to": f"parameters:{size_of(one)}"} if one is not training else {}
             assert {name: value for name, value in stored.data.params.items() if name.startswith("cut_")} == expected
             assert "adapter" in [item.path for item in client.list_artifacts(stored.info.run_id)]
+
+
+def test_a_driver_that_is_killed_while_a_training_is_cut_cuts_it_again_and_trains_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.orchestrator.sized_sweep", str(tmp_path)]
+    process, until = subprocess.Popen([*command, "hangs cutting"], cwd=ROOT), time.monotonic() + 240
+    while not (tmp_path / "log-hangs").exists():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert Ledger(tmp_path / "t").results() == {}, "outputs are written down together"
+    subprocess.run([*command, "well"], cwd=ROOT, check=True, timeout=240)
+    assert (tmp_path / "log").read_text().splitlines() == ["start 0 0", "start 0 3"]
+    results = Ledger(tmp_path / "t").finished()
+    assert {size_of(one): results[one.key].metrics["score"] for one in sized_plan(tmp_path).outputs} == {20: 20, 40: 40, 80: 80}
+
+
+SWEEP = """
+name: t
+model: {model}
+tasks: [toy/sentiment]
+seeds: {seeds}
+training: {{epochs: 4, batch_size: 8, max_length: 16, train_examples: 64, eval_examples: 40, search_examples: 40}}
+space:
+  # The second ranks are the same on this model of three layers; the constraint drops a size.
+  - {{method: craft, ranks: {{values: [[all, 8, 8], [3, 8, 8]]}}, learning_rate: {{values: {rates}}}, sizes: [40, 120]}}
+constraints: {{trainable_parameters: {{min: 60}}}}
+{rules}
+"""
+GRID = "[1e-12, 1e-3, 1e-2, 3e-2, 0.1, 1.0]"
+
+
+@pytest.mark.parametrize(
+    ("rules", "seeds", "rates", "statuses"),
+    [
+        ("scheduler: {name: promotion, factor: 2}\nbudget: {trials: 6}", [0], GRID, {"finished", "stopped"}),
+        ("search: {algorithm: tpe, trials: 4}\nscheduler: {name: promotion, factor: 2}", [0], GRID, {"finished", "stopped"}),
+        ("replication: {seeds: [2], choose: front}", [0, 1], "[1e-12, 1e-2]", {"finished"}),
+    ],
+    ids=["promotion", "searcher", "front"],
+)
+def test_outputs_follow_their_training_under_every_rule(
+    tmp_path: Path, tiny_bert: str, rules: str, seeds: Sequence[int], rates: str, statuses: set[str]
+) -> None:
+    file, runs = tmp_path / "t.yaml", tmp_path / "runs"
+    file.write_text(SWEEP.format(model=tiny_bert, seeds=seeds, rates=rates, rules=rules))
+    flags = ["--storage", str(runs), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--cpus", "2", "--quiet"]
+    assert main([str(file), *flags]) == 0
+    ledger = Ledger(runs / "t").path.read_text()
+    record = read_folder(runs / "t")
+    by_label = {one.label: one for one in record.summaries}
+    cuts = {label.partition(", cut to")[0]: one for label, one in by_label.items() if ", cut to 120" in label}
+    assert len(by_label) == 2 * len(cuts), "each training has the one size that the constraint leaves"
+    assert len(cuts) == len({one.configuration for one in cuts.values()}) <= 6, "of equal ranks one is trained"
+    for label, cut in cuts.items():
+        whole = by_label[label]
+        assert (cut.finished, cut.failed, cut.stopped, sorted(cut.scores)) == (
+            whole.finished,
+            whole.failed,
+            whole.stopped,
+            sorted(whole.scores),
+        )
+        if whole.complete:
+            assert cut.complete
+            assert 60 <= cut.value("trainable_parameters") <= 120 < whole.value("trainable_parameters")
+        elif whole.stopped:
+            assert "score" not in cut.metrics, "what was stopped is not cut"
+    ended = {how for one in by_label.values() for how in _statuses(one)}
+    assert ended == statuses
+    assert main([str(file), *flags, "--resume"]) == 0
+    assert Ledger(runs / "t").path.read_text() == ledger
+    best = [str(runs / "t"), "--pick", "under:130", "--to", str(tmp_path / "adapter")]
+    assert adapters.main(best) == 0
+    assert (tmp_path / "adapter" / "adapter_config.json").exists()
+    if len(seeds) > 1:
+        assert {len(one.scores) for one in cuts.values()} <= {2, 3}
+        assert 3 in {len(one.scores) for one in cuts.values()}
+        pair = ["--configuration-a", "under:130", "--configuration-b", "best"]
+        assert compare.main([str(runs / "t"), str(runs / "t"), *pair]) == 0
+
+
+def _statuses(one: Summary) -> set[str]:
+    return {name for name in ("finished", "failed", "stopped") if getattr(one, name)}
