@@ -219,14 +219,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return answer(flags, arguments, _main)
 
 
-def _main(given: argparse.Namespace, console: Console) -> int:
+def _main(given: argparse.Namespace, _: Console) -> int:
     from orchestrator.plan.plan import make_plan
 
     sweep = load_sweep(given.sweep, given.overrides)
     uri = resolve_uri(given.tracking_uri or sweep.tracking.uri)
     plan, storage = make_plan(sweep), given.storage or sweep.storage
     findings = list(diagnose(plan, storage if "://" in storage else str(Path(storage).absolute()), given.address, uri))
-    show(findings, console)
+    show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
     return NO if any(one.level == "bad" for one in findings) else GOOD
 
 

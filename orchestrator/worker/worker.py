@@ -23,7 +23,7 @@ from typing import Any
 from craft.factors.ticking import ticking
 from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import RunSpec
-from craft.trainer.checkpoint import add_file, write_folder
+from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import hearing
 from orchestrator.plan.trial import Ended, Train, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import (
@@ -195,7 +195,8 @@ def _cut_stored(checkpoint: Path, missing: Sequence[TrialSpec], scratch: Path) -
         cuts.append(Ended(TrialResult.of_size(one.key, size), size.adapter))
 
     def fill(folder: Path) -> None:
-        shutil.copytree(checkpoint, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+        shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
+        (folder / MANIFEST_FILE).unlink()  # the checkpoint's own; each adapter keeps its seal
         for end in cuts:
             _keep(end, folder / SIZES_FOLDER / end.result.key)
 

@@ -113,7 +113,9 @@ def test_a_wrong_call_is_status_2_and_a_trouble_status_1(tmp_path: Path, capsys:
     plan_of(tmp_path, "resources: {cpu: 1000}\n")
     uri = store(tmp_path)
     assert doctor.main([str(tmp_path / "sweep.yaml"), "--storage", str(tmp_path / "runs"), "--tracking-uri", uri]) == 1
-    assert "no trial fits now: each asks for cpu 1000" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "no trial fits now: each asks for cpu 1000" in printed
+    assert "[" not in printed, "marks are colours, not markup"
 
 
 @pytest.fixture
