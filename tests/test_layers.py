@@ -22,7 +22,7 @@ OWNERS = {
     "optuna": ("orchestrator/search/", "dashboards/panels/importance.py"),
 }
 
-# From low to high. A module imports from its own floor's folder and from lower floors only; `|` in docs/architecture.md.
+# From low to high. A module imports from its own floor's folder and from lower floors only.
 FLOORS = {
     "craft": (
         ("craft.disk", "craft.plain_yaml", "craft.results", "craft.settings", "craft.words"),
