@@ -285,6 +285,9 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
     worked(tmp_path / "two", TrialSpec(run, "c", "", sizes=cuts[:1]), train)
     later = worked(tmp_path / "two", TrialSpec(run, "c", "", sizes=cuts), train)[-1]
     assert asked == [8, 4, 8, 4]
+    (kept,) = (tmp_path / "two" / "storage" / "attempt-2").glob("*/checkpoint_*")
+    for adapter in (kept / "adapter", *kept.glob("sizes/*/adapter")):
+        verify(adapter)
     for one, other in zip(
         at_once["sizes"], sorted(later["sizes"], key=lambda one: one["counts"]["trainable_parameters"]), strict=True
     ):
