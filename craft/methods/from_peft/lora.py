@@ -99,8 +99,6 @@ METHODS: tuple[Method, ...] = (
         "Dettmers et al. 2023, arXiv 2305.14314",
         variant(),
         parameters=QloraParameters,
-        one_rate=None,  # not measured over a quantized base
-        rank=None,
         requires="cuda",
         packages=("bitsandbytes",),
         quantization=quantization,
