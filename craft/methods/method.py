@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+"""Learning rates that fit matrices that start at zero, and cores between frozen factors."""
+LOW_RATES, HIGH_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+"""Those that fit whole weights, and few numbers: scales, coefficients."""
+
+
 @dataclass(frozen=True)
 class Method:
     """One row of METHODS.
@@ -44,6 +50,7 @@ class Method:
             a small learning rate are smaller than bfloat16 can add to a weight.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept with its scores.
         cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.
+        rates: the learning rates that `compare: fair` tries unless the file gives others.
         rank: the parameter that is its rank.
         one_rate: parameters under which one learning rate serves all ranks; absent where that is not known.
     """
@@ -65,6 +72,7 @@ class Method:
     master_weights: bool = False
     describe: Callable[[nn.Module], dict[str, float]] | None = None
     cutting: Cutting | None = None
+    rates: tuple[float, ...] = RATES
     rank: str | None = None
     one_rate: Mapping[str, Any] | None = None
 

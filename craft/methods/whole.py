@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
 
-from craft.methods.method import BuildContext, Method
+from craft.methods.method import LOW_RATES, BuildContext, Method
 from craft.methods.projected import Projected, projections_field, rank_field, rank_label
 from craft.settings import Projections, Settings
 
@@ -113,7 +113,7 @@ _FULL = "Devlin et al. 2019, arXiv 1810.04805"
 _BITFIT = "Ben Zaken et al. 2022, arXiv 2106.10199"
 METHODS: tuple[Method, ...] = (
     Method("head", "Head", "Alain and Bengio 2016, arXiv 1610.01644", NoParameters, build_head, lambda _: "alone"),
-    Method("full", "Full fine-tuning", _FULL, NoParameters, build_full, lambda _: "all", master_weights=True),
+    Method("full", "Full fine-tuning", _FULL, NoParameters, build_full, lambda _: "all", master_weights=True, rates=LOW_RATES),
     Method("bitfit", "BitFit", _BITFIT, NoParameters, build_bitfit, lambda _: "biases", master_weights=True),
     Method(
         name="galore",
@@ -124,5 +124,6 @@ METHODS: tuple[Method, ...] = (
         label=rank_label,
         optimizer=galore_optimizer,
         master_weights=True,
+        rates=LOW_RATES,
     ),
 )

@@ -8,8 +8,8 @@ stands for what could be written by hand, and `written_out` writes it so before 
 
 and values of what is tuned in each block.
 
-Each block searches its own values of a tuned setting, those under `tuned`, or the learning rates of RATES. A block with
-`tuned: false` keeps its settings as they are, and is marked as not tuned. `checks.fair` holds what makes the comparison fair.
+Each block searches its own values of a tuned setting, those under `tuned`, or the learning rates in its method's row. A block
+with `tuned: false` keeps its settings as they are, and is marked as not tuned. `checks.fair` holds what makes it fair.
 """
 
 from __future__ import annotations
@@ -29,12 +29,6 @@ TUNING_SEED = 1000
 """The seed that tunes unless the file says which. It lies far from the first numbers, so that seeds can be added later."""
 EARLIER = {"apart": False}
 """`replication` of a sweep that an earlier version began, where its file says no more than `compare: fair`."""
-
-RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-"""Learning rates for a method that is not named below: matrices that start at zero, or cores between frozen factors."""
-LOW_RATES, HIGH_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-RATES_OF = dict.fromkeys(("full", "galore"), LOW_RATES) | dict.fromkeys(("adalora", "ia3", "vera"), HIGH_RATES)
-"""Learning rates for methods that change whole weights, and for those that train few numbers: scales, coefficients."""
 
 
 def tuned_settings(given: Any) -> dict[str, dict[str, Any]]:
@@ -99,11 +93,12 @@ def _with_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
         return block
     if block["method"] == "head" and [*tuned] == [RATE] and RATE not in block:
         return {"tuned": False, **block}  # it has no adapter, and its head has a rate of its own
-    names = parameter_names(METHODS[block["method"]])
+    row = METHODS[block["method"]]
+    names = parameter_names(row)
     given = {names.get(key) for key in block}
     added = {}
     for name, how in tuned.items():
-        values = how.get("values") or ([*RATES_OF.get(block["method"], RATES)] if name == RATE else None)
+        values = how.get("values") or ([*row.rates] if name == RATE else None)
         if name in names.values() and name not in given and values:
             added[name] = {"values": values}
     return block | added if added else block

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AliasChoices, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from craft.methods.method import BuildContext, Method
+from craft.methods.method import HIGH_RATES, BuildContext, Method
 from craft.methods.projected import Projected, attach, dropout_field
 from craft.settings import IN_PEFT, Retired
 
@@ -103,4 +103,5 @@ METHOD: Method = Method(
     build=build,
     label=label,
     optimizer=optimizer,
+    rates=HIGH_RATES,
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic.json_schema import SkipJsonSchema
 
-from craft.methods.method import BuildContext, Method
+from craft.methods.method import HIGH_RATES, BuildContext, Method
 from craft.methods.projected import Projected, attach, attaches, dropout_field, projections_field, rank_field, rank_label
 from craft.settings import IN_PEFT, Projections, Retired
 
@@ -79,6 +79,7 @@ VERA: Method = Method(
         projection_prng_key="projection_prng_key",
     ),
     label=rank_label,
+    rates=HIGH_RATES,
 )
 IA3: Method = Method(
     name="ia3",
@@ -88,4 +89,5 @@ IA3: Method = Method(
     build=build_ia3,
     label=lambda parameters: " ".join(parameters.projections),
     decays_to_start=True,
+    rates=HIGH_RATES,
 )

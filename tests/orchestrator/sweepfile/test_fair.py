@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from craft.methods import METHODS
-from orchestrator.sweepfile.fair import RATES, RATES_OF, written_out
+from orchestrator.sweepfile.fair import written_out
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
@@ -65,9 +65,9 @@ def test_the_seeds_that_tune_are_not_those_that_are_reported(
 
 def test_rates_that_no_block_gives_fit_the_method(tmp_path: Path) -> None:
     sweep = load(tmp_path, f"seeds: [0, 1]\ncompare: fair\nspace:\n{LORA}  - {{method: full}}\n")
-    assert [block.dimensions["learning_rate"].values for block in sweep.blocks] == [RATES, RATES_OF["full"]]
-    assert set(RATES_OF) <= set(METHODS)
-    assert {len(rates) for rates in RATES_OF.values()} == {len(RATES)}
+    lora, full = (block.dimensions["learning_rate"].values for block in sweep.blocks)
+    assert (lora[0], full[0]) == (3e-4, 1e-5)
+    assert {len(row.rates) for row in METHODS.values()} == {5}
 
 
 @pytest.mark.parametrize(
