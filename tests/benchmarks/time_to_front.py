@@ -49,7 +49,7 @@ MODEL, SHARE, WORKERS = "sentence-transformers/all-MiniLM-L6-v2", 0.95, 2
 CHANCE = {"glue/stsb": 0.0}
 """Score of a guess; 50 for the other tasks."""
 TRAINING = {"epochs": 3, "batch_size": 16, "max_length": 48, "eval_examples": 240}
-EXAMPLES = {"toy/sentiment": 300, "glue/sst2": 240, "glue/stsb": 240}
+EXAMPLES = {"toy/sentiment": 700, "glue/sst2": 240, "glue/stsb": 240}
 RATES = [1e-3, 3e-3, 1e-2]
 RECORDED, RECORD = "recorded", Path("tests/benchmarks/recorded_grid.csv.gz")
 SEARCH, REPORTED = 400, 872
@@ -206,8 +206,8 @@ def probe(model: Any, rows: list[dict[str, Any]], tokenizer: Any) -> None:
         kept.bias.copy_(torch.from_numpy(bias))
 
 
-def run_plain(task: str, data: str | None, write: Callable[[Row], object]) -> None:
-    """The script over the grid."""
+def run_plain(task: str, data: str | None, to: Path) -> None:
+    """The script over the grid. Tune pickles its callbacks, so the callback opens the file for each row."""
     import ray
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
@@ -222,10 +222,11 @@ def run_plain(task: str, data: str | None, write: Callable[[Row], object]) -> No
             point = trial.config["point"]
             name = "{method} {rank} {projections} {rate:g}".format(**point)
             numbers = (result[one] for one in ("epoch", "parameters", "score"))
-            write((result["seconds"], points.index(point), *numbers, name))
+            with to.open("a", newline="") as file:
+                csv.writer(file).writerow((result["seconds"], points.index(point), *numbers, name))
 
     with tempfile.TemporaryDirectory() as place:
-        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
         mlflow = MLflowLoggerCallback(f"sqlite:///{place}/mlflow.db", experiment_name="plain")
         settings = DataSettings.model_validate({"root": data})
         tune.Tuner(
@@ -372,12 +373,12 @@ def main() -> None:
         each.add_argument("--task", choices=(*EXAMPLES, RECORDED), default="toy/sentiment")
     given = parser.parse_args()
     if given.command == "run":
-        with given.to.open("w", newline="", buffering=1) as out:
-            write = csv.writer(out).writerow
-            if given.which == "plain":
-                run_plain(given.task, given.data, write)
-            else:
-                run_sizes(given.task, given.data, write, given.head_start)
+        given.to.write_text("")
+        if given.which == "plain":
+            run_plain(given.task, given.data, given.to.resolve())
+        else:
+            with given.to.open("a", newline="", buffering=1) as out:
+                run_sizes(given.task, given.data, csv.writer(out).writerow, given.head_start)
     elif given.task == RECORDED:
         plain, costs = recorded()
         print_table(plain, with_recorded_seconds(_read(given.files[1]), costs), IMPORTS, 50.0)
