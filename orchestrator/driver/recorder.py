@@ -258,7 +258,7 @@ class Recorder:
         adapters = {key: copies / key / ADAPTER_FOLDER if "://" in adapter else Path(adapter) for key, adapter in noted.items()}
         self._track("settle", settled, {key: path for key, path in adapters.items() if path.is_dir()})
         for configuration in self._tracker.open_configurations:
-            if self.standing.trials_of(configuration):
+            if self._plan.trials_of(configuration):
                 self._maybe_end_configuration(configuration)
 
     def _spare(self, configuration: str) -> None:
@@ -267,7 +267,7 @@ class Recorder:
         Without the stopped trial the configuration cannot become complete, so its other trials are not worth their cost.
         """
         running = self.underway.running
-        for trial in self.standing.trials_of(configuration):
+        for trial in self._plan.trials_of(configuration):
             if self.standing.is_settled(trial.key) or trial.key in running:
                 continue
             before = self.standing.results.get(trial.key)
@@ -276,7 +276,7 @@ class Recorder:
             self.ended(replace(result, notes=[note]))
 
     def _maybe_end_configuration(self, configuration: str) -> None:
-        if not all(self.standing.is_settled(trial.key) for trial in self.standing.trials_of(configuration)):
+        if not all(self.standing.is_settled(trial.key) for trial in self._plan.trials_of(configuration)):
             return
         (summary,) = self.standing.summaries([configuration])
         self._track("configuration_ended", configuration, summary.label, summary.parameters, summary.tracked())

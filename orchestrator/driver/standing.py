@@ -23,9 +23,6 @@ class Standing:
         self.results: dict[str, TrialResult] = {}
         self._plan, self._recorded = plan, recorded
         self._specs: dict[str, TrialSpec] = {}
-        self._trials_of: dict[str, list[TrialSpec]] = {}
-        self._trainings: dict[str, TrialSpec] = {}
-        self._trained: dict[str, str] = {}
         self._tuned_with: dict[str, dict[str, None]] = {}
         self._settled: set[str] = set()
 
@@ -35,13 +32,11 @@ class Standing:
         The outputs of a training are settled together: where some are on record and others are not, because a driver died in
         between or a size is new, it runs again from its last checkpoint.
         """
-        new = [trial for trial in trials if trial.key not in self._trainings]
+        new = [trial for trial in trials if trial.key not in self._specs]
         for trial in new:
-            self._trainings[trial.key] = trial
             settled = all(map(self.is_on_record, trial.outputs))
             for one in trial.outputs:
-                self._specs[one.key], self._trained[one.configuration] = one, trial.configuration
-                self._trials_of.setdefault(one.configuration, []).append(one)
+                self._specs[one.key] = one
                 result = self._recorded.get(one.key)
                 if result is not None:
                     self.note(result, settled)
@@ -67,12 +62,12 @@ class Standing:
     @property
     def trainings(self) -> list[str]:
         """Keys of the trials that Ray schedules, in the plan's order."""
-        return list(self._trainings)
+        return [trial.key for trial in self._plan.trials]
 
     @property
     def remaining(self) -> list[str]:
         """Keys of trainings to run, in the plan's order: those that are not settled."""
-        return [key for key in self._trainings if key not in self._settled]
+        return [key for key in self.trainings if key not in self._settled]
 
     @property
     def settled_results(self) -> dict[str, TrialResult]:
@@ -83,19 +78,18 @@ class Standing:
         """The trial of a key."""
         return self._specs[key]
 
-    def trials_of(self, configuration: str) -> Sequence[TrialSpec]:
-        """The trials of a configuration, by its id; none if the driver does not know it."""
-        return self._trials_of.get(configuration, ())
-
     def summaries(self, configurations: Sequence[str] | None = None) -> list[Summary]:
         """The configurations as their trials stand now: all of them, or those of the given ids."""
-        chosen = list(self._trials_of) if configurations is None else configurations
+        every = (one.configuration for one in self._plan.outputs)
+        chosen = dict.fromkeys(every if configurations is None else configurations)
         needed = dict.fromkeys(other for name in chosen for other in (name, *self._companions(name)))
-        trials = [trial for name in needed for trial in self._trials_of[name]]
+        trials = [trial for name in needed for trial in self._plan.trials_of(name)]
         found = summarize(trials, self.results, {name: self._plan.configuration(name).known for name in needed})
-        return [summary for summary in found if summary.configuration in set(chosen)]
+        return [summary for summary in found if summary.configuration in chosen]
 
     def _companions(self, configuration: str) -> Iterable[str]:
         """The one that it is cut from, and those that it is tuned with: its summary says what all of them took."""
-        trial, trained = self._trials_of[configuration][0], self._trained.get(configuration, configuration)
+        trial = self._plan.trials_of(configuration)[0]
+        cut = trial.run.cut_from
+        trained = self._specs[cut.run].configuration if cut else configuration
         return (trained, *self._tuned_with.get(trial.tunes or trained, ()))
