@@ -31,7 +31,7 @@ from orchestrator.plan.tuning import rates_words
 from orchestrator.results.chances import front_chances
 from orchestrator.results.front import POSSIBLE
 from orchestrator.results.search_values import area, of_training
-from orchestrator.results.summary import Summary, summarize
+from orchestrator.results.summary import Summary
 
 if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder
@@ -219,7 +219,7 @@ class Replicating:
         if self._rule.tunes_apart:
             self._recorder.notes += filter(None, [rates_line(self._plan, results)])
             return tuned(self._plan, results)
-        summaries = {one.configuration: one for one in summarize(self._plan.outputs, results, self._plan.counts)}
+        summaries = {one.configuration: one for one in self._recorder.standing.summaries()}
         deserving = chosen(self._plan, results, summaries, self._rule)
         if self._rule.choose == "front":
             if not deserving and not self._known and any(one.complete for one in summaries.values()):

@@ -90,7 +90,7 @@ def _misplaced(sweep: Sweep, task: str) -> str | None:
 
 def metric_names() -> list[str]:
     """Metrics that can be objectives: the score, the costs that are known of a finished run, and what `measure` adds."""
-    return ["score", *Counts.__dataclass_fields__, "seconds", *MEASURED]
+    return ["score", *Counts.__dataclass_fields__, "seconds", "forgetting"]
 
 
 def check_names(content: dict[str, Any]) -> list[Mistake]:
@@ -145,24 +145,14 @@ def _unknown_task(name: str, known: list[str], data: DataSettings) -> str:
     return f"unknown task {shown(name)}.{hint} Suites: {', '.join(suite_names(data.custom))}. Tasks: {tasks}"
 
 
-MEASURED = {"forgetting": "forgetting"}
-"""Metrics that a trial has only where `measure` asks for them -> the key of `measure` to give."""
-
-
 def check_measures(sweep: Sweep) -> list[Mistake]:
     """Mistakes in the measurements of a sweep whose file is otherwise right."""
-    asked = sweep.measure.recorded()
-    mistakes = [
-        Mistake(("objectives", name), f"is measured only where the file asks for it; add measure: {{{key}: true}}")
-        for name, key in MEASURED.items()
-        if name in sweep.objectives and key not in asked
-    ]
-    return mistakes + (_check_forgetting(sweep) if "forgetting" in asked else [])
-
-
-def _check_forgetting(sweep: Sweep) -> list[Mistake]:
-    path = ("measure", "forgetting")
-    text = sweep.measure.forgetting.text if sweep.measure.forgetting else None
+    forgetting = sweep.measure.forgetting
+    if forgetting is None and "forgetting" in sweep.objectives:
+        words = "is measured only where the file asks for it; add measure: {forgetting: true}"
+        return [Mistake(("objectives", "forgetting"), words)]
+    text = forgetting.text if forgetting else None
     if text is None or Path(text).expanduser().is_file():
         return []
-    return [Mistake((*path, "text"), f"{text} is no file here; give a text file in UTF-8, or forgetting: true")]
+    words = f"{text} is no file here; give a text file in UTF-8, or forgetting: true"
+    return [Mistake(("measure", "forgetting", "text"), words)]
