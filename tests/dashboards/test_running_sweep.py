@@ -156,11 +156,11 @@ def finished(browser: Browser, url: str, folder: Path, mlflow: Server) -> None:
 def recorded(browser: Browser, mlflow: Server) -> None:
     """The sweep's own run in MLflow's page: the front as a picture in its description, the page among its artifacts."""
     entry = Store(mlflow.backend).sweeps()[0]
-    run = f"{mlflow.uri}/#/experiments/{entry.experiment_id}/runs/{entry.run_id}?workflowType=machine_learning"
-    browser.driver.get(run)
+    run, view = f"{mlflow.uri}/#/experiments/{entry.experiment_id}/runs/{entry.run_id}", "?workflowType=machine_learning"
+    browser.driver.get(run + view)
     browser.wait("document.querySelector('img[src*=\"front.png\"]')", 120)
     browser.wait("document.querySelector('img[src*=\"front.png\"]').naturalWidth > 300")
-    browser.driver.get(f"{run}/artifacts")
+    browser.driver.get(f"{run}/artifacts{view}")
     browser.wait(LISTED, 120)
     browser.run(f"{LISTED}.click()")
     browser.wait("document.querySelector('iframe')")
