@@ -100,7 +100,7 @@ def test_it_gives_the_numbers_of_sweeps_by_hand(folder: Path) -> None:
     assert "tuned" not in (folder / "runs" / "fair" / "front.tex").read_text()  # a paper's table has no tuning rows
     table = everything(Store(f"sqlite:///{folder / 'mlflow.db'}"), "fair")["specs"]["table"]["table"]
     (column,) = [one["values"] for one in table["columns"] if one["key"] == "tuning"]
-    assert sorted("6 trials, " in words or words == "not tuned" for words in column) == [True] * 5
+    assert all("6 trials, " in words or words == "not tuned" for words in column)
     assert column.count("not tuned") == 1
 
 
