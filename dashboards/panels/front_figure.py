@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from dashboards.panels.base import SYMBOLS, Plain, axis_of, choice, text
 from dashboards.panels.literature import NO_ROWS, published_choice, published_details, published_trace
 from orchestrator.results.presentation import Metric, colours, titled
 
 GREY = "#8A8A8A"
+SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 
 def draw(plain: Plain) -> Plain:
@@ -58,7 +61,8 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
         if factor != 1:
             done, partial = ([None if one is None else one / factor for one in every] for every in (done, partial))
         if metric.log and 0 in (*done, *partial):
-            done, partial = _zeros_at_the_edge(done, partial)
+            ticks, (done, partial) = _zeros_at_the_edge(done, partial)
+            values[f"axis/{metric.name}"] |= ticks
         values[f"v/{metric.name}"], values[f"so far/{metric.name}"] = done, partial
         # a front's steps go right and then up where less of x is better, up and then right where more is
         values[f"step/{metric.name}"] = "hv" if metric.better == "minimize" else "vh"
@@ -76,10 +80,16 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
     return values
 
 
-def _zeros_at_the_edge(*columns: list[float | int | None]) -> list[list[float | int | None]]:
-    """Where a logarithmic axis shows 0, as of the head alone: at half the smallest positive value."""
-    edge = min((value for column in columns for value in column if value), default=2) / 2
-    return [[edge if value == 0 else value for value in column] for column in columns]
+def _zeros_at_the_edge(*columns: list[float | int | None]) -> tuple[Plain, list[list[float | int | None]]]:
+    """Shows 0, as of the head alone, on a logarithmic axis: at half the smallest positive value, where a tick says 0."""
+    positive = [value for column in columns for value in column if value] or [2]
+    edge, first = min(positive) / 2, math.floor(math.log10(min(positive)))
+    steps = (1, 2, 5) if max(positive) < 1000 * min(positive) else (1,)
+    # also far above the largest value, for zooming and for published rows
+    ticks = [step * 10.0**power for power in range(first, first + 10) for step in steps if step * 10**power >= 2 * edge]
+    words = [next(f"{tick / (size or 1):g}{unit}" for size, unit in SI if tick >= size) for tick in ticks]
+    axis = {"tickmode": "array", "tickvals": [edge, *ticks], "ticktext": ["0", *words]}
+    return axis, [[edge if value == 0 else value for value in column] for column in columns]
 
 
 def _method_traces(plain: Plain, values: Plain, by_method: dict[str, str]) -> list[Plain]:

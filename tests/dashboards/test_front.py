@@ -21,7 +21,14 @@ def test_the_head_alone_stands_at_the_edge_of_a_logarithmic_axis() -> None:
             parameters=size)]  # fmt: skip
     spec = spec_of(PANELS["front"], view_of(("ranks", runs)))
     assert sorted(spec["values"]["v/trainable_parameters"]) == [512, 1024, 4096]
-    assert spec["values"]["axis/trainable_parameters"]["type"] == "log"
+    axis = spec["values"]["axis/trainable_parameters"]
+    assert axis["type"] == "log"
+    assert list(zip(axis["tickvals"], axis["ticktext"], strict=True))[:4] == [
+        (512, "0"),
+        (2000, "2k"),
+        (5000, "5k"),
+        (1e4, "10k"),
+    ]
     assert "The head alone has 0 parameters and stands at the left edge." in spec["help"]
 
 
