@@ -184,12 +184,14 @@ def _scores(origin: Origin) -> str:
     rows: list[tuple[str, float, Interval | None, float | None, str]] = [
         (f"this adapter ({entry.task}, seed {entry.seed})", own.get("score", math.nan), None, own.get("search_score"), "1")
     ]
+    several = len(summary.tasks) > 1
     rows += [
-        (f"the configuration on {task}, mean over seeds", value.mean, value, None, str(value.n))
+        # the one task's interval is the sweep's own, over seeds and examples, as the front shows it
+        (f"the configuration on {task}, mean over seeds", value.mean, value if several else summary.score, None, str(value.n))
         for task, value in summary.tasks.items()
-        if task == entry.task or len(summary.tasks) > 1
+        if task == entry.task or several
     ]
-    if len(summary.tasks) > 1:
+    if several:
         searched = summary.value("search_score")
         rows.append(
             ("the configuration, mean over tasks and seeds", summary.score.mean, summary.score, searched, str(summary.finished))
