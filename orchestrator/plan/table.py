@@ -86,8 +86,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     """How blocks that list several ranks could do with fewer trainings."""
     for block in plan.sweep.blocks:
         row, here = METHODS[block.method], [one for one in plan.configurations if one.path == block.path]
-        alike = [one for one in here if _without(one, row.rank) == _without(here[0], row.rank)]
-        counts = sorted({one.counts.trainable_parameters for one in alike})
+        ranked = [one for one in here if _without(one, row.rank) == _without(here[0], row.rank)]
+        counts = sorted({one.counts.trainable_parameters for one in ranked})
         if row.rank is None or len(counts) < 2:
             continue
         if (
@@ -100,7 +100,7 @@ def _notes(plan: Plan) -> Iterator[str]:
                 f"{dotted(block.path)}: {row.rank} lists {len(counts)}: the largest alone with sizes: {within} gives as many "
                 f"adapters down to an eighth of its parameters{left}"
             )
-        if plan.sweep.compare and row.one_rate is not None and not row.one_rate.items() <= alike[0].parameters.items():
+        if plan.sweep.compare and row.one_rate is not None and not row.one_rate.items() <= ranked[0].parameters.items():
             needed = ", ".join(f"{name}: {value}" for name, value in row.one_rate.items())
             yield f"{dotted(block.path)}: with {needed} one learning rate would be tuned for all {len(counts)} ranks"
 

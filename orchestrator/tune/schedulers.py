@@ -39,7 +39,7 @@ def scheduler_of(plan: Plan, folder: Path | None = None) -> Stopping | None:
 class Stopping(FIFOScheduler):
     """Asks a judge after every evaluation. Trials start in the order in which they come.
 
-    What earlier sessions of the sweep recorded in its journal goes to the judge first: a resumed sweep judges as if it had
+    What earlier sessions of the sweep recorded in its journal is given to the judge first: a resumed sweep judges as if it had
     never been stopped.
     """
 
@@ -101,7 +101,7 @@ class Pausing(Stopping):
             trial.storage.current_checkpoint_index = self._checkpoints[key]
 
     def choose(self, waiting: Iterable[TrialSpec], busy: Container[str]) -> TrialSpec | None:
-        """The trial whose turn it is, which then goes on; None if all must wait."""
+        """The trial whose turn it is, which then continues; None if all must wait."""
         specs = {spec.key: spec for spec in waiting if spec.configuration not in busy}
         entrants: dict[str, list[Entrant]] = {}
         for spec in specs.values():
