@@ -53,17 +53,6 @@ def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
 
 
-@pytest.fixture
-def trailing(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a scheduler that stops trials: CONTRIBUTING's example, with two points instead of ten."""
-    from orchestrator.sweepfile import algorithms
-    from tests.test_contributing import example, row_text
-
-    example("orchestrator/search/trailing.py", monkeypatch).__dict__["MARGIN"] = 2.0
-    monkeypatch.setitem(algorithms.SCHEDULERS, "trailing", eval(row_text("trailing"), vars(algorithms)))
-    return "trailing"
-
-
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random BERT of 3 layers without dropout, with MiniLM's tokenizer, as a local folder."""

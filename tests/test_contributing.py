@@ -74,21 +74,6 @@ def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sizes == sorted(sizes)
 
 
-def test_example_of_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.search.judge import Judge
-    from orchestrator.search.rivals import Entrant
-    from orchestrator.sweepfile import algorithms
-    from orchestrator.sweepfile.settings import SchedulerSettings
-
-    example("orchestrator/search/trailing.py", monkeypatch)
-    monkeypatch.setitem(algorithms.SCHEDULERS, "trailing", eval(row_text("trailing"), vars(algorithms)))
-    judge = Judge(SchedulerSettings.model_validate({"name": "trailing", "grace": 2}))
-    best, behind, cheap = (Entrant(name, name, ("glue/rte", 0), (cost,)) for name, cost in (("a", 9.0), ("b", 9.0), ("c", 1.0)))
-    decisions = [judge.decide(one, 1, score, last=False).name for one, score in ((best, 80.0), (behind, 60.0))]
-    decisions += [judge.decide(one, 2, score, last=False).name for one, score in ((best, 80.0), (behind, 60.0), (cheap, 60.0))]
-    assert decisions == ["GO_ON", "GO_ON", "GO_ON", "STOP", "GO_ON"]
-
-
 def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     from dashboards.panels import spec_of
     from tests.dashboards.views import VIEWS, full_view

@@ -45,7 +45,7 @@ PLACES = ("craft/", "orchestrator/", "dashboards/", "sweeps/", "tests/", "docs/"
 """A path in a document that begins with one of these must exist."""
 
 MADE_BY_EXAMPLES = re.compile(
-    r"craft/tasks/parity\.py|(craft/methods/from_peft/loha|orchestrator/search/(cheapest|trailing)|dashboards/panels/sizes)\.py"
+    r"craft/tasks/parity\.py|(craft/methods/from_peft/loha|orchestrator/search/cheapest|dashboards/panels/sizes)\.py"
 )
 
 

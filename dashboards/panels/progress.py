@@ -33,8 +33,7 @@ def planned_trials(frame: Any) -> int | None:
 def trial_counts(frame: Any) -> dict[str, int]:
     """Trainings by state: a slice of nested ranks is trained with its largest.
 
-    A trial that was spared, because another one of its configuration was stopped, has no run of its own. Its configuration
-    counts it among the stopped.
+    A trial that never had its turn has no run of its own. Its configuration counts it among the stopped.
     """
     trained = not_cut(frame.trials)
     states = trained[~trained["slice"].astype(bool)]["state"].value_counts() if len(trained) else pd.Series(dtype=int)

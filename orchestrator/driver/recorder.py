@@ -81,7 +81,7 @@ class Recorder:
 
     def add(self, trials: Iterable[TrialSpec]) -> None:
         """Takes in trials that are new to the plan, with the results that are on record for them."""
-        given_up, restated = set(), set()
+        restated = set()
         for trial in self.standing.take_in(trials):
             results = [found for one in trial.outputs if (found := self.standing.results.get(one.key))]
             self.underway.took(trial.key, sum(one.seconds for one in results))
@@ -94,10 +94,6 @@ class Recorder:
                     self._track("trial_started", one)  # its journal was lost
                     self._track("trial_ended", found, None)
                     restated.add(one.configuration)
-            if result is not None and result.status == "stopped":
-                given_up.add(trial.configuration)
-        for configuration in given_up:
-            self._spare(configuration)
         for configuration in restated:
             self._maybe_end_configuration(configuration)
 
@@ -113,8 +109,6 @@ class Recorder:
 
     def started(self, key: str) -> None:
         """A training runs, for the first time or again."""
-        if self.standing.is_settled(key):
-            return  # spared after Tune had asked for it
         spec = self.standing.spec(key)
         self.underway.start(key)
         self._display.started(spec)
@@ -179,12 +173,6 @@ class Recorder:
                 self._track("trial_ended", one.result, one.adapter)
         for trial in training.outputs:
             self._maybe_end_configuration(trial.configuration)
-
-    @_alone
-    def stopped(self, key: str) -> None:
-        """A scheduler stopped the trial: its last evaluation is its result. Its configuration's other trials are spared."""
-        self.ended(self.underway.result(key, "stopped"))
-        self._spare(self.standing.spec(key).configuration)
 
     @_alone
     def paused(self, key: str) -> None:
@@ -260,20 +248,6 @@ class Recorder:
         for configuration in self._tracker.open_configurations:
             if self._plan.trials_of(configuration):
                 self._maybe_end_configuration(configuration)
-
-    def _spare(self, configuration: str) -> None:
-        """Ends the trials of a stopped configuration that do not run; those that do, the scheduler stops at their next report.
-
-        Without the stopped trial the configuration cannot become complete, so its other trials are not worth their cost.
-        """
-        running = self.underway.running
-        for trial in self._plan.trials_of(configuration):
-            if self.standing.is_settled(trial.key) or trial.key in running:
-                continue
-            before = self.standing.results.get(trial.key)
-            result = replace(before, status="stopped") if before else TrialResult(trial.key, "stopped")
-            note = "spared: another trial of its configuration was stopped"
-            self.ended(replace(result, notes=[note]))
 
     def _maybe_end_configuration(self, configuration: str) -> None:
         if not all(self.standing.is_settled(trial.key) for trial in self._plan.trials_of(configuration)):

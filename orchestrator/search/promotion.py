@@ -1,4 +1,4 @@
-"""Promotion: at each rung the best trials continue and the others wait."""
+"""Promotion: at each rung the best trials continue and the others wait. Ray Tune's side and replays ask it; no Ray here."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestrator.search.judge import Decision
 from orchestrator.search.rivals import END, Entrant, levels_at
-
-if TYPE_CHECKING:
-    from orchestrator.sweepfile.settings import SchedulerSettings
 
 
 class _Rung:
@@ -89,25 +84,29 @@ class Promotion:
     _level: dict[str, int] = field(default_factory=dict)
     _latest: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
 
-    def report(self, entrant: Entrant, epoch: float, score: float, last: bool = False) -> Decision:
-        """See `orchestrator.search.judge.Rule`. The last evaluation always pauses: its configuration's next trial waits."""
+    def pauses(self, entrant: Entrant, epoch: float, score: object, last: bool = False) -> bool:
+        """Takes in a search score (higher is better) of a trial at an epoch; whether the trial waits now, with its checkpoint,
+        until `next_turn` names it, which may never happen. After its `last` evaluation its configuration's next trial waits.
+
+        An evaluation that is already known, or whose score is no finite number, changes nothing, so a record may be repeated.
+        """
         epochs = self._epochs.setdefault(entrant.configuration, {})
-        if epoch <= epochs.get(entrant.key, -math.inf):
-            return Decision.GO_ON
+        if not isinstance(score, int | float) or not math.isfinite(score) or epoch <= epochs.get(entrant.key, -math.inf):
+            return False
         epochs[entrant.key] = epoch
         self.go_on(entrant.configuration)  # it came further, so it went on
         self._latest.setdefault(entrant.group, {})[entrant.key] = score
         level = END if last else max(levels_at(epoch, self.grace, self.factor), default=None)
         if level is None or level <= self._level.get(entrant.key, -1):
-            return Decision.GO_ON
+            return False
         self._level[entrant.key] = level
         rung = self._rungs.setdefault((entrant.group, level), _Rung(len(entrant.costs)))
         rung.arrive(entrant, score)
         self._standing[entrant.configuration] = rung
         if last or not self.may_go_on(entrant.configuration):
-            return Decision.PAUSE
+            return True
         self.go_on(entrant.configuration)
-        return Decision.GO_ON
+        return False
 
     def may_go_on(self, configuration: str) -> bool:
         """Whether a configuration need not wait: it stands at no rung, or is among the best there."""
@@ -120,8 +119,14 @@ class Promotion:
             self._standing.pop(configuration).go_on(configuration)
 
     def next_turn(self, waiting: Mapping[str, Sequence[Entrant]]) -> Entrant | None:
-        """See `orchestrator.search.judge.PausingRule`. Of the configurations that may go on, the one that has come furthest;
-        ties go to the one that came to its rung first. A trial that has begun goes before those that have not."""
+        """The waiting trial that continues, or begins, now, and counts as running from here on; None if all must wait. Of the
+        configurations that may go on, it is of the one that has come furthest; ties go to the one that came to its rung first.
+        A trial that has begun goes before those that have not.
+
+        Args:
+            waiting: by configuration, its trials that have not ended, in the file's order; without the configurations of which
+                a trial runs.
+        """
         promoted = [one for rung in self._rungs.values() for one in rung.ready(self.factor) if one in waiting]
         free = [one for one in waiting if one not in self._standing]
         if not promoted and not free:
@@ -148,7 +153,3 @@ class Promotion:
         if not all(known):
             return None
         return fmean(scores.get(one.key, fmean(scores.values())) for one, scores in zip(trials, known, strict=True))
-
-
-def promotion(settings: SchedulerSettings) -> Promotion:
-    return Promotion(settings.grace, settings.factor)

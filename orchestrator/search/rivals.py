@@ -1,4 +1,4 @@
-"""A trial as stopping rules see it, and its rivals: the trials that it may be compared with."""
+"""A trial as the rule of `promotion` sees it, and its rivals: the trials that it may be compared with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = 1_000_000
 
 @dataclass(frozen=True)
 class Entrant:
-    """A trial as the rules see it.
+    """A trial as the rule sees it.
 
     `group` is its task and seed: only trials of equal groups are compared. Every one of `costs` is better when smaller.
     """
@@ -43,7 +43,7 @@ def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
 
 
 def entrant(sweep: Sweep, trial: TrialSpec, configuration: Configuration) -> Entrant:
-    """The trial as the rules see it under the sweep's objectives."""
+    """The trial as the rule sees it under the sweep's objectives."""
     costs = [
         configuration.known[name] * (1 if direction == "minimize" else -1)
         for name, direction in sweep.objectives.items()

@@ -1,8 +1,8 @@
 """SEARCHERS and SCHEDULERS: the names that `search.algorithm` and `scheduler.name` of a sweep file may take, one row each.
 
-A row says what a sweep file must fulfil, and where its code is. That place is a text, `module:name`, imported on use: a sweep
-file is checked without Ray and Optuna, and a grid needs neither to be planned. `auto` is no row: `orchestrator.sweepfile.auto`
-replaces it with one when the file is read.
+A searcher's row says what a sweep file must fulfil, and where its code is. That place is a text, `module:name`, imported on
+use: a sweep file is checked without Ray and Optuna, and a grid needs neither to be planned. `auto` is no row:
+`orchestrator.sweepfile.auto` replaces it with one when the file is read.
 """
 
 from __future__ import annotations
@@ -40,17 +40,11 @@ class SchedulerRow:
 
     Attributes:
         title: how people write it.
-        rule: where the rule that judges trials is made, as `module:name`, from the file's `scheduler` section;
-            `orchestrator.search.judge.rule_of` calls it. Empty if it judges none.
         settings: the keys that may stand beside `name` in the file's `scheduler` section.
-        pauses: whether its rule is a `orchestrator.search.judge.PausingRule`: trials wait for their turn and may never get
-            one, so nothing that needs all of them to end goes with it.
     """
 
     title: str
-    rule: str = ""
     settings: tuple[str, ...] = ()
-    pauses: bool = False
 
 
 def imported(place: str) -> Callable[..., Any]:
@@ -83,9 +77,7 @@ SCHEDULERS: dict[str, SchedulerRow] = {
     "none": SchedulerRow("every trial runs to its end"),
     "promotion": SchedulerRow(
         "ASHA that pauses: at each rung, and between trials of a configuration, the best of every few continue, others wait",
-        "orchestrator.search.promotion:promotion",
         ("grace", "factor"),
-        pauses=True,
     ),
 }
 

@@ -25,7 +25,7 @@ from orchestrator.search.budget import Watch
 from orchestrator.search.proposers import Proposer, propose
 from orchestrator.search.replication import Replicating
 from orchestrator.tools.signals import Stop
-from orchestrator.tune.schedulers import Pausing, Stopping, scheduler_of
+from orchestrator.tune.schedulers import Promoting, scheduler_of
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
@@ -102,7 +102,7 @@ class Parts:
     watch: Watch
     exchange: Exchange
     proposer: Proposer
-    scheduler: Stopping | None
+    scheduler: Promoting | None
     stop: Stop
     common_cause: CommonCause = field(default_factory=CommonCause)
 
@@ -110,11 +110,6 @@ class Parts:
     def ending(self) -> bool:
         """Whether no trial may start any more: by a signal, a used-up budget, or a fault that all trials meet."""
         return self.stop.asked or self.watch.spent is not None or self.common_cause.trouble is not None
-
-    @property
-    def pausing(self) -> Pausing | None:
-        """The scheduler, if it is one under which a trial that Tune ends without a result waits for its turn."""
-        return self.scheduler if isinstance(self.scheduler, Pausing) else None
 
     def more_to_run(self) -> bool:
         """Lets the proposer take up what has ended; whether there are trials to run then, or may be."""
@@ -140,7 +135,7 @@ def assemble(
     recorder.listeners.append(exchange.configuration_ended)
     proposer = searcher if plan.sweep.replication is None else Replicating(searcher, plan, recorder)
     scheduler = scheduler_of(plan, folder)
-    if isinstance(scheduler, Pausing):
+    if scheduler is not None:
         scheduler.listeners.append(exchange.configuration_waits)
     stop = Stop(display.say)
     return Parts(plan, options, SweepFolder(folder), storage, display, recorder, watch, exchange, proposer, scheduler, stop)

@@ -73,9 +73,9 @@ class Attempts:
 
     def _end_those_that_wait(self) -> None:
         """Ends the trials that were not promoted, once nothing can come that would promote them."""
-        pausing = self._parts.pausing
-        if pausing is not None and self._parts.proposer.exhausted:
-            self._parts.recorder.not_promoted(pausing.recalled)
+        scheduler = self._parts.scheduler
+        if scheduler is not None and self._parts.proposer.exhausted:
+            self._parts.recorder.not_promoted(scheduler.recalled)
 
     def _blame(self, suspects: list[str], running: list[str], reason: str) -> list[str]:
         """Memory ran out while these trials were running; returns those that are to run alone next."""
@@ -145,10 +145,10 @@ class Attempts:
             alone = [standing.spec(key) for key in only]
             return TrialSource(Listed(()), parts.exchange.trials_of, standing.is_settled, alone, max_concurrent=1)
         # Tune asks for trials before it can run them; what a proposer learns meanwhile would come too late for those.
-        early = (parts.plan.adaptive or parts.pausing is not None) and not parts.options.address
+        early = (parts.plan.adaptive or parts.scheduler is not None) and not parts.options.address
         at_once = slots if early else parts.options.max_concurrent
         waiting = parts.exchange.handed_out
-        return TrialSource(parts.proposer, parts.exchange.trials_of, standing.is_settled, waiting, at_once, parts.pausing)
+        return TrialSource(parts.proposer, parts.exchange.trials_of, standing.is_settled, waiting, at_once, parts.scheduler)
 
     def _pending(self, slots: int) -> int:
         """How many trials Ray is asked to place at once.

@@ -61,14 +61,10 @@ class Recording(tune.Callback):
             self._recorder.progressed(key, progress)
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        # One with a result is on record already; one without was stopped by the scheduler, or waits.
+        # One with a result is on record already; one without waits.
         key = trial.config["key"]
-        if self._parts.stop.asked or self._recorder.standing.is_settled(key):
-            return
-        if self._parts.pausing is not None:
+        if not self._parts.stop.asked and not self._recorder.standing.is_settled(key):
             self._recorder.paused(key)
-        else:
-            self._recorder.stopped(key)
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         if not self._parts.stop.asked:

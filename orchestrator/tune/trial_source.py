@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.search.proposers import Proposer
-from orchestrator.tune.schedulers import Pausing
+from orchestrator.tune.schedulers import Promoting
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
@@ -38,7 +38,7 @@ class TrialSource(Searcher):
         is_settled: Callable[[str], bool],
         waiting: Iterable[TrialSpec] = (),
         max_concurrent: int | None = None,
-        turns: Pausing | None = None,
+        turns: Promoting | None = None,
     ) -> None:
         """
         Args:
@@ -75,15 +75,10 @@ class TrialSource(Searcher):
 
     def _ready(self) -> TrialSpec | None:
         """The first trial that can start: a warm start needs the result of the run it begins from."""
-        while self._next and self._is_settled(self._next[0].key):
-            self._next.popleft()  # spared since
         if self._turns is not None:
-            waiting = (trial for trial in self._next if not self._is_settled(trial.key))
-            return self._turns.choose(waiting, {trial.configuration for trial in self._out.values()})
+            return self._turns.choose(self._next, {trial.configuration for trial in self._out.values()})
         for trial in self._next:
             begin = trial.run.warm_start
-            if self._is_settled(trial.key):
-                continue
             if begin is None or self._is_settled(begin.run):
                 return trial
         return None

@@ -203,7 +203,7 @@ def test_a_training_without_all_its_lines_runs_again(tmp_path: Path, known: list
         assert (recorder.standing.remaining, display.tally.done) == ([], 1)
 
 
-@pytest.mark.parametrize("how", ["failed", "stopped", "never promoted", "interrupted"])
+@pytest.mark.parametrize("how", ["failed", "never promoted", "interrupted"])
 def test_sizes_of_a_training_that_does_not_finish_end_as_it_does_without_scores(tmp_path: Path, how: str) -> None:
     plan = sized_plan(tmp_path, seeds="[0, 1]")
     training, other = plan.trials
@@ -212,8 +212,6 @@ def test_sizes_of_a_training_that_does_not_finish_end_as_it_does_without_scores(
         recorder.progressed(training.key, {"step": 1, "metrics": {"search_score": 7.0}})
         if how == "failed":
             recorder.ended(TrialResult(training.key, "failed", error="the loss is nan", retryable=True))
-        elif how == "stopped":
-            recorder.stopped(training.key)
         elif how == "interrupted":
             recorder.interrupted()
         else:
@@ -227,7 +225,7 @@ def test_sizes_of_a_training_that_does_not_finish_end_as_it_does_without_scores(
     assert {results[one.key].error for one in training.outputs} == {"the loss is nan" if how == "failed" else None}
     assert [results[one.key].metrics for one in training.sizes] == [{}, {}]
     assert results[training.key].metrics == ({} if how == "failed" else {"search_score": 7.0})
-    assert len(results) == (3 if how == "failed" else 6), "a stopped training spares those of the other seeds"
+    assert len(results) == (3 if how == "failed" else 6)
     with recording(plan, tmp_path) as (recorder, _, _):
         assert recorder.standing.remaining == ([training.key, other.key] if how == "failed" else [])
 

@@ -68,7 +68,7 @@ def _check_sections(sweep: Sweep) -> list[Mistake]:
     if sweep.search.algorithm != "grid":
         message = f"{sweep.search.algorithm} gives some configurations more trials than others; compare: fair goes with grid"
         mistakes.append(Mistake(("search", "algorithm"), message))
-    if sweep.scheduler.row.rule:
+    if sweep.scheduler.name != "none":
         message = (
             f"{sweep.scheduler.name} ends trials because of other configurations, so their tuning budgets would differ; "
             "compare: fair goes without a scheduler"

@@ -52,14 +52,13 @@ def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mista
 
 def _check_stopping(sweep: Sweep) -> list[Mistake]:
     scheduler, training = sweep.scheduler, sweep.training
-    row = scheduler.row
-    if not row.rule:
+    if scheduler.name == "none":
         return []
     if "end" in (training.evaluate_every, *(one.get("evaluate_every") for one in sweep.task_training.values())):
         message = f"{scheduler.name} judges trials while they train, and with end there is one evaluation; give epochs"
         return [Mistake(("training", "evaluate_every"), message)]
     by_hand = sweep.replication is not None and not sweep.compare
-    for name, given in (("replication", by_hand and row.pauses), ("warm_start", bool(sweep.warm_start))):
+    for name, given in (("replication", by_hand), ("warm_start", bool(sweep.warm_start))):
         if given:
             message = f"waits for trials to end, and with scheduler.name: {scheduler.name} some never do; drop it, or take none"
             return [Mistake((name,), message)]
@@ -68,8 +67,8 @@ def _check_stopping(sweep: Sweep) -> list[Mistake]:
     epochs = [training.epochs, *(settings.get("epochs", 0) for settings in sweep.task_training.values())]
     searched = any("epochs" in block.dimensions for block in sweep.blocks)
     several = len(sweep.task_names) * len(sweep.seeds) > 1
-    if row.pauses and several:
-        return []  # a pausing scheduler also decides between the trials of a configuration
+    if several:
+        return []  # it also decides between the trials of a configuration
     if training.max_steps is None and not searched and scheduler.grace >= max(epochs):
         message = f"grace is {scheduler.grace:g} epochs and training has {max(epochs):g}, so nothing would ever be stopped"
         return [Mistake(("scheduler", "grace"), message)]

@@ -1,9 +1,9 @@
 """A sweep replayed from recorded curves with simulated time: the product's proposers and rules, no training, no Ray.
 
-    proposer --configuration--> queue of trials --> N workers --events in order of time--> judge, results --> tell
+    proposer --configuration--> queue of trials --> N workers --events in order of time--> rule, results --> tell
 
-A worker takes the next trial and is busy until its next evaluation, for as long as that took in the record; then the judge
-decides whether the trial goes on, as it does on Ray Tune (`orchestrator.search.judge`).
+A worker takes the next trial and is busy until its next evaluation, for as long as that took in the record; then the rule
+decides whether the trial goes on, as it does on Ray Tune (`orchestrator.search.promotion`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary, summarize
-from orchestrator.search.judge import Decision, Judge
+from orchestrator.search.promotion import Promotion
 from orchestrator.search.proposers import Proposer, propose
 from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.sweepfile.sweep import Sweep
@@ -98,7 +98,8 @@ class Simulation:
     ) -> None:
         self._plan, self._proposer, self._curve, self._free, self._yardstick = plan, proposer, curve, workers, yardstick
         self._sum_up = sum_up
-        self._judge = Judge(plan.sweep.scheduler)
+        settings = plan.sweep.scheduler
+        self._rule = None if settings.name == "none" else Promotion(settings.grace, settings.factor)
         # Only where trials pause: each configuration's trials that have not ended, by key; configurations of which one runs.
         self._left: dict[str, dict[str, _Running]] = {}
         self._out: set[str] = set()
@@ -145,7 +146,7 @@ class Simulation:
             _Running(spec, self._curve(spec.run), configuration, entrant(self._plan.sweep, spec, configuration))
             for spec in specs
         ]
-        if self._judge.turns is None:
+        if self._rule is None:
             self._queue.extend(trials)
             return True
         self._left[configuration.id] = {trial.spec.key: trial for trial in trials}
@@ -153,12 +154,12 @@ class Simulation:
 
     def _promote(self) -> bool:
         """Lets the waiting trial go on whose turn it is, if there is one."""
-        if self._judge.turns is None:
+        if self._rule is None:
             return False
         waiting = {
             one: [trial.entrant for trial in trials.values()] for one, trials in self._left.items() if one not in self._out
         }
-        chosen = self._judge.turns.next_turn(waiting)
+        chosen = self._rule.next_turn(waiting)
         if chosen is None:
             return False
         self._out.add(chosen.configuration)
@@ -168,11 +169,9 @@ class Simulation:
     def _pause(self, configuration: Configuration) -> None:
         """A configuration waits; the searcher learns what is known of it."""
         self._out.discard(configuration.id)
-        if self._judge.turns is None or configuration.id not in self._left:
+        if self._rule is None or configuration.id not in self._left:
             return
-        score = self._judge.turns.so_far(
-            [entrant(self._plan.sweep, spec, configuration) for spec in self._open[configuration.id]]
-        )
+        score = self._rule.so_far([entrant(self._plan.sweep, spec, configuration) for spec in self._open[configuration.id]])
         if score is not None:
             self._proposer.tell_partial(configuration.id, {**configuration.known, "score": score})
 
@@ -199,29 +198,14 @@ class Simulation:
         epoch, score = trial.curve.evaluations[trial.done]
         trial.done += 1
         last = trial.done == len(trial.curve.evaluations)
-        decision = self._judge.decide(trial.entrant, epoch, score, last)
+        pauses = self._rule is not None and self._rule.pauses(trial.entrant, epoch, score, last)
         if last:
             self._outcome.finished += 1
             self._end(trial, of_finished(trial.spec.key, trial.curve))
-        if decision is Decision.PAUSE:
+        if pauses:
             self._pause(trial.configuration)
-        elif last:
-            return
-        elif decision is Decision.STOP:
-            self._outcome.stopped += 1
-            self._end(trial, TrialResult(trial.spec.key, "stopped", {"search_score": score}))
-            self._spare(trial.configuration.id)
-        else:
+        elif not last:
             self._go_on(trial)
-
-    def _spare(self, configuration: str) -> None:
-        """Ends the trials of a stopped configuration that wait, as a real sweep does."""
-        spared = [trial for trial in self._queue if trial.configuration.id == configuration]
-        self._queue = deque(trial for trial in self._queue if trial.configuration.id != configuration)
-        for trial in spared:
-            self._outcome.stopped += 1
-            score = trial.curve.evaluations[trial.done - 1][1] if trial.done else None
-            self._end(trial, TrialResult(trial.spec.key, "stopped", {} if score is None else {"search_score": score}))
 
     def _end(self, trial: _Running, result: TrialResult) -> None:
         self._results[trial.spec.key] = result

@@ -16,7 +16,6 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.tracker import Tracker
-from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tools.journal import read
 
@@ -27,45 +26,6 @@ def plan_of(folder: Path) -> Plan:
     )
     sweep = load_sweep(folder / "sweep.yaml")
     return make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
-
-
-def test_a_stopped_trial_spares_what_waits_and_not_what_runs(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
-    first, second, third, *other = (trial.key for trial in plan.trials)
-    ended: list[Summary] = []
-    with Display(6, io.StringIO(), "quiet") as display:
-        recorder = Recorder(plan, Ledger(tmp_path), display)
-        recorder.listeners.append(ended.append)
-        recorder.started(first)
-        recorder.started(second)
-        recorder.progressed(first, {"step": 2, "total_steps": 6, "metrics": {"search_score": 12.0}})
-        recorder.stopped(first)
-        assert recorder.standing.is_settled(third)
-        assert recorder.standing.remaining == [second, *other]
-        assert not ended
-        recorder.started(third)  # the scheduler had asked for it before
-        assert recorder.underway.running == [second]
-        recorder.stopped(second)
-    (summary,) = ended
-    assert (summary.stopped, summary.finished, summary.complete) == (3, 0, False)
-    results = Ledger(tmp_path).results()
-    assert results[first].metrics == {"search_score": 12.0}
-    assert results[third].metrics == {}
-    assert "spared" in results[third].notes[0]
-
-
-def test_a_resumed_sweep_spares_what_it_had_not_come_to_spare(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
-    first, second, third, *other = (trial.key for trial in plan.trials)
-    ledger = Ledger(tmp_path)
-    ledger.add(TrialResult(second, "interrupted", {"search_score": 30.0}, steps=4))
-    ledger.add(TrialResult(first, "stopped", {"search_score": 12.0}, steps=2))
-    ledger.close()
-    with Display(6, io.StringIO(), "quiet") as display:
-        recorder = Recorder(plan, Ledger(tmp_path), display)
-        assert recorder.standing.remaining == other
-        assert recorder.standing.results[second].metrics == {"search_score": 30.0}
-        assert recorder.standing.results[third].status == "stopped"
 
 
 def test_time_counts_also_where_it_led_to_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +47,7 @@ def test_time_counts_also_where_it_led_to_no_result(tmp_path: Path, monkeypatch:
         recorder.interrupted()
         recorder.started(stopped)
         now += 3
-        recorder.stopped(stopped)
+        recorder.ended(recorder.underway.result(stopped, "stopped"))
     results = Ledger(tmp_path).results()
     assert (results[stopped].seconds, results[cut].seconds) == (3, 107)
     # A resumed sweep adds to what its trials took before.

@@ -1,4 +1,4 @@
-"""The scheduler that pauses: its rule against the definition, who is next, and on real Ray what it makes of a sweep."""
+"""The scheduler: its rule against the definition, who is next, what a file cannot ask of it, and a sweep on real Ray."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
 from orchestrator.record.ledger import Ledger
-from orchestrator.search.judge import Decision
 from orchestrator.search.promotion import Promotion
-from orchestrator.search.rivals import Entrant
+from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal
 from orchestrator.tune.runner import run_sweep
 from tests.orchestrator.tune.test_search_run import Journalled
@@ -66,7 +66,7 @@ def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(see
         )
         reports.append(told)
         expected = may_go_on(reports, went, number, factor)
-        assert rule.report(*told) is (Decision.GO_ON if expected else Decision.PAUSE)
+        assert rule.pauses(*told) is not expected
         if expected:
             went.append(number)
         for place in range(number):
@@ -83,21 +83,18 @@ def test_whoever_is_among_the_best_of_its_rivals_goes_on_and_may_do_so_later(see
 def test_a_report_that_is_known_changes_nothing() -> None:
     rule = Promotion(1.0, 2.0)
     for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)):
-        rule.report(one(name), 1.0, score)
+        rule.pauses(one(name), 1.0, score)
     assert not rule.may_go_on("b")
-    assert (
-        rule.report(one("b"), 1.0, 9.0) is Decision.GO_ON
-    )  # a worker that goes on from a checkpoint says again what it had said
+    assert not rule.pauses(one("b"), 1.0, 9.0), "a worker that continues from a checkpoint reports again what it had reported"
     assert not rule.may_go_on("b")
+    assert not any(rule.pauses(one("c"), 2.0, score) for score in (None, float("nan"), "high"))
 
 
 def test_the_end_of_a_trial_is_a_rung_too() -> None:
     rule = Promotion(100.0, 2.0)
-    assert [rule.report(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0))] == [
-        Decision.PAUSE
-    ] * 3
+    assert all(rule.pauses(one(name), 2.0, score, last=True) for name, score in (("a", 3.0), ("b", 2.0), ("c", 1.0)))
     assert [rule.may_go_on(name) for name in "abc"] == [True, False, False]
-    rule.report(one("d"), 2.0, 0.0, last=True)
+    rule.pauses(one("d"), 2.0, 0.0, last=True)
     assert [rule.may_go_on(name) for name in "abcd"] == [True, True, False, False]
 
 
@@ -106,19 +103,30 @@ def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None
     trials = [one("x", task="cola"), one("x", task="mrpc")]
     assert rule.next_of(trials).group[0] == "cola"  # nothing is known: the file's order
     for name, mrpc in (("a", 70.0), ("b", 68.0)):
-        rule.report(one(name, task="cola"), 0.5, 0.0)
-        rule.report(one(name, task="mrpc"), 0.5, mrpc)
+        rule.pauses(one(name, task="cola"), 0.5, 0.0)
+        rule.pauses(one(name, task="mrpc"), 0.5, mrpc)
     assert rule.next_of(trials).group[0] == "mrpc"
 
 
 def test_what_a_configuration_is_worth_so_far() -> None:
     rule = Promotion()
-    rule.report(one("a", task="cola"), 1.0, 10.0)
+    rule.pauses(one("a", task="cola"), 1.0, 10.0)
     assert rule.so_far([one("a", task="cola"), one("a", task="mrpc")]) is None  # nobody has a score on mrpc
-    rule.report(one("b", task="mrpc"), 1.0, 60.0)
-    rule.report(one("c", task="mrpc"), 1.0, 70.0)
+    rule.pauses(one("b", task="mrpc"), 1.0, 60.0)
+    rule.pauses(one("c", task="mrpc"), 1.0, 70.0)
     assert rule.so_far([one("a", task="cola"), one("a", task="mrpc")]) == fmean([10.0, 65.0])
     assert rule.so_far([one("b", task="cola"), one("b", task="mrpc")]) == fmean([10.0, 60.0])
+
+
+def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
+    rule = Promotion()
+    for place in range(9):
+        for epoch in (1, 3, 9, 27):
+            rule.pauses(one(f"t{place}", task="sst2"), epoch, 99.0)
+            rule.pauses(one(f"t{place}", seed=1), epoch, 99.0)
+            rule.pauses(one(f"t{place}", cost=1000), epoch, 99.0)
+    assert not any(rule.pauses(one("new", cost=10), epoch, 1.0) for epoch in (1, 3, 9, 27))
+    assert rule.pauses(one("equal", cost=1000), 1, 1.0), "of equal size, one of the same low scores waits"
 
 
 def test_replication_cannot_go_with_it(tmp_path: Path) -> None:
@@ -197,3 +205,36 @@ def test_a_sweep_goes_on_with_the_best_repeats_nothing_and_ends(tmp_path: Path) 
     _, again = run(tmp_path, resume=True)
     assert again.complete
     assert len((tmp_path / "log").read_text().splitlines()) == len(trained)
+
+
+def sweep_text(more: str) -> str:
+    return f"name: t\nmodel: m\ntasks: [toy/acceptability]\nspace: [{{method: lora, rank: {{values: [1, 8]}}}}]\n{more}"
+
+
+def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(sweep_text("objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n"))
+    sweep = load_sweep(file)
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(10 * run.parameters["rank"], 2, 100, 40)))
+    small, large = (entrant(sweep, trial, one) for trial, one in zip(plan.trials, plan.configurations, strict=True))
+    assert (small.costs, large.costs) == ((10,), (80,))
+    assert large.competes_with(small.costs)
+    assert not small.competes_with(large.costs)
+    assert small.group == large.group == ("toy/acceptability", 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("scheduler: {name: hyperband, brackets: 3}\n", "hyperband was removed.*take promotion"),
+        ("scheduler: {name: none, grace: 3}\n", "none does not take grace; it has no settings"),
+        ("scheduler: {name: promotio}\n", "Did you mean 'promotion'"),
+        ("scheduler: {name: promotion, grace: 3}\ntraining: {epochs: 3}\n", "nothing would ever be stopped"),
+        ("scheduler: {name: promotion}\nobjectives: {trainable_parameters: minimize}\n", "stops by the score"),
+    ],
+)
+def test_what_a_scheduler_cannot_do_is_refused_when_the_file_is_read(tmp_path: Path, more: str, message: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(sweep_text(more))
+    with pytest.raises(SweepError, match=message):
+        load_sweep(file)

@@ -96,18 +96,7 @@ def test_every_searcher_runs_under_every_scheduler(
     assert (scheduler == "none") <= (one.stopped == 0)
 
 
-@pytest.mark.usefixtures("trailing")
-def test_a_stopped_trial_spares_the_others_of_its_configuration(tmp_path: Path, record: RecordedCurves) -> None:
-    sweep = sweep_of(tmp_path, more="scheduler: {name: trailing}\n")
-    one = simulate(sweep, record, 1, yardstick(sweep, record))
-    whole = {summary.configuration for summary in one.summaries}
-    assert one.finished == 2 * len(whole)
-    assert one.finished + one.stopped == 48
-    # Both seeds behave alike, so with one worker the second one of a stopped configuration never begins.
-    assert one.epochs == one.finished * 3 + one.stopped / 2
-
-
-def test_what_was_spared_counts_as_the_average_on_its_task(tmp_path: Path, record: RecordedCurves) -> None:
+def test_what_never_began_counts_as_the_average_on_its_task(tmp_path: Path, record: RecordedCurves) -> None:
     first, second, third = make_plan(sweep_of(tmp_path), Planner(sweep_of(tmp_path), counted)).configurations[:3]
     sweep = sweep_of(tmp_path)
     planner = Planner(sweep, counted)

@@ -13,7 +13,7 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.search.proposers import Listed, propose
-from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS, imported
+from orchestrator.sweepfile.algorithms import SEARCHERS, imported
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.trial_source import TrialSource
 
@@ -40,11 +40,9 @@ def drain(source: TrialSource) -> list[str]:
     return keys
 
 
-def test_every_algorithm_and_scheduler_a_file_may_name_is_there_to_do_it() -> None:
+def test_every_algorithm_a_file_may_name_is_there_to_do_it() -> None:
     places = [row.make for row in SEARCHERS.values()]
-    places += [row.rule for row in SCHEDULERS.values() if row.rule]
     assert all(callable(imported(place)) for place in places)
-    assert {name for name, row in SCHEDULERS.items() if not row.rule} == {"none"}
 
 
 @pytest.mark.parametrize("algorithm", sorted(SEARCHERS))

@@ -17,30 +17,27 @@ from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.search.judge import Decision
 from orchestrator.search.proposers import Listed, propose
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune.schedulers import Pausing, Stopping, scheduler_of
+from orchestrator.tune.schedulers import scheduler_of
 from orchestrator.tune.trial_source import TrialSource, trial_config
 from tests.benchmarks.replay.curves import Curve, RecordedCurves
 from tests.benchmarks.replay.simulation import Simulation, _Running
 from tests.benchmarks.replay.yardstick import Yardstick, whole_record
 
 EVALUATIONS = 8
-SCHEDULERS = ("{name: trailing}", "{name: promotion, grace: 1, factor: 2}")
-pytestmark = pytest.mark.usefixtures("trailing")
 
 
 def counted(run: RunSpec) -> Counts:
     return Counts(100 * run.parameters["rank"], 2, 10_000, 400 * run.parameters["rank"])
 
 
-def plan_of(folder: Path, scheduler: str) -> Plan:
+def plan_of(folder: Path) -> Plan:
     file = folder / "sweep.yaml"
     file.write_text(
         "name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0, 1]\ntraining: {epochs: 4}\n"
         "space: [{method: lora, rank: {values: [1, 2, 4]}, learning_rate: {values: [1e-5, 1e-4, 1e-3, 1e-2]}}]\n"
-        f"scheduler: {scheduler}\n"
+        "scheduler: {name: promotion, grace: 1, factor: 2}\n"
     )
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, counted))
@@ -59,21 +56,22 @@ def random_record(plan: Plan, draw: random.Random) -> RecordedCurves:
 
 
 class Logged(Simulation):
-    """A replay that notes every start of a trial, and every evaluation with the decision on it."""
+    """A replay that notes every start of a trial, and every evaluation with whether the trial waits after it."""
 
     def watch(self) -> list[tuple[Any, ...]]:
         self.log: list[tuple[Any, ...]] = []
         self._running: set[str] = set()
-        decide = self._judge.decide
+        assert self._rule is not None
+        pauses = self._rule.pauses
 
-        def noted(entrant: Any, epoch: float, score: object, last: bool) -> Decision:
-            decision = decide(entrant, epoch, score, last)
-            self.log.append(("evaluation", entrant.key, epoch, score, last, decision))
-            if last or decision is not Decision.GO_ON:
+        def noted(entrant: Any, epoch: float, score: object, last: bool = False) -> bool:
+            waits = pauses(entrant, epoch, score, last)
+            self.log.append(("evaluation", entrant.key, epoch, score, last, waits))
+            if last or waits:
                 self._running.discard(entrant.key)
-            return decision
+            return waits
 
-        self._judge.decide = noted  # type: ignore[method-assign]
+        self._rule.pauses = noted  # type: ignore[method-assign]
         self.run()
         return self.log
 
@@ -89,14 +87,13 @@ class TuneSide:
 
     def __init__(self, plan: Plan) -> None:
         scheduler = scheduler_of(plan)
-        assert isinstance(scheduler, Stopping)
+        assert scheduler is not None
         self.plan, self.scheduler = plan, scheduler
         self.specs = {trial.key: trial for trial in plan.trials}
         self.settled: set[str] = set()
         self.ids: dict[str, str] = {}
-        turns = scheduler if isinstance(scheduler, Pausing) else None
         self.source = TrialSource(
-            Listed(plan.configurations), lambda one: plan.trials_of(one.id), self.settled.__contains__, turns=turns
+            Listed(plan.configurations), lambda one: plan.trials_of(one.id), self.settled.__contains__, turns=scheduler
         )
 
     def start(self) -> str | None:
@@ -114,58 +111,41 @@ class TuneSide:
         assert last == (result["step"] == EVALUATIONS)
         answer = self.scheduler.on_trial_result(None, trial, result)
         if last or answer == TrialScheduler.STOP:
-            self._ended(key, last)
+            self.settled |= {key} if last else set()
+            self.source.on_trial_complete(self.ids.pop(key))
         return answer
-
-    def _ended(self, key: str, last: bool) -> None:
-        if last or not isinstance(self.scheduler, Pausing):
-            self.settled.add(key)
-        if not last and not isinstance(self.scheduler, Pausing):
-            others = self.plan.trials_of(self.specs[key].configuration)
-            self.settled |= {trial.key for trial in others if trial.key not in self.ids}
-        self.source.on_trial_complete(self.ids.pop(key))
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_the_same_events_lead_to_the_same_decisions(tmp_path: Path, scheduler: str, seed: int) -> None:
+def test_the_same_events_lead_to_the_same_decisions(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
-    plan = plan_of(tmp_path, scheduler)
+    plan = plan_of(tmp_path)
     record = random_record(plan, draw)
     plain = plan.sweep.model_copy(update={"scheduler": plan.sweep.scheduler.model_copy(update={"name": "none"})})
     yardstick = Yardstick(whole_record(plain, record)[0], plan.sweep.objectives)
     log = Logged(plan, propose(plan), record.curve, draw.choice([1, 2, 5, 11]), yardstick).watch()
 
     side = TuneSide(plan)
-    seen: set[Decision] = set()
+    seen: set[bool] = set()
     for kind, key, *told in log:
         if kind == "start":
             assert side.start() == key
             continue
-        *given, last, decision = told
-        ends = decision is not Decision.GO_ON and not last
-        assert side.evaluation(key, *given, last) == (TrialScheduler.STOP if ends else TrialScheduler.CONTINUE)
-        seen |= {decision} if not last else set()
+        *given, last, waits = told
+        assert side.evaluation(key, *given, last) == (TrialScheduler.STOP if waits and not last else TrialScheduler.CONTINUE)
+        seen |= {waits} if not last else set()
     assert side.start() is None, "the simulator let all that is left wait"
-    assert seen == {Decision.GO_ON, Decision.PAUSE if "promotion" in scheduler else Decision.STOP}
+    assert seen == {True, False}
 
 
-def test_a_score_that_is_no_number_is_passed_over(tmp_path: Path) -> None:
-    side = TuneSide(plan_of(tmp_path, SCHEDULERS[0]))
-    key = side.start()
-    assert key is not None
-    for score in (None, float("nan"), "high"):
-        assert side.evaluation(key, 1.0, score, last=False) == TrialScheduler.CONTINUE
-
-
-def test_what_the_journal_recalls_stops_nothing_by_itself(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, SCHEDULERS[0])
+def test_what_the_journal_recalls_pauses_nothing_by_itself(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
     side, resumed = TuneSide(plan), TuneSide(plan)
     keys = [key for _ in range(9) if (key := side.start())]
     entrants = [resumed.scheduler._entrant(side.specs[key]) for key in keys]
     for place, (key, one) in enumerate(zip(keys, entrants, strict=True)):
         side.evaluation(key, 1.0, 90.0 - place, last=False)
-        resumed.scheduler._judge.remember(one, 1.0, 90.0 - place, last=False)
+        resumed.scheduler._rule.pauses(one, 1.0, 90.0 - place)
     for place, key in enumerate(keys):
         resumed.ids[key] = key
         assert resumed.evaluation(key, 1.0, 90.0 - place, last=False) == TrialScheduler.CONTINUE, "a known evaluation"
