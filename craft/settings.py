@@ -225,13 +225,15 @@ class WarmStart(Settings):
 
 
 class CutFrom(Settings):
-    """The finished run whose adapter a smaller one is cut from, and what it is cut to. Nothing is trained.
+    """The finished run whose adapter a smaller one is cut from, and what it is cut to.
 
     `to` is ranks (`all,16,16`), a rank (`8`) or a number of parameters (`parameters:20000`); see `craft.trainer.cutting`.
+    `recovery` is how much longer the smaller one was trained alone, as a share of the run's steps (`craft.trainer.recovery`).
     """
 
     run: str = Field(pattern=r"^[0-9a-f]{16}$")
     to: str
+    recovery: float = Field(0.0, exclude_if=lambda share: not share)
 
 
 class CustomTask(Settings):

@@ -28,6 +28,8 @@ from craft.tasks import TASKS
 
 BUDGET = "parameters:"
 """Begins the name of what an adapter is cut to where that is a number of parameters."""
+RECOVERY = 0.1
+"""How much longer an adapter is trained after it was cut, as a share of its run's steps."""
 
 
 class RunSpec(Settings):
@@ -105,6 +107,6 @@ class RunSpec(Settings):
             data["generation"] = {name: data["generation"][name] for name in ("prompt", "loss", "beams", "max_new_tokens")}
         return content
 
-    def cut_to(self, to: str) -> RunSpec:
+    def cut_to(self, to: str, recovery: float) -> RunSpec:
         """The run of this one's adapter cut to `to` (`craft.trainer.cutting.Cut`), whose key names the cut adapter."""
-        return self.model_copy(update={"cut_from": CutFrom(run=self.key, to=to)})
+        return self.model_copy(update={"cut_from": CutFrom(run=self.key, to=to, recovery=recovery)})

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from craft.spec import RECOVERY
 from orchestrator.command import refuse_full, slug
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
@@ -61,8 +62,9 @@ def _cut(record: PastSweep, chosen: Summary, scratch: Path, given: argparse.Name
     from craft.trainer.cutting import Cut
 
     done: list[CutTrial] = []
-    for cut in dict.fromkeys(Cut.read(text, chosen.method) for text in given.slice):
-        console.print(f"cutting to {cut}" + (" and scoring" if given.score else ""))
+    recovery = RECOVERY if given.score else 0.0
+    for cut in dict.fromkeys(Cut.read(text, chosen.method, recovery) for text in given.slice):
+        console.print(f"cutting to {cut}" + (", training on and scoring" if given.score else ""))
         done += cut_configuration(record, chosen, cut, scratch, score=given.score, base=given.base, tell=console.print)
     return done
 

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+
+ROUNDING = 1e-5
+"""Singular values of J - I up to this may be rounding errors of a float32 J."""
 
 Tensors = dict[str, "Tensor"]
 Choose = Callable[[Tensors, dict[str, int]], Mapping[str, int]]
@@ -31,10 +34,13 @@ class Cutting:
         costs: `costs(tensors)` gives the parameters of one direction of every product in an adapter's file.
         cut: `cut(tensors, config, choose)` cuts the tensors in place and returns PEFT's configuration of the smaller adapter,
             and the number of its parameters.
+        hold: `hold(model)` gives a function that makes what trains of the model as small again as it is now, for after each
+            step of training it; absent where training keeps it so.
     """
 
     costs: Callable[[Mapping[str, Tensor]], dict[str, int]]
     cut: Callable[[Tensors, dict[str, Any], Choose], tuple[dict[str, Any], int]]
+    hold: Callable[[nn.Module], Callable[[], None]] | None = None
 
 
 def _j_costs(tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -59,6 +65,31 @@ def _cut_js(tensors: Tensors, config: dict[str, Any], choose: Choose) -> tuple[d
             left, right = halves(spectra[key], rank)
             tensors[key] = (identity[key] + left @ right).to(j.dtype)
     return config, kept
+
+
+def _hold_js(model: nn.Module) -> Callable[[], None]:
+    """Keeps each J - I at its rank, by the nearest matrix of that rank."""
+    import torch
+
+    from craft.factors.low_rank import halves
+
+    def spectrum(j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.linalg.svd(j.detach().double() - torch.eye(len(j), dtype=torch.float64, device=j.device))
+
+    ranks: dict[nn.Parameter, int] = {}
+    for name, j in model.named_parameters():
+        if j.requires_grad and "craft_J" in name:
+            values = spectrum(j)[1]
+            rank = int((values > ROUNDING).sum())
+            ranks |= {j: rank} if rank < -(-len(j) // 2) else {}
+
+    def put_back() -> None:
+        with torch.no_grad():
+            for j, rank in ranks.items():
+                left, right = halves(spectrum(j), rank)
+                j.copy_(torch.eye(len(j), dtype=torch.float64, device=j.device) + left @ right)
+
+    return put_back
 
 
 def _product_costs(tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -94,5 +125,5 @@ def _settings_of(config: dict[str, Any], ranks: dict[str, int]) -> dict[str, Any
     return settings
 
 
-J_MINUS_I = Cutting(_j_costs, _cut_js)
+J_MINUS_I = Cutting(_j_costs, _cut_js, _hold_js)
 PRODUCTS = Cutting(_product_costs, _cut_products)

@@ -120,3 +120,9 @@ def _switch(module: nn.Module, on: bool) -> None:
 def _switches(module: nn.Module) -> list[_Switch]:
     hooks = (getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values())
     return [owner for owner in hooks if isinstance(owner, _Switch)]
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Lets the model keep few activations of a forward pass, and compute the others again in the backward pass."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})

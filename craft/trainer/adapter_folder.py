@@ -26,7 +26,7 @@ from torch import nn
 
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.compute import compute_device, narrow_frozen
+from craft.models.compute import checkpoint_activations, compute_device, narrow_frozen
 from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
@@ -77,12 +77,15 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
     return write_folder(folder, fill)
 
 
-def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+def load_adapter(
+    folder: str | Path, base: str | None = None, *, trains: bool = False
+) -> tuple[nn.Module, PreTrainedTokenizerBase]:
     """The model that was scored, and its tokenizer, from a saved adapter.
 
     Args:
         folder: as `save_adapter` wrote it, or a copy (an artifact downloaded from the tracking store).
         base: name or folder of the base model here, if it is not the name that the adapter was trained with.
+        trains: whether the adapter is to train on; PEFT's adapters only.
 
     Returns:
         The model in evaluation mode, on the CPU (a quantized one on the GPU), with label names in `config.id2label`; and the
@@ -133,7 +136,9 @@ def load_adapter(folder: str | Path, base: str | None = None) -> tuple[nn.Module
                 for weight_name, weight in model.named_parameters():
                     weight.requires_grad_(is_head(weight_name, heads))
                 narrow_frozen(model)
-            model = PeftModel.from_pretrained(model, str(folder))
+            if trains and spec.training.gradient_checkpointing:
+                checkpoint_activations(model)
+            model = PeftModel.from_pretrained(model, str(folder), is_trainable=trains)
         else:
             context = BuildContext(TASK_TYPES[record["kind"]], seed=spec.seed)
             model = row.build(model, parameters, context)

@@ -1,10 +1,10 @@
-"""Cuts a finished adapter to fewer parameters by SVD, without training it: `cut_adapter`.
+"""Cuts a finished adapter to fewer parameters by SVD: `cut_adapter`.
 
 What is cut stands in the method's row (`craft.methods.cutting`). A `Cut` names one rank for every product, or a number of
 parameters; then there is one threshold over all singular values (`craft.factors.low_rank`).
 
 The result is an adapter as training leaves one. Its record says of which run it is cut (`RunSpec.cut_from`). It holds no
-scores until it is scored (`craft.trainer.rescoring`).
+scores until it is trained on (`craft.trainer.recovery`) and scored (`craft.trainer.rescoring`).
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ _NOT_ITS_OWN = ("optimizer_bytes", "peak_memory_bytes", "step_seconds", "tokens_
 
 @dataclass(frozen=True)
 class Cut:
-    """What to cut an adapter to: one `rank` for every product, or a number of `parameters` in all."""
+    """What to cut an adapter to: one `rank` for every product, or a number of `parameters` in all; and the share of its run's
+    steps for which it is trained afterwards."""
 
     rank: int | None = None
     parameters: int | None = None
+    recovery: float = 0.0
 
     @classmethod
-    def read(cls, text: str, method: str) -> Cut:
+    def read(cls, text: str, method: str, recovery: float = 0.0) -> Cut:
         """What a person means by `text`: `8` or `parameters:20000`."""
         find_cutting(method)
         number = text.replace(" ", "").replace("_", "").removeprefix(BUDGET)
         if not (number.isascii() and number.isdigit() and int(number) > 0):
             raise ValueError(f"an adapter of {method} is cut to a rank, such as 4, or {BUDGET}20000; got {text!r}")
-        return cls(parameters=int(number)) if text.strip().startswith(BUDGET) else cls(rank=int(number))
+        budget = text.strip().startswith(BUDGET)
+        return cls(None if budget else int(number), int(number) if budget else None, recovery)
 
     def __str__(self) -> str:
         return str(self.rank) if self.rank is not None else f"{BUDGET}{self.parameters}"
@@ -72,7 +75,7 @@ def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
     smaller, kept = find_cutting(spec.method).cut(tensors, config, lambda values, costs: _ranks(cut, values, costs, whole))
     counts |= {"trainable_parameters": kept, "total_parameters": counts["total_parameters"] + kept - whole}
     counts["adapter_bytes"] += _bytes(tensors) - before
-    run = spec.cut_to(str(cut))
+    run = spec.cut_to(str(cut), cut.recovery)
     metrics = {name: value for name, value in record["metrics"].items() if name == BEFORE}
     record |= {"spec": run.model_dump(mode="json"), "counts": counts, "metrics": metrics, "notes": []}
 

@@ -42,7 +42,8 @@ class Pace:
         batch: examples in a step.
         evaluated_at: steps after which the search split is scored.
         passes: examples of each split that is scored, by the name that its progress has: `search`, and the reported ones.
-        cuts: how many smaller adapters are scored on all splits at the end.
+        cuts: how many smaller adapters are trained on and scored on all splits at the end.
+        recovery: steps for which each of these is trained on.
         step: where this process begins.
         due: the evaluation of that step is still to come.
     """
@@ -52,13 +53,15 @@ class Pace:
     evaluated_at: Sequence[int]
     passes: Mapping[str, int]
     cuts: int = 0
+    recovery: int = 0
     step: int = 0
     due: bool = False
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         search, reported = self.passes["search"], sum(self.passes.values()) - self.passes["search"]
-        self._examples = search * len(self.evaluated_at) + reported + self.cuts * (search + reported)
+        recovery = self.recovery * self.batch / FORWARD  # in examples that are scored
+        self._examples = search * len(self.evaluated_at) + reported + self.cuts * (search + reported + recovery)
         self._stepping = self._scoring = 0.0  # seconds in this process, and what was done in them
         self._stepped, self._seen, self._scored = 0, 0.0, 0.0
         self._part: tuple[str, float] = ("", 0.0)
@@ -83,6 +86,12 @@ class Pace:
         self._scoring += seconds
         self._seen += size * (part - before)
         self._scored = min(self._scored + size * (part - before), self._examples)
+
+    def recovered(self, step: int, total: int) -> None:
+        """Step number `step` of the recovery of a cut adapter is done."""
+        self._scoring += self._lap()
+        self._phase, part = f"step {step}/{total} of a cut", self.batch / FORWARD
+        self._seen, self._scored = self._seen + part, min(self._scored + part, self._examples)
 
     def evaluated(self) -> None:
         """An evaluation is over, with its checkpoint and its report."""

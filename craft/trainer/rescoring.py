@@ -1,11 +1,10 @@
-"""Scores a saved adapter on the splits, and with the settings, of the run in its record: `score_adapter`.
+"""Scores a saved adapter on the splits, and with the settings, of the run in its record: `score_adapter`, `cut_and_score`.
 
 The model is made from the folder alone, so the scores are also a check of what was saved.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -21,21 +20,23 @@ from craft.scoring.scorer import Scorer
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.trainer.adapter_folder import load_adapter, read_record, write_record
-from craft.trainer.checkpoint import write_folder
+from craft.trainer.checkpoint import rewrite
 from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.memory import memory_errors_named
+from craft.trainer.meter import Meter
 from craft.trainer.process import own_process_state
+from craft.trainer.recovery import recover
 
 
 def cut_and_score(
     adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None
 ) -> tuple[RunSpec, SizeResult]:
-    """A finished adapter, cut, in `place`/adapter, with its run; without `score` it has no scores."""
+    """A finished adapter, cut and trained on, in `place`/adapter, with its run; without `score` it has no scores."""
     began, folder = time.perf_counter(), place / "adapter"
     place.mkdir(parents=True)
     run = cut_adapter(adapter, cut, folder)
     if score:
-        score_adapter(folder, place, base=base)
+        score_adapter(folder, place, base=base, recovers=bool(cut.recovery))
     return run, size_result(folder, began)
 
 
@@ -46,12 +47,13 @@ def size_result(folder: Path, began: float) -> SizeResult:
     return SizeResult(record["metrics"], record["counts"], folder, time.perf_counter() - began, *of_it)
 
 
-def score_adapter(folder: Path, scratch: Path, *, base: str | None = None) -> dict[str, float]:
+def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recovers: bool = False) -> dict[str, float]:
     """Scores the adapter in `folder` on the search and the reported splits, and writes the scores into its record.
 
     Args:
         scratch: gets the outputs behind the scores.
         base: name or folder of the base model here, if it is not the name in the record.
+        recovers: whether it was cut just now, and is trained on before.
 
     Raises:
         ValueError: the data are not here, or are others than those of the run; an output is not finite.
@@ -69,13 +71,16 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None) -> di
                 f"the data of {spec.task} here are not those that the adapter in {folder} was trained on (fingerprint "
                 f"{splits.fingerprint[:12]}, not {known[:12]}), so its score could not be compared with the run's"
             )
-        model, tokenizer = load_adapter(folder, base)
+        model, tokenizer = load_adapter(folder, base, trains=recovers)
         model.to(compute_device())
         scorer = make_scorer(spec, task, splits, tokenizer, model.config, _no_tick)
         forgetting, before = None, record["metrics"].get(BEFORE)
         if spec.measure.forgetting is not None and before is not None and task.kind == "generation":
             forgetting = Forgetting(spec.measure.forgetting, tokenizer, model.config, _no_tick, before=before)
             _refuse_other_text(folder, record["facts"], forgetting.facts)
+        if recovers:
+            with memory_errors_named(f"micro-batches of {training.batch_size} x {training.max_length} tokens"):
+                recover(model, "default", folder, spec, task, scorer, Meter())
         return score_model(folder, scratch, model, scorer, forgetting)
 
 
@@ -89,11 +94,7 @@ def score_model(
     record["metrics"] |= found | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
     record["notes"] += reported.notes
 
-    def fill(aside: Path) -> None:
-        shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
-        write_record(aside, record)
-
-    write_folder(folder, fill)
+    rewrite(folder, lambda aside: write_record(aside, record))
     return dict(record["metrics"])
 
 

@@ -3,7 +3,7 @@
     evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
     leaving     ->  checkpoint of the step  ->  report        on another machine: the evaluation that is due, then the next step
     end         ->  best weights   ->  reported splits, one test after the other  ->  adapter, result
-    sizes       ->  the adapter cut to each  ->  search split, reported splits  ->  an adapter and a result of its own
+    sizes       ->  the adapter cut to each  ->  trained on  ->  search split, reported splits  ->  its own adapter and result
 
 `craft.trainer.training` prepares it.
 """
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,7 @@ from craft.results import (
 from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick
-from craft.spec import RunSpec
+from craft.spec import RECOVERY, RunSpec
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, save_adapter, trainable_state
 from craft.trainer.checkpoint import CheckpointCorrupt, verify, write_folder
@@ -51,6 +52,7 @@ from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
 from craft.trainer.pace import Pace
+from craft.trainer.recovery import recover
 from craft.trainer.rescoring import score_model, size_result
 
 BEST_FILE = "best.safetensors"
@@ -99,6 +101,14 @@ class Listener:
             self.pace.scored(what, done, total)
             self.pace.tell()
         self.on_score(what, done, total)
+
+    def recovered(self, step: int, total: int) -> None:
+        """A step of a cut adapter's recovery is done. Repeats the run's last step, as `answered` does."""
+        if self.pace is not None:
+            self.pace.recovered(step, total)
+            self.pace.tell()
+        if self.step is not None:
+            self.on_step(*self.step)
 
     def answered(self, what: str, done: int, total: int) -> None:
         """Like `scored`, for slow scoring such as generation. Repeats the last step, so that a watchdog sees that the run is
@@ -166,6 +176,7 @@ class Run:
             sorted(trainer.evaluated_at),
             self.scorer.passes,
             cuts=len(self.sizes),
+            recovery=math.ceil(RECOVERY * trainer.args.max_steps),
             step=trainer.state.global_step,
             due=self.evaluation_due,
         )
@@ -314,16 +325,18 @@ class Run:
         return RunResult(metrics, counts, adapter, self.best.step, steps, seconds, notes, facts, sizes, self.meter.phases)
 
     def _cut(self, size: int) -> SizeResult:
-        """The adapter cut to so many parameters, scored as a second adapter of the model."""
+        """The adapter cut to so many parameters, trained on and scored as a second adapter of the model."""
         began, place = time.perf_counter(), self.directory / SIZES_FOLDER / str(size)
         place.mkdir(parents=True)
         folder = place / "adapter"
-        cut_adapter(self.directory / "adapter", Cut(parameters=size), folder)
+        spec = cut_adapter(self.directory / "adapter", Cut(parameters=size, recovery=RECOVERY), folder)
         model: Any = self.model
-        with quiet_libraries(), self._scoring():
-            model.load_adapter(str(folder), CUT_ADAPTER)
+        with quiet_libraries():
+            model.load_adapter(str(folder), CUT_ADAPTER, is_trainable=True)
             model.set_adapter(CUT_ADAPTER)
-            score_model(folder, place, model, self.scorer, self.forgetting)
+            recover(model, CUT_ADAPTER, folder, spec, self.task, self.scorer, self.meter, self.listener.recovered)
+            with self._scoring():
+                score_model(folder, place, model, self.scorer, self.forgetting)
             model.set_adapter("default")
             model.delete_adapter(CUT_ADAPTER)
         return size_result(folder, began)

@@ -26,7 +26,7 @@ from torch import nn
 import craft
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.compute import compute_device, narrow_frozen
+from craft.models.compute import checkpoint_activations, compute_device, narrow_frozen
 from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer, refuse_other_words
@@ -206,8 +206,7 @@ def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: i
         quantization=method.quantization(parameters) if method.quantization else None,
     )
     if spec.training.gradient_checkpointing:
-        enable = getattr(base, "activation_checkpointing_enable", None) or base.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
+        checkpoint_activations(base)
     return base
 
 

@@ -53,9 +53,9 @@ class Configuration:
         return {**self.counts.known(), **memory}
 
 
-def cut_id(configuration: str, cut: str) -> str:
+def cut_id(configuration: str, cut: str, recovery: float) -> str:
     """The id of what the adapters of a configuration are cut to, in its sweep or afterwards."""
-    return content_hash(["cut", configuration, cut], 10)
+    return content_hash(["cut", configuration, cut, *([recovery] if recovery else [])], 10)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from craft.methods.whole import BASE_MODEL
 from craft.plain_yaml import YamlPath
 from craft.results import Counts, RunFailed
 from craft.settings import WarmStart, content_hash
-from craft.spec import BUDGET, RunSpec
+from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.configuration import Configuration, Dropped, cut_id
 from orchestrator.plan.parameters import text
@@ -108,7 +108,7 @@ class Planner:
         cut = f"{BUDGET}{size}"
         return replace(
             one,
-            id=cut_id(one.id, cut),
+            id=cut_id(one.id, cut, RECOVERY),
             label=_cut_label(one.label, size),
             counts=one.counts.cut_to(size),
             estimated_memory_bytes=None,
@@ -148,7 +148,10 @@ class Planner:
 
         def trial(task: str, seed: int) -> TrialSpec:
             run, tunes = self.run_spec(configuration, task, seed), group if seed in self.sweep.seeds else None
-            sizes = (TrialSpec(run.cut_to(str(one.cut_to)), one.id, one.label, resources, tunes) for one in configuration.sizes)
+            sizes = (
+                TrialSpec(run.cut_to(str(one.cut_to), RECOVERY), one.id, one.label, resources, tunes)
+                for one in configuration.sizes
+            )
             names, carried = (configuration.id, configuration.label), configuration.carried.get(task)
             return TrialSpec(run, *names, resources, tunes, tuple(sizes), carried)
 

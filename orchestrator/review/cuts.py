@@ -1,4 +1,4 @@
-"""Adapters of a finished configuration, cut to fewer parameters and scored: points of the front that nothing was trained for.
+"""Adapters of a finished configuration, cut to fewer parameters, trained on and scored: more points of the front.
 
     PastSweep --> every trial of the configuration --> cut (`craft.trainer.cutting`) --> scored --> folder, table, record
 
@@ -71,7 +71,7 @@ def cut_configuration(
     """Cuts the adapters of all trials of a configuration."""
     from craft.trainer.rescoring import cut_and_score
 
-    name = cut_id(chosen.configuration, str(cut))
+    name = cut_id(chosen.configuration, str(cut), cut.recovery)
     done = []
     for entry in record.trials(chosen.configuration):
         place = scratch / name / entry.key

@@ -22,7 +22,7 @@ from typing import Any
 
 from craft.factors.ticking import ticking
 from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
-from craft.spec import RunSpec
+from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import hearing
 from orchestrator.plan.trial import Ended, Train, TrialResult, TrialSpec
@@ -191,7 +191,8 @@ def _cut_stored(checkpoint: Path, missing: Sequence[TrialSpec], scratch: Path) -
 
     adapter, cuts = checkpoint / ADAPTER_FOLDER, []
     for one in missing:
-        _, size = cut_and_score(adapter, Cut(parameters=size_of(one)), scratch / "run" / one.key)
+        cut = Cut(parameters=size_of(one), recovery=RECOVERY)
+        _, size = cut_and_score(adapter, cut, scratch / "run" / one.key)
         cuts.append(Ended(TrialResult.of_size(one.key, size), size.adapter))
 
     def fill(folder: Path) -> None:

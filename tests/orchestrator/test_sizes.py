@@ -15,7 +15,7 @@ import pytest
 from ray.tune.search import Searcher
 from rich.console import Console
 
-from craft.spec import RunSpec
+from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
 from orchestrator.driver.display import Display
@@ -268,7 +268,7 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
     """They are the same as those that are cut in the training, bit for bit; smaller micro-batches change no name."""
     training = {"max_steps": 2, "train_examples": 16, "eval_examples": 16, "max_length": 24, "batch_size": 8}
     run = RunSpec(model=tiny_bert, task="toy/sentiment", method="lora", parameters={"rank": 4}, training=training)
-    cuts = tuple(TrialSpec(run.cut_to(f"parameters:{size}"), f"cut{size}", "") for size in (200, 500))
+    cuts = tuple(TrialSpec(run.cut_to(f"parameters:{size}", RECOVERY), f"cut{size}", "") for size in (200, 500))
     asked: list[int] = []
 
     def train(spec: RunSpec, directory: Path, **how: Any) -> Any:

@@ -18,12 +18,12 @@ from craft.scoring.encoding import Collator
 from craft.scoring.forgetting import SHIPPED, read_text, windows
 from craft.scoring.texts import EncodedTexts, mean_token_loss
 from craft.settings import ForgettingSettings, GenerationSettings
-from craft.spec import RunSpec
+from craft.spec import RECOVERY, RunSpec
 from craft.tasks.commonsense import response
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
-from craft.trainer.cutting import Cut, cut_adapter
-from craft.trainer.rescoring import score_adapter
+from craft.trainer.cutting import Cut
+from craft.trainer.rescoring import cut_and_score, score_adapter
 from craft.trainer.training import train_run
 
 TEXT = (
@@ -130,18 +130,18 @@ def test_measuring_changes_nothing_else(make: Callable[..., RunSpec], tmp_path: 
 def test_a_cut_adapter_is_measured_against_the_same_base(make: Callable[..., RunSpec], tmp_path: Path) -> None:
     size = 200
     whole = train_run(make(), tmp_path / "run", sizes=[size])
-    cut_adapter(whole.adapter, Cut(parameters=size), tmp_path / "cut")
-    metrics = score_adapter(tmp_path / "cut", tmp_path)
+    _, cut = cut_and_score(whole.adapter, Cut(parameters=size, recovery=RECOVERY), tmp_path / "cut")
+    metrics = cut.metrics
     assert metrics == whole.sizes[0].metrics
-    trained, tokenizer = load_adapter(tmp_path / "cut")
+    trained, tokenizer = load_adapter(cut.adapter)
     after = by_hand(trained, tokenizer, TEXT, 384)
     assert metrics["text_loss_before"] == whole.metrics["text_loss_before"]
     assert metrics["forgetting"] == pytest.approx(after - metrics["text_loss_before"], abs=1e-5)
     assert metrics["forgetting"] != whole.metrics["forgetting"]
-    record = json.loads((tmp_path / "cut" / "run.json").read_text())
+    record = json.loads((cut.adapter / "run.json").read_text())
     Path(record["spec"]["measure"]["forgetting"]["text"]).write_text("Quite another text, which the record knows nothing of.")
     with pytest.raises(ValueError, match="has changed since the adapter"):
-        score_adapter(tmp_path / "cut", tmp_path)
+        score_adapter(cut.adapter, tmp_path)
 
 
 def test_a_key_changes_only_where_it_is_asked_for(make: Callable[..., RunSpec]) -> None:

@@ -18,11 +18,11 @@ from torch import nn
 from craft.models.loading import load_model
 from craft.models.projections import find_projections
 from craft.results import RunResult
-from craft.spec import RunSpec
+from craft.spec import RECOVERY, RunSpec
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.counting import planned_counts
 from craft.trainer.cutting import Cut, cut_adapter
-from craft.trainer.rescoring import score_adapter
+from craft.trainer.rescoring import cut_and_score
 from craft.trainer.training import train_run
 
 Trained = Callable[..., tuple[RunSpec, RunResult]]
@@ -187,24 +187,37 @@ def test_plain_peft_loads_the_folder_in_a_new_process(trained: Trained, method: 
 
 
 @pytest.mark.parametrize("method", ["craft", "lora"])
-def test_a_size_of_a_run_is_its_finished_adapter_cut_and_scored_bit_for_bit(
+def test_a_size_of_a_run_is_its_finished_adapter_cut_trained_on_and_scored_bit_for_bit(
     trained: Trained, tmp_path: Path, method: str
 ) -> None:
     spec, result = craft(trained) if method == "craft" else lora(trained)
     for size, found in zip(SIZES[method], result.sizes, strict=True):
-        to = tmp_path / str(size)
-        run = cut_adapter(result.adapter, Cut.read(f"parameters:{size}", method), to)
-        metrics = score_adapter(to, tmp_path)
-        assert found.metrics == metrics
+        to = tmp_path / str(size) / "adapter"
+        run, again = cut_and_score(result.adapter, Cut.read(f"parameters:{size}", method, RECOVERY), to.parent)
+        assert found.metrics == again.metrics
         ours, theirs = (json.loads((one / "run.json").read_text()) for one in (found.adapter, to))
         assert ours == theirs
         assert (found.counts, found.notes, found.facts) == (theirs["counts"], theirs["notes"], theirs["facts"])
-        assert run == spec.cut_to(f"parameters:{size}"), "its key is known before anything is trained"
+        assert run == spec.cut_to(f"parameters:{size}", RECOVERY), "its key is known before anything is trained"
         for name in ("adapter_model.safetensors", "adapter_config.json"):
             assert (found.adapter / name).read_bytes() == (to / name).read_bytes()
         predictions = found.adapter.parent / "predictions.safetensors"
-        assert predictions.read_bytes() == (tmp_path / predictions.name).read_bytes()
+        assert predictions.read_bytes() == (to.parent / predictions.name).read_bytes()
     assert result.metrics == train_run(spec, tmp_path / "alone").metrics, "cutting changes nothing of the run itself"
+
+
+@pytest.mark.parametrize("method", ["craft", "lora"])
+def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path: Path, method: str) -> None:
+    _, result = craft(trained) if method == "craft" else lora(trained)
+    alone, longer = (
+        cut_and_score(result.adapter, Cut(rank=2, recovery=share), tmp_path / str(share))[1] for share in (0.0, 1.0)
+    )
+    assert longer.counts == alone.counts
+    before, after = (load_file(one.adapter / "adapter_model.safetensors") for one in (alone, longer))
+    assert any((before[name] != after[name]).any() for name in before)
+    if method == "craft":
+        for j in j_of(longer.adapter).values():
+            assert len(j) < 8 or np.linalg.matrix_rank(j - np.eye(len(j)), tol=1e-5) == 2
 
 
 @pytest.mark.parametrize(
