@@ -51,9 +51,9 @@ examples:
   python -m orchestrator.adapters runs/ranks --pick 3f9a --seed 1 --to mine --merge
       a configuration you name, merged into a full model that plain transformers loads
   python -m orchestrator.adapters ranks --pick best --slice parameters:8000 --slice parameters:30000 --score
-      cuts CRAFT or LoRA by SVD, without training: the front of one adapter, with scores, beside the sweep's own
+      cuts CRAFT or LoRA by SVD, trains each cut for a tenth of the steps and scores it: more points of the sweep's front
   python -m orchestrator.adapters ranks --pick lora --slice 4 --to cut --score
-      every module to rank 4; --to also writes the folders. CRAFT is cut to leading ranks too: --slice all,16,16
+      every module to rank 4; --to also writes the folders. Without --score nothing is trained, and no data are needed
   python -m orchestrator.adapters glue --tracking-uri http://tracker:5000 --pick best --register sentiment
       from a shared store into its model registry, with the alias champion; serve it there with
       MLFLOW_TRACKING_URI=http://tracker:5000 mlflow models serve -m models:/sentiment@champion --env-manager local
@@ -85,9 +85,11 @@ def parser() -> argparse.ArgumentParser:
         "--base", metavar="FOLDER|ID", help="the place of the base model, if it is not found under its name in the sweep"
     )
     flags.add_argument(
-        "--slice", metavar="SIZE", action="append", help="cut it to this size instead: parameters:N, R or R1,R2,R3; repeatable"
+        "--slice", metavar="SIZE", action="append", help="cut it to this size instead: parameters:N or a rank R; repeatable"
     )
-    flags.add_argument("--score", action="store_true", help="with --slice: score what was cut, and put it on the sweep's front")
+    flags.add_argument(
+        "--score", action="store_true", help="with --slice: train what was cut on, score it, and put it on the front"
+    )
     flags.add_argument("--register", metavar="NAME", help="also (or only) make it a version of this registered model")
     return flags
 

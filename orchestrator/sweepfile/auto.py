@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.sweepfile.algorithms import AUTO
 from orchestrator.sweepfile.space.dimensions import Block
+from orchestrator.sweepfile.space.ordering import is_fixed, is_ordered
 
 if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep
@@ -43,6 +44,9 @@ def _searcher(blocks: Sequence[Block], trials: int) -> tuple[str, str]:
         return "grid", f"because the space has {size} combinations and search.trials is {trials}"
     if trials > FEW:
         return "tpe", f"because search.trials is above {FEW}"
+    searched = [one for block in blocks for one in block.dimensions.values() if not is_fixed(one)]
+    if not any(map(is_ordered, searched)):
+        return "tpe", "because what is searched are names alone, which have no order"
     return "gp", f"because search.trials is at most {FEW}"
 
 

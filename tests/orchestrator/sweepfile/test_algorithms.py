@@ -35,6 +35,12 @@ def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, tria
     assert sweep.search.trials == (None if chosen == "grid" else trials)
 
 
+def test_names_alone_are_not_searched_by_gaussian_processes(tmp_path: Path) -> None:
+    text = FILE.format(rates="1e-3, projections: {values: [[q], [v], [q, v]]}", more="search: {algorithm: auto, trials: 2}\n")
+    (tmp_path / "sweep.yaml").write_text(text.replace("{values: [1, 2, 4, 8]}", "4"))
+    assert load_sweep(tmp_path / "sweep.yaml").chosen["search"].startswith("tpe, because what is searched are names alone")
+
+
 @pytest.mark.parametrize(
     ("more", "chosen", "grace"),
     [
