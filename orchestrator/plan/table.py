@@ -70,7 +70,11 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
         highlight=False,
     )
     if cut := len(rows) - len(plan.configurations):
-        console.print(f"their adapters are cut to {cut} more configurations, of at most the size shown", highlight=False)
+        console.print(
+            f"their adapters are cut to {cut} more configurations, of at most the size shown, "
+            "each trained on for a tenth of its steps",
+            highlight=False,
+        )
     _print_replication(plan, console, steps)
     for note in _notes(plan):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
