@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -50,11 +50,11 @@ def recover(
         tick: called after every step with its number and their number; may raise `Leave`.
     """
     assert spec.cut_from is not None
-    steps = recovery_steps(spec, scorer.sizes["train_examples"])
-    if not steps:
-        return
+    steps = math.ceil(spec.cut_from.recovery * total_steps(spec.training, scorer.sizes["train_examples"]))
     short = spec.training.model_copy(update={"max_steps": steps, "evaluate_every": "end", "weight_decay": 0.0})
-    run = _Recovery(spec.model_copy(update={"training": short}), task, model, scorer, folder.parent, meter, _Ticks(tick))
+    parts = {"task": task, "model": model, "scorer": scorer, "directory": folder.parent, "meter": meter}
+    does = {"listener": SimpleNamespace(stepped=tick), "evaluate": lambda: None, "leave": lambda: None}
+    run: Any = SimpleNamespace(spec=spec.model_copy(update={"training": short}), **parts, **does)
     method = find_method(spec.method)
     context = BuildContext(TASK_TYPES[task.kind], seed=spec.seed, total_steps=steps)
 
@@ -77,36 +77,6 @@ def recover(
         save_file(now, aside / _ADAPTER_FILE, metadata={"format": "pt"})
 
     rewrite(folder, save)
-
-
-def recovery_steps(spec: RunSpec, examples: int) -> int:
-    """Steps for which a cut adapter of this run is trained, where the run has so many training examples."""
-    share = spec.cut_from.recovery if spec.cut_from else 0.0
-    return math.ceil(share * total_steps(spec.training, examples))
-
-
-@dataclass
-class _Recovery:
-    """What a `RunTrainer` needs of a run, without evaluations and checkpoints."""
-
-    spec: RunSpec
-    task: Task
-    model: Any
-    scorer: Scorer
-    directory: Path
-    meter: Meter
-    listener: Any
-
-    def evaluate(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
-
-
-@dataclass
-class _Ticks:
-    stepped: Callable[[int, int], None]
 
 
 class _Holding(TrainerCallback):

@@ -29,10 +29,6 @@ class Entrant:
     group: tuple[str, int]
     costs: tuple[float, ...] = ()
 
-    def competes_with(self, costs: tuple[float, ...]) -> bool:
-        """Whether a trial of these costs may be held against it: none of them is larger than its own."""
-        return all(other <= own for other, own in zip(costs, self.costs, strict=True))
-
 
 def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
     """Numbers of the rungs at `start`, `start` x `factor` ... that lie no later than `epoch`."""
