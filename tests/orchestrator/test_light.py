@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("modules", ["orchestrator.run", "orchestrator.search.proposers, orchestrator.search.judge"])
+@pytest.mark.parametrize("modules", ["orchestrator.run", "orchestrator.search.proposers, orchestrator.search.promotion"])
 def test_importing_loads_nothing_heavy(folder: Path, modules: str) -> None:
     assert loaded(f"import {modules}", folder) == set()
 
