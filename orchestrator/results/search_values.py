@@ -3,7 +3,7 @@
 The searcher gets the search score, never the reported score: choosing among many configurations by the reported score would
 make the best of them look better than it is. A trial that was stopped counts with its last search score. One that was stopped
 before it had any counts as the average of all other trials on its task with its seed, since nothing was measured. A
-configuration with a failed trial has no score: the searcher is told that it failed.
+configuration with a failed trial has no score: the searcher learns that it failed.
 
 A training whose adapter is cut to sizes is worth the area under the scores of all its outputs (`area`).
 """
