@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from craft.models.loading import MINILM
 from tests.test_documents import COMMANDS, ROOT, blocks
 
 SMALL_SWEEP = """\
@@ -32,7 +33,7 @@ JOURNEY = {
     "python -m orchestrator.adapters ranks --pick best --task toy/sentiment --register mood": "mood",
     "python -m dashboards export ranks --to front.html": "front.html",
     "python -m orchestrator.tracking replay runs/ranks": "",
-    "python -m craft.tucker report sentence-transformers/all-MiniLM-L6-v2": "energy",
+    "python -m craft.tucker report MODEL": "energy",
 }
 """Commands of the documents that really run, one after the other, each with something that it must show."""
 
@@ -46,8 +47,9 @@ def test_journey(tmp_path: Path) -> None:
     known = {command for _, command in COMMANDS}
     for command, shown in JOURNEY.items():
         assert command in known, f"no document has: {command}"
-        words = [sys.executable, *shlex.split(command)[1:]]
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        words = [MINILM if word == "MODEL" else word for word in shlex.split(command)[1:]]
+        run = [sys.executable, *words]
+        done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         assert shown in done.stdout.lower() if shown.islower() else shown in done.stdout, f"{command}: {done.stdout}"
     (block,) = [block for block in blocks(ROOT / "docs/taking-it-home.md") if block.language == "python"]
