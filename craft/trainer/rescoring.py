@@ -31,7 +31,7 @@ from craft.trainer.recovery import recover
 def cut_and_score(
     adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None
 ) -> tuple[RunSpec, SizeResult]:
-    """A finished adapter, cut and trained on, in `place`/adapter, with its run; without `score` it has no scores."""
+    """A finished adapter, cut, trained on and scored, in `place`/adapter, with its run; without `score` it is cut alone."""
     began, folder = time.perf_counter(), place / "adapter"
     place.mkdir(parents=True)
     run = cut_adapter(adapter, cut, folder)

@@ -121,7 +121,7 @@ class Promotion:
     def next_turn(self, waiting: Mapping[str, Sequence[Entrant]]) -> Entrant | None:
         """The waiting trial that continues, or begins, now, and counts as running from here on; None if all must wait. Of the
         configurations that may go on, it is of the one that has come furthest; ties go to the one that came to its rung first.
-        A trial that has begun goes before those that have not.
+        A trial that has begun comes before those that have not.
 
         Args:
             waiting: by configuration, its trials that have not ended, in the file's order; without the configurations of which

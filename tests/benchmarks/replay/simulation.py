@@ -3,7 +3,7 @@
     proposer --configuration--> queue of trials --> N workers --events in order of time--> rule, results --> tell
 
 A worker takes the next trial and is busy until its next evaluation, for as long as that took in the record; then the rule
-decides whether the trial goes on, as it does on Ray Tune (`orchestrator.search.promotion`).
+decides whether the trial continues, as it does on Ray Tune (`orchestrator.search.promotion`).
 """
 
 from __future__ import annotations
