@@ -139,9 +139,9 @@ class Plan:
 
     @property
     def wanted(self) -> int:
-        """How many configurations a learning searcher may propose: `search.trials`, or as many as `budget.trials` allows."""
+        """The most configurations that a learning searcher may propose, by `search.configurations` and `budget.trials`."""
         budget, each = self.sweep.budget.trials, len(self.sweep.task_names) * len(self.sweep.seeds)
-        wanted = self.sweep.search.trials or 0
+        wanted = self.sweep.search.configurations or 0
         return wanted if budget is None else min(wanted, budget // each)
 
     @property
@@ -164,7 +164,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     algorithm = sweep.search.row
     if algorithm.adaptive:
         return _open_plan(sweep, planner)
-    wanted = sweep.search.trials if algorithm.samples else None
+    wanted = sweep.search.configurations if algorithm.samples else None
     points = sample(sweep.blocks, sweep.search.seed) if algorithm.samples else grid(sweep.blocks)
     if not algorithm.samples:
         _refuse_too_many(sweep, sum(block.size for block in sweep.blocks))
@@ -213,7 +213,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
 
 def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
     """An empty plan for an algorithm that chooses later. Every value of the space is built once; one point must be allowed."""
-    _refuse_too_many(sweep, sweep.search.trials or 0)
+    _refuse_too_many(sweep, sweep.search.configurations or 0)
     allowed: list[Configuration] = []
     dropped: dict[str, Dropped] = {}
     errors: list[str] = []
@@ -251,7 +251,7 @@ def _refuse_too_many(sweep: Sweep, size: int) -> None:
     if trials > MAX_TRIALS:
         raise SweepError(
             [f"{sweep.where(('space',))}: space: {size:,} combinations make {trials:,} trials; at most {MAX_TRIALS:,} are "
-             "planned. Give fewer values, or draw some: search: {algorithm: random, trials: 64}"]
+             "planned. Give fewer values, or draw some: search: {algorithm: random, configurations: 64}"]
         )  # fmt: skip
 
 

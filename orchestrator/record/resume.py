@@ -91,7 +91,7 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
         raise SweepError([f"{folder} holds a sweep that this version cannot go on with: {GONE}"])
     lines = contradictions(before, sweep)
     if lines:
-        advice = "seeds, tasks, space and search.trials may change; for anything else give the sweep another --name"
+        advice = "seeds, tasks, space and search.configurations may change; for anything else give the sweep another --name"
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
 
 

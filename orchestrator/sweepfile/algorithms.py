@@ -23,7 +23,7 @@ class SearcherRow:
         title: how people write it.
         make: where its proposer is made, as `module:name`, from a plan and the sweep's folder (None keeps nothing on disk);
             `orchestrator.search.proposers.propose` calls it.
-        samples: whether it draws configurations, so that `search.trials` says how many and ranges (`min`, `max`) have a
+        samples: whether it draws configurations, so that `search.configurations` says how many and ranges (`min`, `max`) have a
             meaning; otherwise it runs every combination of the `values`.
         adaptive: whether it chooses while the sweep runs, from an Optuna study, so that the plan lists nothing beforehand.
     """

@@ -25,8 +25,10 @@ def settle(sweep: Sweep, blocks: Sequence[Block]) -> Sweep:
     """The sweep with `auto` replaced; `sweep.chosen` says by what and why."""
     search, scheduler, chosen = sweep.search, sweep.scheduler, {}
     if search.algorithm == AUTO:
-        name, why = _searcher(blocks, search.trials or 0)
-        search = search.model_copy(update={"algorithm": name, "trials": None if name == "grid" else search.trials})
+        name, why = _searcher(blocks, search.configurations or 0)
+        search = search.model_copy(
+            update={"algorithm": name, "configurations": None if name == "grid" else search.configurations}
+        )
         chosen["search"] = f"{name}, {why}"
     if scheduler.name == AUTO:
         name, grace, why = _scheduler(sweep)
@@ -38,16 +40,16 @@ def settle(sweep: Sweep, blocks: Sequence[Block]) -> Sweep:
     return sweep
 
 
-def _searcher(blocks: Sequence[Block], trials: int) -> tuple[str, str]:
+def _searcher(blocks: Sequence[Block], configurations: int) -> tuple[str, str]:
     size = sum(block.size for block in blocks)
-    if size <= trials and not any(block.ranges for block in blocks):
-        return "grid", f"because the space has {size} combinations and search.trials is {trials}"
-    if trials > FEW:
-        return "tpe", f"because search.trials is above {FEW}"
+    if size <= configurations and not any(block.ranges for block in blocks):
+        return "grid", f"because the space has {size} combinations and search.configurations is {configurations}"
+    if configurations > FEW:
+        return "tpe", f"because search.configurations is above {FEW}"
     searched = [one for block in blocks for one in block.dimensions.values() if not is_fixed(one)]
     if not any(map(is_ordered, searched)):
         return "tpe", "because what is searched are names alone, which have no order"
-    return "gp", f"because search.trials is at most {FEW}"
+    return "gp", f"because search.configurations is at most {FEW}"
 
 
 def _scheduler(sweep: Sweep) -> tuple[str, float, str]:

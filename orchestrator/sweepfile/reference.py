@@ -47,7 +47,7 @@ space:
     learning_rate: {{min: 3e-4, max: 2e-2, distribution: log_uniform}}
   - method: lora
     rank: {{min: 1, max: 16, distribution: int_log_uniform}}
-search: {{algorithm: tpe, trials: 24}}
+search: {{algorithm: tpe, configurations: 24}}
 scheduler: {{name: promotion, grace: 1}}
 constraints: {{trainable_parameters: {{max: 40000}}}}
 ```

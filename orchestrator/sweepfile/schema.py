@@ -2,7 +2,7 @@
 
 Pydantic describes the sections. This module adds what the models leave to later checks: the method blocks of `space` with
 their values and ranges, the names of tasks and metrics, the keys of each scheduler, and second names of keys. What depends on
-several keys together (`trials` with a searcher, a GPU for a method) stays with the checks of `load_sweep`.
+several keys together (`configurations` with a searcher, a GPU for a method) stays with the checks of `load_sweep`.
 """
 
 from __future__ import annotations

@@ -31,17 +31,17 @@ class SearchSettings(Settings):
 
     algorithm: str = Field(
         "grid",
-        description="The searcher that chooses configurations. `auto` takes one by the space and the number of trials.",
+        description="The searcher that chooses configurations. `auto` takes one by the space and the number of configurations.",
         json_schema_extra={"enum": [AUTO, *SEARCHERS]},
     )
-    trials: int | None = Field(
+    configurations: int | None = Field(
         None,
         gt=0,
         le=100_000,
         description="How many configurations to draw, each of which has a trial for every task and seed; not with grid.",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
-    learn_from: Annotated[SkipJsonSchema[tuple[str, ...]], Retired("give the sweep more trials instead", ())] = Field(
+    learn_from: Annotated[SkipJsonSchema[tuple[str, ...]], Retired("give the sweep more configurations instead", ())] = Field(
         (), validation_alias=AliasChoices("learn_from", "warm_start"), exclude=True
     )
 

@@ -156,7 +156,7 @@ def sweep_of(
 ) -> Sweep:
     """The grid's sweep file with another searcher and scheduler, over one of its blocks or all."""
     file = ROOT / "sweeps" / f"{grid}.yaml"
-    search = {"algorithm": searcher} | ({"seed": seed, "trials": trials} if trials else {})
+    search = {"algorithm": searcher} | ({"seed": seed, "configurations": trials} if trials else {})
     judged_from, settings = SCHEDULERS[scheduler]
     stopping = settings | ({"grace": epochs[judged_from - 1]} if judged_from else {})
     given = {"search": search, "scheduler": stopping} | (changes or {})

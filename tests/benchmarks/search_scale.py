@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def cost(searcher: str, scheduler: str, trials: int, workers: int) -> list[str]:
     """One line of the table."""
-    search = {"algorithm": searcher, "trials": trials}
+    search = {"algorithm": searcher, "configurations": trials}
     record, started = MadeUp(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         sweep = sweep_of(searcher, scheduler, 0, None, None, LARGE | {"search": search})

@@ -50,7 +50,7 @@ def test_a_grid_and_a_mistaken_file_are_checked_with_nothing_heavy(folder: Path)
 
 
 def test_a_sweep_is_planned_and_the_trials_of_a_grid_are_handed_out_without_optuna(folder: Path) -> None:
-    overrides = "'--set', 'search={algorithm: tpe, trials: 4}'"
+    overrides = "'--set', 'search={algorithm: tpe, configurations: 4}'"
     plan = f"from orchestrator.run import main; assert main(['sweep.yaml', '--plan', {overrides}]) == 0"
     assert not loaded(plan, folder) & {"optuna", "ray", "mlflow"}
     assert "optuna" not in loaded("import orchestrator.tune.trial_source, orchestrator.tune.runner", folder)

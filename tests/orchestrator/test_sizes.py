@@ -110,7 +110,7 @@ def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
     ] * 2
     assert plan.duplicates == []
     learning = sized_plan(
-        tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\nsearch: {algorithm: tpe, trials: 1}\n"
+        tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\nsearch: {algorithm: tpe, configurations: 1}\n"
     )
     suggested = propose(learning, tmp_path).suggest()
     assert suggested is not None

@@ -30,22 +30,22 @@ def _check_algorithm(content: dict[str, Any], blocks: list[Block]) -> list[Mista
     search = section_of(content, "search")
     algorithm = search.get("algorithm", "grid")
     if algorithm == AUTO or (isinstance(algorithm, str) and algorithm in SEARCHERS and SEARCHERS[algorithm].samples):
-        missing = search.get("trials") is None
-        message = f"{algorithm} needs trials: how many configurations to draw, as in trials: 64"
+        missing = search.get("configurations") is None
+        message = f"{algorithm} needs the number of configurations to draw, as in configurations: 64"
         return [Mistake(("search",), message)] if missing else []
     if algorithm != "grid":
         return []
     mistakes = [
         Mistake(
             (*block.path, name),
-            "a range has no end of values, so grid cannot run it; give values, or search: {algorithm: auto, trials: 64}",
+            "a range has no end of values for grid to run; give values, or search: {algorithm: auto, configurations: 64}",
         )
         for block in blocks
         for name in block.ranges
     ]
-    if search.get("trials") is not None:
+    if search.get("configurations") is not None:
         mistakes.append(
-            Mistake(("search", "trials"), f"{algorithm} runs every combination; drop trials, or use algorithm: auto")
+            Mistake(("search", "configurations"), f"{algorithm} runs every combination; drop this, or use algorithm: auto")
         )
     return mistakes
 

@@ -37,7 +37,7 @@ def whole_record(sweep: Sweep, record: RecordedCurves) -> tuple[list[Summary], f
 
     This is the best that a search can reach. Raises MissingCurve if a trial was not recorded.
     """
-    plain = sweep.search.model_copy(update={"algorithm": "grid", "trials": None})
+    plain = sweep.search.model_copy(update={"algorithm": "grid", "configurations": None})
     sweep = sweep.model_copy(update={"search": plain})
     plan = make_plan(sweep, Planner(sweep, record.counts))
     curves = {trial.key: record.curve(trial.run) for trial in plan.trials}

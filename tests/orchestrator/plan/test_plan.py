@@ -131,15 +131,15 @@ def test_every_infeasible_configuration_is_named(tmp_path: Path) -> None:
 
 
 def test_random_draws_so_many_different_configurations_and_more_are_an_extension(tmp_path: Path) -> None:
-    text = BASE.replace("rank: 2", "rank: {min: 1, max: 64}") + "search: {algorithm: random, trials: 5, seed: 3}\n"
+    text = BASE.replace("rank: 2", "rank: {min: 1, max: 64}") + "search: {algorithm: random, configurations: 5, seed: 3}\n"
     five = quick_plan(sweep(tmp_path, text))
-    nine = quick_plan(sweep(tmp_path, text, "search.trials=9"))
+    nine = quick_plan(sweep(tmp_path, text, "search.configurations=9"))
     assert len({one.id for one in five.configurations}) == 5
     assert [one.id for one in nine.configurations][:5] == [one.id for one in five.configurations]
 
 
 def test_random_ends_where_the_space_has_fewer_configurations_than_asked(tmp_path: Path) -> None:
-    plan = quick_plan(sweep(tmp_path, BASE + "search: {algorithm: random, trials: 50}\n"))
+    plan = quick_plan(sweep(tmp_path, BASE + "search: {algorithm: random, configurations: 50}\n"))
     assert len(plan.configurations) == 3
 
 
@@ -180,7 +180,7 @@ def test_trials_of_an_extended_sweep_keep_their_keys(tmp_path: Path) -> None:
         ),
         ("data.search_fraction=0.2", "data.search_fraction: was 0.1, is 0.2"),
         ("task_training={toy: {epochs: 1}}", "task_training.toy: was nothing (null), is {epochs: 1}"),
-        ("search={algorithm: random, trials: 3}", "search.algorithm: was 'grid', is 'random'"),
+        ("search={algorithm: random, configurations: 3}", "search.algorithm: was 'grid', is 'random'"),
         ("model=sentence-transformers/all-MiniLM-L6-v2", "model: was "),
     ],
 )

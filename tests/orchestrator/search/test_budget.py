@@ -49,7 +49,7 @@ def test_a_target_is_met_in_every_metric_and_each_direction() -> None:
     assert one.spent == "budget.target: LoRA r8 reached it (score 85, trainable_parameters 900)"
 
 
-def text(more: str, search: str = "{algorithm: tpe, trials: 10}") -> str:
+def text(more: str, search: str = "{algorithm: tpe, configurations: 10}") -> str:
     space = "[{method: lora, rank: 4, learning_rate: {min: 1e-5, max: 1e-2}}]"
     return f"name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nspace: {space}\nsearch: {search}\n{more}"
 

@@ -284,7 +284,7 @@ def test_a_trial_that_starts_from_another_task_s_adapter_starts_from_the_tuned_o
 def test_a_searcher_that_learns_is_told_what_the_candidates_found(tmp_path: Path) -> None:
     text = (
         "\nseeds: [9]\nreplication: {seeds: [0, 1], choose: best, tuned: [learning_rate]}\n"
-        "search: {algorithm: tpe, trials: 6}\nspace: [{method: lora, rank: {values: [1, 2]}, "
+        "search: {algorithm: tpe, configurations: 6}\nspace: [{method: lora, rank: {values: [1, 2]}, "
         "learning_rate: {values: [0.001, 0.01]}}]\n"
     )
     plan = plan_of(tmp_path, text)

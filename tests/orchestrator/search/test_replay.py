@@ -88,7 +88,7 @@ def test_time_is_that_of_so_many_workers(tmp_path: Path, record: RecordedCurves,
 def test_every_searcher_runs_under_every_scheduler(
     tmp_path: Path, record: RecordedCurves, algorithm: str, scheduler: str
 ) -> None:
-    sweep = sweep_of(tmp_path, f"{{algorithm: {algorithm}, trials: 12}}", f"scheduler: {{name: {scheduler}}}\n")
+    sweep = sweep_of(tmp_path, f"{{algorithm: {algorithm}, configurations: 12}}", f"scheduler: {{name: {scheduler}}}\n")
     one, again = (simulate(sweep, record, 3, yardstick(sweep, record)) for _ in range(2))
     assert one.finished + one.stopped == 24
     assert (one.epochs, one.seconds, one.progress) == (again.epochs, again.seconds, again.progress)

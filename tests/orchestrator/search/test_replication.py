@@ -190,7 +190,7 @@ def test_a_sweep_cut_anywhere_goes_on_to_the_same_trials(tmp_path: Path, cut: in
 
 def test_it_goes_with_a_searcher_that_learns_and_keeps_to_the_budget(tmp_path: Path) -> None:
     space = "[{method: lora, rank: {values: [1, 2, 4]}, learning_rate: {min: 1e-4, max: 1e-1, distribution: log_uniform}}]"
-    more = "search: {algorithm: tpe, trials: 5}\nbudget: {trials: 15}\n"
+    more = "search: {algorithm: tpe, configurations: 5}\nbudget: {trials: 15}\n"
 
     def score(rank: int, rate: float, seed: int) -> float:
         return 10.0 * rank

@@ -44,7 +44,7 @@ def plan_of(folder: Path, algorithm: str = "tpe", trials: int = 20, space: str =
     file = folder / "sweep.yaml"
     file.write_text(
         f"name: t\nmodel: m\ntasks: [toy/acceptability]\nspace: [{space}]\n"
-        f"search: {{algorithm: {algorithm}, trials: {trials}, seed: 3}}\n{more}"
+        f"search: {{algorithm: {algorithm}, configurations: {trials}, seed: 3}}\n{more}"
     )
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, counted))

@@ -29,14 +29,16 @@ def load(folder: Path, more: str, rates: str = RANGE, overrides: tuple[str, ...]
     [(8, VALUES, "grid"), (7, VALUES, "gp"), (8, RANGE, "gp"), (250, RANGE, "gp"), (251, RANGE, "tpe")],
 )
 def test_the_searcher_follows_from_the_space_and_the_trials(tmp_path: Path, trials: int, rates: str, chosen: str) -> None:
-    sweep = load(tmp_path, f"search: {{algorithm: auto, trials: {trials}}}\n", rates)
+    sweep = load(tmp_path, f"search: {{algorithm: auto, configurations: {trials}}}\n", rates)
     assert sweep.search.algorithm == chosen
     assert sweep.chosen["search"].startswith(f"{chosen}, because")
-    assert sweep.search.trials == (None if chosen == "grid" else trials)
+    assert sweep.search.configurations == (None if chosen == "grid" else trials)
 
 
 def test_names_alone_are_not_searched_by_gaussian_processes(tmp_path: Path) -> None:
-    text = FILE.format(rates="1e-3, projections: {values: [[q], [v], [q, v]]}", more="search: {algorithm: auto, trials: 2}\n")
+    text = FILE.format(
+        rates="1e-3, projections: {values: [[q], [v], [q, v]]}", more="search: {algorithm: auto, configurations: 2}\n"
+    )
     (tmp_path / "sweep.yaml").write_text(text.replace("{values: [1, 2, 4, 8]}", "4"))
     assert load_sweep(tmp_path / "sweep.yaml").chosen["search"].startswith("tpe, because what is searched are names alone")
 
@@ -52,7 +54,7 @@ def test_names_alone_are_not_searched_by_gaussian_processes(tmp_path: Path) -> N
     ],
 )
 def test_the_scheduler_follows_from_what_a_trial_is(tmp_path: Path, more: str, chosen: str, grace: float) -> None:
-    text = FILE.format(rates=RANGE, more="search: {algorithm: gp, trials: 9}\nscheduler: auto\n" + more)
+    text = FILE.format(rates=RANGE, more="search: {algorithm: gp, configurations: 9}\nscheduler: auto\n" + more)
     if "tasks:" in more:
         text = text.replace("tasks: [toy/sentiment]\n", "")
     (tmp_path / "sweep.yaml").write_text(text)
@@ -63,7 +65,7 @@ def test_the_scheduler_follows_from_what_a_trial_is(tmp_path: Path, more: str, c
 
 def test_a_set_replaces_auto(tmp_path: Path) -> None:
     more, given = (
-        "search: {algorithm: auto, trials: 9}\nscheduler: auto\n",
+        "search: {algorithm: auto, configurations: 9}\nscheduler: auto\n",
         ("search.algorithm=tpe", "scheduler.name=promotion"),
     )
     sweep = load(tmp_path, more, overrides=(*given, "scheduler.grace=2"))
@@ -73,7 +75,7 @@ def test_a_set_replaces_auto(tmp_path: Path) -> None:
 
 
 def test_a_record_holds_what_was_chosen(tmp_path: Path) -> None:
-    sweep = load(tmp_path, "search: {algorithm: auto, trials: 9}\nscheduler: auto\n")
+    sweep = load(tmp_path, "search: {algorithm: auto, configurations: 9}\nscheduler: auto\n")
     (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
     again = load_sweep(tmp_path / "effective.yaml")
     assert (again.search, again.scheduler) == (sweep.search, sweep.scheduler)
@@ -82,11 +84,11 @@ def test_a_record_holds_what_was_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "given", "instead"),
     [
-        ("search", "{algorithm: sobol, trials: 9}", "take auto or random"),
-        ("search", "{algorithm: nsga2, trials: 9}", "take auto or tpe"),
-        ("search", "{algorithm: cmaes, trials: 9}", "take auto or gp"),
-        ("search", "{algorithm: tpe, trials: 9, learn_from: [runs/a]}", "this setting was removed"),
-        ("search", "{algorithm: tpe, trials: 9, warm_start: [runs/a]}", "this setting was removed"),
+        ("search", "{algorithm: sobol, configurations: 9}", "take auto or random"),
+        ("search", "{algorithm: nsga2, configurations: 9}", "take auto or tpe"),
+        ("search", "{algorithm: cmaes, configurations: 9}", "take auto or gp"),
+        ("search", "{algorithm: tpe, configurations: 9, learn_from: [runs/a]}", "this setting was removed"),
+        ("search", "{algorithm: tpe, configurations: 9, warm_start: [runs/a]}", "this setting was removed"),
         ("scheduler", "{name: asha, factor: 2}", "take promotion or auto"),
         ("scheduler", "{name: hyperband, brackets: 2}", "take promotion or auto"),
         ("scheduler", "{name: median, rivals: 4}", "take promotion or auto"),
@@ -98,10 +100,10 @@ def test_what_was_removed_is_refused_in_a_file_and_read_in_a_record(
 ) -> None:
     import yaml
 
-    search = "" if section == "search" else "search: {algorithm: tpe, trials: 9}\n"
+    search = "" if section == "search" else "search: {algorithm: tpe, configurations: 9}\n"
     with pytest.raises(SweepError, match=instead):
         load(tmp_path, f"{search}{section}: {given}\n")
-    now = load(tmp_path, "search: {algorithm: tpe, trials: 9}\n")
+    now = load(tmp_path, "search: {algorithm: tpe, configurations: 9}\n")
     content = yaml.safe_load(now.to_yaml()) | {section: yaml.safe_load(given)}
     before = read_effective(content)
     assert yaml.safe_load(given).get("algorithm", before.search.algorithm) == before.search.algorithm

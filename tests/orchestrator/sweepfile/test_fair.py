@@ -114,7 +114,7 @@ FAIR = "seeds: [0, 1]\ncompare: fair\n"
             "beside a replication by hand the sweep's own seeds tune",
         ),
         (f"tuning_seeds: [7]\nspace:\n{LORA}", 4, "goes with compare: fair"),
-        (f"{FAIR}search: {{algorithm: random, trials: 4}}\nspace:\n{LORA}", 6, "random gives some configurations more trials"),
+        (f"{FAIR}search: {{algorithm: random, configurations: 4}}\nspace:\n{LORA}", 6, "random gives some configurations more"),
         (f"{FAIR}scheduler: {{name: promotion}}\nspace:\n{LORA}", 6, "promotion ends trials because of other configurations"),
         (f"{FAIR}protocol: customary\nspace:\n{LORA}", 6, "customary tunes on the reported split"),
         (f"{FAIR}budget: {{target: {{score: 80}}}}\nspace:\n{LORA}", 6, "before every configuration has had its budget"),

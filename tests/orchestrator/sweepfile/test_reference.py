@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
         {"method": "craft", "ranks": {"values": [["all", 16, 16], ["all", 32, 32]]}},
         {"method": "lora", "r": {"min": 1, "max": 4}, "learning_rate": {"values": [1e-3, 3e-3]}},
     ],
-    "search": {"algorithm": "random", "trials": 4},
+    "search": {"algorithm": "random", "configurations": 4},
     "scheduler": {"name": "promotion", "factor": 2},
     "objectives": {"score": "maximize"},
     "constraints": {"trainable_parameters": {"max": 10_000}},

@@ -199,7 +199,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "values and range": (changed("{values: [1, 4]}", "{values: [1], min: 1, max: 2}"), "either values or a range"),
     "range under grid": (
         changed("{values: [1, 4]}", "{min: 1, max: 4}"),
-        "a range has no end of values, so grid cannot run it",
+        "a range has no end of values for grid to run",
     ),
     "range without end": (changed("{values: [1, 4]}", "{min: 1}"), "max is missing"),
     "range upside down": (changed("{values: [1, 4]}", "{min: 4, max: 1}"), "min 4 is larger than max 1"),
@@ -240,8 +240,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "unknown objective": (GOOD + "objectives: {scor: maximize}\n", "unknown metric 'scor'. Did you mean 'score'?"),
     "objective without direction": (GOOD + "objectives: {score: up}\n", "allowed: maximize, minimize"),
     "unknown algorithm": (GOOD + "search: {algorithm: grdi}\n", "unknown algorithm 'grdi'. Did you mean 'grid'?"),
-    "random without an end": (GOOD + "search: {algorithm: random}\n", "random needs trials"),
-    "grid with trials": (GOOD + "search: {algorithm: grid, trials: 5}\n", "grid runs every combination"),
+    "random without an end": (GOOD + "search: {algorithm: random}\n", "random needs the number of configurations"),
+    "grid with configurations": (GOOD + "search: {algorithm: grid, configurations: 5}\n", "grid runs every combination"),
     "unknown scheduler": (GOOD + "scheduler: {name: promotionn}\n", "unknown scheduler 'promotionn'"),
     "nothing for promotion to judge": (
         changed("epochs: 1", "epochs: 4, evaluate_every: end") + "scheduler: {name: promotion}\n",

@@ -20,7 +20,7 @@ from orchestrator.tune.trial_source import TrialSource
 
 def plan_of(folder: Path, algorithm: str) -> Plan:
     file = folder / "sweep.yaml"
-    search = f"{{algorithm: {algorithm}{', trials: 3' if SEARCHERS[algorithm].samples else ''}}}"
+    search = f"{{algorithm: {algorithm}{', configurations: 3' if SEARCHERS[algorithm].samples else ''}}}"
     file.write_text(
         "name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0, 1]\n"
         f"space: [{{method: lora, rank: {{values: [1, 2, 4]}}}}]\nsearch: {search}\n"

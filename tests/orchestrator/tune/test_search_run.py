@@ -78,7 +78,7 @@ def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
     file.write_text(
         "name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nscheduler: {name: promotion}\n"
         "space: [{method: lora, rank: 4, learning_rate: {min: 1e-6, max: 1e-1, distribution: log_uniform}}]\n"
-        f"search: {{algorithm: tpe, trials: {trials}}}\n{more}"
+        f"search: {{algorithm: tpe, configurations: {trials}}}\n{more}"
     )
     sweep = load_sweep(file)
     return make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))

@@ -127,7 +127,12 @@ GRID = "[1e-12, 1e-3, 1e-2, 3e-2, 0.1, 1.0]"
     ("rules", "seeds", "rates", "statuses"),
     [
         ("scheduler: {name: promotion, factor: 2}\nbudget: {trials: 6}", [0], GRID, {"finished", "stopped"}),
-        ("search: {algorithm: tpe, trials: 4}\nscheduler: {name: promotion, factor: 2}", [0], GRID, {"finished", "stopped"}),
+        (
+            "search: {algorithm: tpe, configurations: 4}\nscheduler: {name: promotion, factor: 2}",
+            [0],
+            GRID,
+            {"finished", "stopped"},
+        ),
         ("replication: {seeds: [2], choose: front}", [0, 1], "[1e-12, 1e-2]", {"finished"}),
     ],
     ids=["promotion", "searcher", "front"],
