@@ -1,14 +1,16 @@
 """Files of examples, read with the place of every row, so that an error can point at it.
 
-CSV, TSV, JSONL, JSON (one list of records) and parquet become `Rows`: columns of plain Python values. Every mistake in a file
-is a `DataError`, which names the file, the row and what was expected. Only parquet imports a library.
+CSV, TSV, JSONL, JSON (a list of records, or lines) and parquet become `Rows`: columns of plain Python values. Every mistake in
+a file is a `DataError`, which names the file, the row and what was expected. Only parquet imports a library.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,10 @@ from typing import Any
 from craft.results import Unavailable
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+_LIST = re.compile(r"\s*\[\s*(\{|$)")
+"""The beginning of a list of records."""
+_DECIMAL = re.compile(r"\d,\d")
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class DataError(ValueError):
@@ -74,25 +80,93 @@ def read_rows(path: str | Path) -> Rows:
 
 def _read_csv(path: Path) -> Rows:
     csv.field_size_limit(2**31 - 1)  # of a cell; Python's own limit of 131,072 is for quotes that are never closed
+    tabs, line = path.suffix.lower() == ".tsv", 1
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        delimiter = "\t" if tabs else _delimiter(file.readline())
+        file.seek(0)
+        # In TSV a quote is a letter.
+        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL, strict=True)
         try:
-            header = next(reader, [])
+            header = _named(next(reader, []))
             twice = sorted({name for name in header if header.count(name) > 1})
             if twice:
                 raise DataError(f"{path}, line 1: column {twice[0]!r} is named twice")
             cells: list[list[str]] = []
             lines: list[int] = []
+            line = reader.line_num + 1
             for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise DataError(f"{path}, line {reader.line_num}: {len(row)} cells where the header names {len(header)}")
-                cells.append(row)
-                lines.append(reader.line_num)
+                beyond = [cell for cell in row[len(header) :] if cell.strip()]
+                if row and (len(row) < len(header) or beyond):
+                    ends = f" (the row ends in line {reader.line_num})" if line < reader.line_num else ""
+                    raise DataError(f"{path}, line {line}: {len(row)} cells where the header names {len(header)}{ends}")
+                if row:
+                    cells.append(row[: len(header)])
+                    lines.append(reader.line_num)
+                line = reader.line_num + 1
         except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: broken CSV ({error})") from error
-    return Rows(str(path), {name: [row[at] for row in cells] for at, name in enumerate(header)}, lines)
+            ends = f" in line {reader.line_num}" if line < reader.line_num else ""
+            raise DataError(
+                f"{path}, line {line}: broken CSV in the row that begins here ({error}{ends}). A cell that begins with a quote "
+                'ends at the next one; write a quote inside of it twice ("")'
+            ) from error
+    rows = Rows(str(path), {name: [row[at] for row in cells] for at, name in enumerate(header)}, lines)
+    _refuse_swallowed(rows, delimiter)
+    return rows
+
+
+def _refuse_swallowed(rows: Rows, delimiter: str) -> None:
+    """Raises DataError for a quoted cell that took in the rows after it, because its quote was meant as a letter."""
+    columns = list(rows.columns.values())
+    several = [(row, at) for at, cells in enumerate(columns) for row, cell in enumerate(cells) if _LINE_END.search(cell)]
+    fits = [_fits({cell for cell in cells if not _LINE_END.search(cell)}) for cells in columns] if several else []
+    for row, at in sorted(several):
+        cells = [column[row] for column in columns]
+        if rows.lines is not None and _swallows(cells, at, delimiter, fits):
+            opened, closed = (rows.lines[row] - len(_LINE_END.findall(" ".join(cells[end:]))) for end in (at, at + 1))
+            raise DataError(
+                f"{rows.source}, line {opened}: the quote that opens column {list(rows.columns)[at]!r} closes in line {closed} "
+                "and the lines between are rows of this file. A cell that holds a quote is written in quotes, and each quote "
+                'inside of it twice: """so it"" is"'
+            )
+
+
+def _swallows(cells: Sequence[str], at: int, delimiter: str, fits: Sequence[Callable[[str], bool]]) -> bool:
+    """Whether the cell at `at` holds rows. Its lines have as many cells as rows have, which alone may be chance, and in some
+    column all of them have what other rows have there, such as a label."""
+    first, *inner, last = (line.split(delimiter) for line in _LINE_END.split(cells[at]))
+    inner = [line for line in inner if line != [""]]
+    if len(first) != len(cells) - at or len(last) != at + 1 or any(len(line) != len(cells) for line in inner):
+        return False
+    if all(_DECIMAL.search(",".join(line)) for line in (first, *inner, last) if len(line) > 1):
+        return False
+    begun, ended = [*cells[:at], *first], [*last, *cells[at + 1 :]]
+    parts = [[*inner, begun] if column > at else [*inner, ended] for column in range(len(cells))]
+    return any(
+        all(fits[column](line[column]) for line in lines) for column, lines in enumerate(parts) if lines and column != at
+    )
+
+
+def _fits(usual: set[str]) -> Callable[[str], bool]:
+    return is_number if usual and all(map(is_number, usual)) else usual.__contains__
+
+
+def is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _delimiter(header: str) -> str:
+    """The comma, unless the header has none and another usual delimiter."""
+    return "," if "," in header else max(",;\t|", key=header.count)
+
+
+def _named(header: list[str]) -> list[str]:
+    """The header without the empty cells that a spreadsheet leaves at its end."""
+    while header and not header[-1].strip():
+        header = header[:-1]
+    return header
 
 
 def _read_jsonl(path: Path) -> Rows:
@@ -102,6 +176,8 @@ def _read_jsonl(path: Path) -> Rows:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
+            if not records and _LIST.match(line):
+                return _read_json(path)
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
@@ -129,6 +205,8 @@ def _read_json(path: Path) -> Rows:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data" and not _LIST.match(error.doc):
+            return _read_jsonl(path)
         raise DataError(_broken(error, path)) from error
     if not isinstance(content, list):
         raise DataError(f"{path}: expected a list of records, found {type(content).__name__}")

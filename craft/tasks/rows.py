@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from craft.tasks.files import DataError, Rows
+from craft.tasks.files import DataError, Rows, is_number
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -71,7 +71,7 @@ def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: 
     name = label_name(cell)
     if name in labels:
         return labels.index(name)
-    positions = positions and not any(_is_number(one) for one in labels)
+    positions = positions and not any(is_number(one) for one in labels)
     if positions and name is not None and name.isdecimal() and int(name) < len(labels):
         return int(name)
     allowed = ", ".join(f"{at} ({given})" if positions else given for at, given in enumerate(labels))
@@ -86,13 +86,6 @@ def label_name(cell: Any) -> str | None:
         return str(int(cell))
     name = "" if cell is None else str(cell).strip()
     return None if name.lower() in ("", "nan") else name
-
-
-def _is_number(name: str) -> bool:
-    try:
-        return math.isfinite(float(name))
-    except ValueError:
-        return False
 
 
 def fingerprint(splits: Iterable[Dataset]) -> str:

@@ -136,6 +136,15 @@ def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
             "r.jsonl, line 1: lists or objects lie in each other too deeply",
         ),
         ("s.json", "[" * 100_000, "s.json: lists or objects lie in each other too deeply"),
+        ("t.csv", 'title,body,queue\na,b,c\n"a,b,c\n' + "a,b,c\n" * 5, "t.csv, line 3: broken CSV in the row that begins here"),
+        (
+            "u.csv",
+            'title,body,queue\na,"b,c\na,b,c"\n',
+            "u.csv, line 2: 2 cells where the header names 3 (the row ends",
+        ),
+        ("v.csv", "title,body,queue,,\na,b,c,,d\n", "v.csv, line 2: 5 cells where the header names 3"),
+        ("w.json", '{"title": "a"}\n{"title": \n', "w.json, line 2, column"),
+        ("x.jsonl", '[{"title": "a"},\n{"title" "b"}]', "x.jsonl, line 2, column"),
     ],
 )
 def test_mistakes_are_named_with_their_place(tmp_path, name, content, message):
@@ -143,6 +152,52 @@ def test_mistakes_are_named_with_their_place(tmp_path, name, content, message):
     with pytest.raises(DataError) as caught:
         tickets(tmp_path / name)
     assert message in str(caught.value)
+
+
+LETTERS = "".join(f"the kettle {row} is fine,{'ab'[row % 2]}\n" for row in range(8))
+STARS = "".join(f"the kettle {row} is fine,{row % 5 + 1}\n" for row in range(8))
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (f'text,label\n"the lamp,a\nthe chair,b\nsaid the paper",b\n{LETTERS}', 2),
+        (f'text,label\nfine,a\n"the lamp,a\r\n\r\nsaid the paper",b\n{LETTERS}', 3),
+        (f'text;label\n"the lamp;a\nsaid the paper";b\n{LETTERS.replace(",", ";")}', 2),
+        ('label,text\na,x\nb,y\na,"the lamp\nb,the chair\na,said the paper"\n', 4),
+        ('id,text,label\n1,x,a\n2,y,b\n3,"the lamp,a\n4,the chair,b\n5,said the paper",b\n', 4),
+        (f'text,stars\n{STARS}"the lamp,3\nthe chair,4\nsaid the paper",5\n', 10),
+    ],
+)
+def test_a_quote_that_swallows_rows_is_refused_where_it_opened(tmp_path, content, line):
+    (tmp_path / "a.csv").write_text(content, encoding="utf-8", newline="")
+    with pytest.raises(DataError, match=rf"a\.csv, line {line}: the quote that opens column 'text' closes in line"):
+        read_rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("greeting.csv", f'text,label\n"Dear Ann,\nhow are you",a\n{LETTERS}', "Dear Ann,\nhow are you"),
+        ("letter.csv", f'text,label\n"Dear Ann, Bob,\n\nyours, a\nEve",a\n{LETTERS}', "Dear Ann, Bob,\n\nyours, a\nEve"),
+        ("comma.csv", f'text,stars\n"I paid 3,5\nfine",3\n{STARS}', "I paid 3,5\nfine"),
+        ("table.csv", f'text,stars\n"name,age\nAnn,3\nwho is it?",3\n{STARS}', "name,age\nAnn,3\nwho is it?"),
+        ("code.csv", 'text,response\n"1,2\n3,4\nsum it","4,6"\nhello,hi\n', "1,2\n3,4\nsum it"),
+        ("letter.tsv", 'text\tlabel\n"The lamp\ta\nis fine"\tb\n', '"The lamp'),
+        ("semicolon.csv", "text;label\na, b;x\n", "a, b"),
+        ("tab.csv", 'text\tlabel\n"a\tb"\tx\n', "a\tb"),
+        ("empty_columns.csv", "text,label,,\na,b,,\nc,d\ne,f,\n", "a"),
+        ("empty_columns.tsv", "text\tlabel\t\na\tb\t\n", "a"),
+        ("lines.json", '{"text": "a"}\n{"text": "b"}\n', "a"),
+        ("list.jsonl", '[\n{"text": "a"},\n{"text": "b"}]', "a"),
+        ("list_in_a_line.jsonl", '[{"text": "a"}, {"text": "b"}]', "a"),
+    ],
+)
+def test_files_as_spreadsheets_and_people_write_them_are_read(tmp_path, name, content, text):
+    (tmp_path / name).write_text(content, encoding="utf-8", newline="")
+    rows = read_rows(tmp_path / name)
+    assert rows.column("text")[0] == text
+    assert "" not in rows.columns
 
 
 @pytest.mark.parametrize(("title", "message"), [(5, "holds 5; text is expected"), ("\ud83d", "holds half a surrogate pair")])
