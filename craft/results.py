@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 PREDICTIONS_FOLDER = "predictions"
-"""Folder next to a run's adapter with the answer to every question, one JSONL file per test; for tasks answered in words."""
+"""The folder next to a run's adapter with the answer to each reported row (`craft.scoring.predictions`)."""
 
 SIZES_FOLDER = "sizes"
 """Folder next to a run's adapter with a folder for each adapter that was cut from it, named by its number of parameters."""

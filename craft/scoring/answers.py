@@ -1,6 +1,6 @@
 """Scores of tasks that are answered in words: asks the model every question, reads its answers and keeps every prediction.
 
-    predictions/boolq.jsonl     one line a question: prompt, output, answer (as extracted), label, right
+    predictions/boolq.jsonl     one line a question: row, prompt, output, answer (as extracted), label, right
 
 `score: generate` reads the answer from the text that the model writes (`craft.tasks.extraction`). `score: likelihood` takes
 the allowed answer whose response the model finds likeliest, `score: cloze` the option whose own text it finds likeliest
@@ -10,7 +10,6 @@ resumed run reads the files that are there and continues with the next test.
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.utils.data import Dataset
 
-from craft.disk import replacing
 from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator
 from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods, positions
+from craft.scoring.predictions import Prediction, read_file, write_predictions
 from craft.scoring.scorer import Keep, Reported
 from craft.scoring.texts import EncodedTexts, Tick, encode_texts, mean_token_loss
 from craft.tasks import commonsense
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from craft.spec import RunSpec
     from craft.tasks.splits import Splits
     from craft.tasks.task import Task
-
-Prediction = dict[str, Any]
 
 
 class WordScorer(ABC):
@@ -99,13 +96,11 @@ class WordScorer(ABC):
         """The predictions of a reported split; they are read if their file is there already."""
         split, file = self._reported[name], directory / PREDICTIONS_FOLDER / f"{name}.jsonl"
         if file.is_file():
-            found = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+            found = read_file(file)
             if len(found) == len(split):
                 return found
-        found = self._predict(model, split, name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as aside:
-            aside.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in found), encoding="utf-8")
+        found = [{"row": row} | line for row, line in zip(split["row"][:], self._predict(model, split, name), strict=True)]
+        write_predictions(file, found)
         return found
 
     def _cut_note(self, predictions: Sequence[Prediction]) -> list[str]:

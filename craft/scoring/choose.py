@@ -56,4 +56,5 @@ def make_scorer(
         scorer = InstructionScorer if task.suite == "custom" else AnswerScorer
         return scorer(spec, task, splits, tokenizer, config, length, key, tick)
     tokens = encode(splits, task, tokenizer, length, key=key)
-    return HeadScorer(task, tokens, Collator(int(tokenizer.pad_token_id)), training.eval_batch_size, tick)
+    collator = Collator(int(tokenizer.pad_token_id))
+    return HeadScorer(task, tokens, collator, training.eval_batch_size, tick, splits.reported)

@@ -17,7 +17,9 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import Dataset
 
+from craft.results import PREDICTIONS_FOLDER
 from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits
+from craft.scoring.predictions import predictions_of, write_predictions
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported
 from craft.scoring.texts import Tick, by_length, eval_mode, token_loss
 from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
@@ -79,14 +81,21 @@ def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
 
 
 class HeadScorer:
-    """`craft.scoring.scorer.Scorer` for tasks that a head answers. Outputs go to `predictions.safetensors`."""
+    """`craft.scoring.scorer.Scorer` for tasks that a head answers.
 
-    def __init__(self, task: Task, data: EncodedSplits, collator: Collator, batch_size: int, tick: Tick) -> None:
+    Outputs go to `predictions.safetensors`, the answers in them to `predictions/` (`craft.scoring.predictions`).
+    """
+
+    def __init__(
+        self, task: Task, data: EncodedSplits, collator: Collator, batch_size: int, tick: Tick, rows: Mapping[str, Any]
+    ) -> None:
         """
         Args:
+            rows: the reported splits before they were tokenized.
             tick: called after every batch.
         """
         self._tick, self._task, self._data, self._collator, self._batch_size = tick, task, data, collator, batch_size
+        self._rows = rows
         self.train: Dataset[Any] = data.train
         self.sizes = {
             "train_examples": len(data.train),
@@ -112,6 +121,9 @@ class HeadScorer:
         tensors = {f"outputs{suffix}": torch.from_numpy(values) for suffix, values in outputs.items()}
         labels = {f"labels{suffix}": torch.from_numpy(split.labels) for suffix, split in splits.items()}
         save_file(tensors | labels, directory / PREDICTIONS_FILE)
+        for suffix, values in outputs.items():
+            lines = predictions_of(self._task, self._rows[suffix], values)
+            write_predictions(directory / PREDICTIONS_FOLDER / f"{_name(suffix)}.jsonl.gz", lines)
         note = collapse_note(self._task, outputs)
         return Reported(metrics, [note] if note else [])
 

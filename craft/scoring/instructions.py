@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from craft.scoring.answers import Prediction, WordScorer
+from craft.scoring.answers import WordScorer
+from craft.scoring.predictions import Prediction
 from craft.scoring.scorer import Keep, Reported
 from craft.tasks.instructions import Form
 from craft.tasks.prompts import encode

@@ -48,7 +48,11 @@ class Rows:
 
     def place(self, row: int) -> str:
         """Where row `row` (from 0) stands, for an error message."""
-        return f"{self.source}, " + (f"line {self.lines[row]}" if self.lines is not None else f"row {row + 1}")
+        return f"{self.source}, {'row' if self.lines is None else 'line'} {self.number(row)}"
+
+    def number(self, row: int) -> int:
+        """Returns the number by which people find row `row` (from 0): its line, or else its row from 1."""
+        return row + 1 if self.lines is None else self.lines[row]
 
     def column(self, name: str) -> list[Any]:
         """The column called `name`. Raises DataError with the columns that are there."""

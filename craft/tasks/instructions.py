@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from craft.settings import CustomTask, GenerationSettings
 from craft.tasks.files import DataError, Rows
 from craft.tasks.prompts import PROMPTS
+from craft.tasks.rows import numbered
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -33,11 +34,12 @@ def columns(given: CustomTask) -> tuple[str, ...]:
 
 
 def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
-    """One row for each response, with the columns `text` and `response`."""
+    """One row for each response, with the columns `text`, `response` and `row`."""
     from datasets import Dataset, Features, Value
 
     texts: list[str] = []
     responses: list[str] = []
+    numbers: list[int] = []
     if given.messages is not None:
         for row, chat in enumerate(rows.column(given.messages)):
             turns = _checked(chat, f"{rows.place(row)}: column {given.messages!r}")
@@ -45,6 +47,7 @@ def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
                 if turn["role"] == "assistant" and at:
                     texts.append(json.dumps(turns[:at], ensure_ascii=False))
                     responses.append(turn["content"])
+                    numbers.append(rows.number(row))
     else:
         assert given.prompt is not None and given.response is not None, "checked with the settings"  # noqa: PT018
         for row, pair in enumerate(zip(rows.column(given.prompt), rows.column(given.response), strict=True)):
@@ -53,9 +56,9 @@ def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
                     raise DataError(f"{rows.place(row)}: column {column!r} holds {cell!r}; text is expected")
             texts.append(json.dumps([{"role": "user", "content": pair[0]}], ensure_ascii=False))
             responses.append(pair[1])
-    return Dataset.from_dict(
-        {"text": texts, "response": responses}, features=Features(dict.fromkeys(("text", "response"), Value("string")))
-    )
+            numbers.append(rows.number(row))
+    kinds = Features(dict.fromkeys(("text", "response"), Value("string")))
+    return numbered(Dataset.from_dict({"text": texts, "response": responses}, features=kinds), numbers)
 
 
 def _checked(chat: Any, place: str) -> list[dict[str, str]]:

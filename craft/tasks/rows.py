@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
+ROW = "row"
 _LARGEST = 3.4028234e38
 """The largest number in float32."""
 
@@ -39,7 +40,7 @@ def to_dataset(
         positions: whether a cell may hold the place of a name in this order instead of the name.
 
     Returns:
-        Columns `text` (and `text_pair`) as strings; `label` as int64 for classes, float32 for regression.
+        Columns `text` (and `text_pair`) as strings; `label` as int64 for classes, float32 for regression; `row`.
     """
     from datasets import Dataset, Features, Value
 
@@ -60,7 +61,14 @@ def to_dataset(
         else [_number(cell, rows, row, label, span) for row, cell in enumerate(answers)]
     )
     kinds = {name: Value("string") for name in columns} | {"label": Value("int64" if labels else "float32")}
-    return Dataset.from_dict(columns, features=Features(kinds))
+    return numbered(Dataset.from_dict(columns, features=Features(kinds)), map(rows.number, range(len(rows))))
+
+
+def numbered(split: Dataset, numbers: Iterable[int] | None = None) -> Dataset:
+    """Adds the column `row`, the numbers by which people find rows (`Rows.number`), to a split that has none."""
+    if ROW in split.column_names:
+        return split
+    return split.add_column(ROW, list(range(1, len(split) + 1) if numbers is None else numbers))
 
 
 def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: str, positions: bool) -> int:
@@ -92,8 +100,9 @@ def fingerprint(splits: Iterable[Dataset]) -> str:
     """SHA-256 over every row of `splits`, in order: equal data give equal fingerprints on any machine."""
     digest = hashlib.sha256()
     for split in splits:
-        digest.update(json.dumps([len(split), split.column_names]).encode())
-        cells = [split[name][:] for name in split.column_names]  # whole columns: row by row takes ten times as long
+        names = [name for name in split.column_names if name != ROW]  # a blank line more does not change the data
+        digest.update(json.dumps([len(split), names]).encode())
+        cells = [split[name][:] for name in names]  # whole columns: row by row takes ten times as long
         for row in zip(*cells, strict=True):
             digest.update(json.dumps(row, ensure_ascii=False).encode())
     return digest.hexdigest()

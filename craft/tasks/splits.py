@@ -15,13 +15,14 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from craft.settings import DataSettings, Protocol
 from craft.tasks.files import DataError
+from craft.tasks.rows import numbered
 from craft.tasks.task import RawData, Task
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ def _load(task: Task, data: DataSettings) -> RawData:
                 _loaded.move_to_end(key)
                 return raw
         raw = task.load(task, data)
+        raw = replace(raw, reported={suffix: numbered(split) for suffix, split in raw.reported.items()})
         _loaded[key] = (raw, _stamps(raw.files))
         while len(_loaded) > _KEPT:
             _loaded.popitem(last=False)

@@ -63,7 +63,7 @@ def train_run(
     """Trains, scores and saves one run.
 
     Writes `directory/adapter` (see `craft.trainer.adapter_folder`), the outputs behind the score
-    (`directory/predictions.safetensors`, or for answers in words `directory/predictions/TEST.jsonl`) and, at every evaluation,
+    (`directory/predictions.safetensors`), the answers to the reported rows (`directory/predictions`) and, at every evaluation,
     `directory/checkpoint-STEP`, of which the newest two stay. What is cut from the adapter goes into `directory/sizes/NUMBER`.
 
     Args:

@@ -49,7 +49,7 @@ def test_one_trial_is_scored_on_eight_tests(root):
     assert splits.train.column_names == ["text", "input", "response", "label", "family", "group"]
     assert splits.reported["_siqa"][1] == {
         "text": "Question 1?", "input": "", "response": "the correct answer is answer2", "label": "answer2",
-        "family": "answer", "group": "siqa",
+        "family": "answer", "group": "siqa", "row": 2,
     }  # fmt: skip
     assert expand_tasks(["commonsense"], DataSettings()) == ["commonsense"]
 

@@ -40,8 +40,8 @@ def test_columns_are_normalized(tmp_path):
     for split in ("train", "validation"):
         write(tmp_path, "qqp", split, question1=["a b", "c", "g"], question2=["d", "e f", "h"], label=[0, 1, 1], idx=[0, 1, 2])
     splits = load_splits(TASKS["glue/qqp"], DataSettings(root=str(tmp_path)), protocol="customary")
-    assert splits.reported[""].column_names == ["text", "text_pair", "label"]
-    assert splits.reported[""][1] == {"text": "c", "text_pair": "e f", "label": 1}
+    assert splits.reported[""].column_names == ["text", "text_pair", "label", "row"]
+    assert splits.reported[""][1] == {"text": "c", "text_pair": "e f", "label": 1, "row": 2}
 
 
 def test_a_missing_folder_or_file_says_what_is_expected_and_what_is_there(tmp_path):

@@ -1,0 +1,93 @@
+"""The predictions behind a reported score, kept next to the adapter: a file for each split, in it a JSON object for each row.
+
+    predictions/reported.jsonl.gz   a task head's answers (MNLI: matched.jsonl.gz, mismatched.jsonl.gz)
+    predictions/boolq.jsonl         answers in words (`craft.scoring.answers`)
+
+    {"row": 17, "label": "refund", "answer": "billing", "right": false, "probability": 0.93, "margin": 2.587}
+    {"row": 17, "label": 3.2, "answer": 2.871}                                                     a regression's
+
+`row` is the number by which error messages name it: the line of a CSV, TSV or JSON Lines file, the row from 1 elsewhere.
+`probability` is that of the answer, `margin` the distance of its logit to the next. The worst mistakes also hold their `text`
+(and `text_pair`), so that they can be read where the data are not. Lines are in the order in which rows were scored, which is
+the same for all trials of a sweep.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from craft.disk import replacing
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from craft.tasks.task import Task
+
+Prediction = dict[str, Any]
+WORST = 20
+"""So many mistakes of a split are kept with their texts."""
+_LETTERS = 500
+
+
+def predictions_of(task: Task, split: Dataset, outputs: np.ndarray) -> list[Prediction]:
+    """Reads a task head's outputs (n, classes), or (n, 1) of a regression, as answers to the rows of `split`."""
+    rows, labels, values = split["row"][:], split["label"][:], outputs.astype(np.float64)
+    if task.kind == "regression":
+        lines: list[Prediction] = [
+            {"row": row, "label": float(f"{label:.7g}"), "answer": float(f"{value:.7g}")}
+            for row, label, value in zip(rows, labels, values[:, 0], strict=True)
+        ]
+    else:
+        ranked = np.sort(values, axis=1)
+        shares = 1 / np.exp(values - ranked[:, -1:]).sum(axis=1)
+        columns = zip(rows, labels, values.argmax(axis=1), shares, ranked[:, -1] - ranked[:, -2], strict=True)
+        lines = [
+            {
+                "row": row,
+                "label": task.labels[label],
+                "answer": task.labels[answer],
+                "right": bool(label == answer),
+                "probability": round(float(share), 4),
+                "margin": round(float(margin), 3),
+            }
+            for row, label, answer, share, margin in columns
+        ]
+    for place in worst(lines):
+        lines[place] |= {name: split[place][name][:_LETTERS] for name in ("text", "text_pair") if name in split.column_names}
+    return lines
+
+
+def worst(lines: Sequence[Prediction], number: int = WORST) -> list[int]:
+    """Returns the places of the surest mistakes, the surest first; of a regression, of the largest errors."""
+
+    def size(line: Prediction) -> float:
+        return line.get("margin", 0.0) if "right" in line else abs(line["answer"] - line["label"])
+
+    places = [place for place, line in enumerate(lines) if not line.get("right", False)]
+    return sorted(places, key=lambda place: size(lines[place]), reverse=True)[:number]
+
+
+def write_predictions(file: Path, lines: Sequence[Prediction]) -> None:
+    """Writes a split's file, compressed if its name ends in `.gz`. Equal lines give equal bytes."""
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as aside:
+        aside.write_bytes(gzip.compress(text, mtime=0) if file.suffix == ".gz" else text)
+
+
+def read_predictions(folder: Path) -> dict[str, list[Prediction]]:
+    """Reads the files of a folder of predictions, by the names of their splits or tests; none where there is no folder."""
+    return {file.name.partition(".jsonl")[0]: read_file(file) for file in sorted(folder.glob("*.jsonl*"))}
+
+
+def read_file(file: Path) -> list[Prediction]:
+    """Reads one split's predictions."""
+    content = file.read_bytes()
+    text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode()
+    return [json.loads(line) for line in text.split("\n") if line]

@@ -1,0 +1,91 @@
+"""The kept predictions of classes and values: what a line says, which mistakes come first, and what they cost on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from craft.scoring.predictions import predictions_of, read_predictions, worst, write_predictions
+from craft.settings import DataSettings
+from craft.spec import RunSpec
+from craft.tasks import TASKS, find_task
+from craft.tasks.rows import numbered
+from craft.trainer.training import train_run
+
+
+def split(labels: list[float]) -> object:
+    from datasets import Dataset
+
+    return numbered(Dataset.from_dict({"text": [f"text {place}" for place in range(len(labels))], "label": labels}))
+
+
+def test_a_class_has_its_probability_and_its_margin() -> None:
+    outputs = np.log(np.array([[0.7, 0.2, 0.1], [0.05, 0.15, 0.8], [0.5, 0.3, 0.2]], dtype=np.float32))
+    lines = predictions_of(TASKS["toy/entailment"], split([0, 1, 2]), outputs)  # type: ignore[arg-type]
+    assert lines[0] == {
+        "row": 1, "label": "entailment", "answer": "entailment", "right": True, "probability": 0.7,
+        "margin": round(np.log(0.7 / 0.2), 3),
+    }  # fmt: skip
+    assert lines[1]["answer"] == "contradiction"
+    assert (lines[1]["right"], lines[1]["probability"], lines[1]["text"]) == (False, 0.8, "text 1")
+    assert worst(lines) == [1, 2], "the surest mistake first"
+
+
+def test_a_value_has_its_error_and_the_largest_come_first() -> None:
+    lines = predictions_of(TASKS["toy/similarity"], split([0.1, 3.2, 5.0]), np.array([[0.2], [0.2], [4.0]], dtype=np.float32))  # type: ignore[arg-type]
+    assert [line["label"] for line in lines] == [0.1, 3.2, 5.0], "as the file has them, not as float32 stores them"
+    assert worst(lines) == [1, 2, 0]
+    assert worst(lines, 1) == [1]
+
+
+def test_thousands_of_rows_take_a_few_bytes_each(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    outputs = draw.normal(size=(9815, 3)).astype(np.float32)
+    lines = predictions_of(TASKS["toy/entailment"], split(list(draw.integers(0, 3, 9815))), outputs)  # type: ignore[arg-type]
+    file = tmp_path / "predictions" / "matched.jsonl.gz"
+    write_predictions(file, lines)
+    assert read_predictions(file.parent) == {"matched": lines}
+    assert file.stat().st_size < 14 * 9815
+    before = file.read_bytes()
+    write_predictions(file, lines)
+    assert file.read_bytes() == before, "equal predictions have equal digests"
+    assert read_predictions(tmp_path / "absent") == {}
+
+
+@pytest.mark.parametrize("task", ["toy/paraphrase", "toy/similarity"])
+def test_a_run_and_its_sizes_keep_theirs(tiny_spec: Callable[..., RunSpec], tmp_path: Path, task: str) -> None:
+    spec = tiny_spec(task=task, method="lora", parameters={"rank": 4, "projections": ["q", "v"]})
+    result = train_run(spec, tmp_path, sizes=(256,))
+    for folder in (tmp_path, result.sizes[0].adapter.parent):
+        lines = read_predictions(folder / "predictions")["reported"]
+        stored = load_file(folder / "predictions.safetensors")
+        assert len(lines) == len(stored["labels"])
+        outputs = stored["outputs"].double().numpy()
+        labels = find_task(task, DataSettings()).labels
+        answers = [labels[one] for one in outputs.argmax(axis=1)] if labels else list(outputs[:, 0])
+        assert [line["answer"] for line in lines] == (answers if labels else pytest.approx(answers))
+    record = json.loads((result.adapter / "run.json").read_text())
+    if task == "toy/paraphrase":
+        whole = read_predictions(tmp_path / "predictions")["reported"]
+        assert record["metrics"]["accuracy"] == pytest.approx(100 * np.mean([line["right"] for line in whole]))
+
+
+def test_a_row_is_found_by_the_line_of_the_users_file(tiny_spec: Callable[..., RunSpec], tmp_path: Path) -> None:
+    file = tmp_path / "letters.csv"
+    texts = [f"letter {place} about {('money', 'parcels')[place % 2]}" for place in range(40)]
+    body = "\n".join(f"{text},{('pay', 'post')[place % 2]}" for place, text in enumerate(texts))
+    file.write_text(f"text,queue\n\n{body}\n")  # a blank line, which is no row
+    own = {"letters": {"train": str(file), "text": ["text"], "label": "queue"}}
+    spec = tiny_spec(task="custom/letters", data={"custom": own})
+    train_run(spec, tmp_path / "run")
+    lines = read_predictions(tmp_path / "run" / "predictions")["reported"]
+    written = file.read_text().split("\n")
+    assert len(lines) == 4, "a tenth of the file is reported"
+    assert all(written[line["row"] - 1].endswith(f",{line['label']}") for line in lines)
+    wrong = [line for line in lines if not line["right"]]
+    assert all(written[line["row"] - 1].startswith(line["text"]) for line in wrong)
