@@ -16,10 +16,12 @@ from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -54,6 +56,17 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 Projections = Annotated[tuple[str, ...], AfterValidator(_each_once)]
 
 CommonsenseTest = Literal["boolq", "piqa", "siqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"]
+
+
+Columns = Annotated[
+    tuple[str, ...],
+    Field(max_length=2),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}]}
+    ),
+]
+"""One column or two; a file may write one without a list."""
 
 
 class Settings(BaseModel):
@@ -247,17 +260,12 @@ class CustomTask(Settings):
 
     train: str = Field(description="Training file: CSV, JSONL or parquet, looked up next to the sweep file first.")
     validation: str | None = Field(
-        None, description="File that is scored; if absent, a seeded tenth of `train` is set apart for this."
+        None, description="File that is scored; if absent, a seeded share of `train` is set apart for this."
     )
-    text: tuple[str, ...] = Field(
-        (),
-        max_length=2,
-        exclude_if=not_,
-        description="One text column, or two for pairs.",
-        json_schema_extra={
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}]
-        },
+    reported: float | None = Field(
+        None, gt=0, lt=1, exclude_if=not_, description="That share; a tenth if absent. Not with a `validation` file."
     )
+    text: Columns = Field((), exclude_if=not_, description="One text column, or two for pairs.")
     label: str | None = Field(None, description="Column with the label or the number to predict.")
     kind: Literal["classification", "regression", "generation"] = Field(
         "classification", description="Whether to predict a class or a number, or to write an answer."
@@ -267,7 +275,12 @@ class CustomTask(Settings):
         None,
         description="Metric that is the score; accuracy for classes, pearson for numbers and likelihood for answers if absent.",
     )
-    prompt: str | None = Field(None, exclude_if=not_, description="Under `kind: generation`, the column of what is asked.")
+    prompt: Columns = Field(
+        (),
+        exclude_if=not_,
+        description="Under `kind: generation`, the column of what is asked, or two: an instruction and its input, which may be "
+        "empty (Alpaca's `[instruction, input]`).",
+    )
     response: str | None = Field(None, exclude_if=not_, description="Under `kind: generation`, the column of the answer.")
     messages: str | None = Field(
         None,
@@ -275,13 +288,12 @@ class CustomTask(Settings):
         description="Under `kind: generation`, the column of chats (lists of role and content) in place of those two.",
     )
 
-    @field_validator("text", mode="before")
-    @classmethod
-    def _one_column_is_a_list_of_one(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _columns_of_its_kind(self) -> CustomTask:
+        if self.reported and self.validation:
+            raise ValueError(
+                "reported is the share of train that is scored where there is no validation file; keep one of them"
+            )
         said = [name for name in ("text", "label", "labels", "prompt", "response", "messages") if getattr(self, name)]
         if self.kind != "generation":
             if not (self.text and self.label) or {"prompt", "response", "messages"} & set(said):
@@ -352,7 +364,8 @@ class DataSettings(Settings):
     )
     search_groups: bool = Field(
         True,
-        description="Keep rows together that belong together (SST-2's phrases of a sentence); `false`: each row by itself.",
+        description="Keep rows together that belong together (equal texts, SST-2's phrases of a sentence); `false`: each row "
+        "by itself.",
     )
 
 

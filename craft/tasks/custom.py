@@ -7,32 +7,43 @@
     tasks: [custom/tickets]
 
 The training file is opened when the row is made, because the number of classes decides the size of the head: a missing file
-or column is thus found while the sweep file is checked. Without a validation file a seeded tenth of the training rows is what
-gets reported.
+or column is thus found while the sweep file is checked. Without a validation file a seeded share of the training rows is what
+gets reported. `describe_classes` tells the reader of a plan what the labels are, and doubts them.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from craft.settings import CustomTask, DataSettings
 from craft.tasks import instructions
-from craft.tasks.files import DataError, Rows, read_rows
-from craft.tasks.rows import class_index, fingerprint, label_name, to_dataset
+from craft.tasks.files import DataError, Rows, is_number, read_rows
+from craft.tasks.rows import class_index, fingerprint, is_blank, label_name, read_label, to_dataset
 from craft.tasks.task import RawData, Task
 
 _REPORTED_SHARE = 0.1
 _REPORTED_SEED = 20260118  # not the search split's: the two cuts must be drawn apart
 _MOST_CLASSES = 1000
+_FEW, _SHOWN = 5, 12
+_NAMES = 10
+"""So many labels, each of one row, are names of rows and no classes."""
 
 
 def row(name: str, given: CustomTask) -> Task:
     """The task `custom/NAME`."""
+    return _row(name, given, _stamp(given.train))
+
+
+@lru_cache(maxsize=64)
+def _row(name: str, given: CustomTask, stamp: tuple[int, int] | None) -> Task:
     from craft.tasks.metrics import METRICS
 
-    rows = _read(given.train, _stamp(given.train))
+    rows = _read(given.train, stamp)
     words = given.kind == "generation"
     label = given.label or ""
     for column in instructions.columns(given) if words else (*given.text, label):
@@ -51,12 +62,13 @@ def row(name: str, given: CustomTask) -> Task:
     return Task(
         f"custom/{name}", f"{name} ({Path(given.train).name})", given.kind, given.text, label, labels, usual,
         given.metric or usual[0], load, groups=instructions.same_opening if words else None,
+        meaning=instructions.meaning if words else str.strip,
     )  # fmt: skip
 
 
 def load(task: Task, data: DataSettings) -> RawData:
     """The user's rows, checked cell by cell. Raises DataError with file, row and column."""
-    from craft.tasks.splits import carve
+    from craft.tasks.splits import groups_of, set_apart
 
     given = data.custom[task.name.removeprefix("custom/")]
     parts = [given.train] if given.validation is None else [given.train, given.validation]
@@ -65,17 +77,13 @@ def load(task: Task, data: DataSettings) -> RawData:
     splits = [
         instructions.to_dataset(table, given)
         if task.kind == "generation"
-        else to_dataset(table, text=task.text, label=task.label, labels=task.labels, positions=named)
+        else to_dataset(table, text=task.text, label=task.label, labels=task.labels, positions=named, empty=False)
         for table in tables
     ]
     whole = fingerprint(splits)
     if given.validation is None:
-        strata = splits[0]["label"][:] if task.labels else [None] * len(splits[0])
-        groups = None if task.groups is None else task.groups(splits[0]["text"][:])
-        kept, apart = carve(strata, _REPORTED_SHARE, _REPORTED_SEED, groups)
-        if not kept or not apart:
-            raise DataError(f"{given.train}: {len(strata)} rows are too few to set a tenth apart; name a validation file")
-        splits = [splits[0].select(kept), splits[0].select(apart)]
+        share, rows = given.reported or _REPORTED_SHARE, splits[0]
+        splits = list(set_apart(task, rows, share, _REPORTED_SEED, groups_of(task, rows), "reported"))
     return RawData(splits[0], {"": splits[1]}, whole, tuple(Path(part).expanduser() for part in parts))
 
 
@@ -83,26 +91,57 @@ def _labels(given: CustomTask, rows: Rows) -> tuple[str, ...]:
     assert given.label is not None, "checked with the settings"
     cells = rows.column(given.label)
     if given.labels is not None:
-        if len(given.labels) < 2 or len(set(given.labels)) < len(given.labels):
-            raise DataError(f"labels: {', '.join(given.labels)}: two or more different names are needed")
+        labels = tuple(label_name(name) or name for name in given.labels)
+        if len(labels) < 2 or len(set(labels)) < len(labels):
+            raise DataError(f"labels: {', '.join(labels)}: two or more different names are needed")
         for at, cell in enumerate(cells):
-            class_index(cell, given.labels, rows, at, given.label, positions=True)
-        return given.labels
-    names = set()
-    for at, cell in enumerate(cells):
-        name = label_name(cell)
-        if name is None:
-            raise DataError(f"{rows.place(at)}: column {given.label!r} holds {cell!r}; a label is expected")
-        names.add(name)
+            class_index(cell, labels, rows, at, given.label, positions=True)
+        return labels
+    names = {read_label(cell, rows, at, given.label) for at, cell in enumerate(cells)}
+    place, scale = f"{rows.source}: column {given.label!r} holds", "For numbers on a scale set kind: regression"
+    if len(names) == len(cells) >= _NAMES:
+        raise DataError(f"{place} {len(names)} different labels in {len(cells)} rows: is it the label? {scale}")
     if not 2 <= len(names) <= _MOST_CLASSES:
-        raise DataError(
-            f"{rows.source}: column {given.label!r} holds {len(names)} different labels; classification needs 2 to "
-            f"{_MOST_CLASSES}. For numbers on a scale set kind: regression"
-        )
+        raise DataError(f"{place} {len(names)} different labels; classification needs 2 to {_MOST_CLASSES}. {scale}")
     try:
-        return tuple(sorted(names, key=int))
+        return tuple(sorted(sorted(names), key=int))
     except ValueError:
         return tuple(sorted(names))
+
+
+def describe_classes(task: Task, given: CustomTask) -> Iterator[str]:
+    """How many rows of the training file each class has; then a line for each doubt about the labels."""
+    assert given.label is not None, "checked with the settings"
+    rows, alike = _read(given.train, _stamp(given.train)), dict[str, list[str]]()
+    cells = enumerate(rows.column(given.label))
+    places = [class_index(cell, task.labels, rows, at, given.label, given.labels is not None) for at, cell in cells]
+    counts = {name: places.count(place) for place, name in enumerate(task.labels)}
+    yield f"{len(counts)} classes: {_listed(counts)}"
+    for name in counts:
+        alike.setdefault(_plain(name), []).append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            yield f"{' and '.join(map(repr, names))} are different classes here: correct the labels if they should be one"
+    if rare := {name: count for name, count in counts.items() if count < _FEW}:
+        yield f"of fewer than {_FEW} rows, too few to learn and score: {_listed(rare)}"
+    for name in counts:
+        parts = [part.strip() for part in re.split(r"[,;|/+&]", name)]
+        if len(parts) > 1 and counts.keys() >= {*parts}:
+            yield f"{name!r} joins other classes ({', '.join(parts)}): a classification has one label a row"
+        if _plain(name) in ("none", "missing"):
+            yield f"class {name!r}: leave these rows out if it says that there is no label"
+
+
+def _plain(name: str) -> str:
+    """The name without what tells spellings of a word or a number apart: blanks, case, forms of Unicode, zeros."""
+    letters = "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if not is_blank(letter))
+    return f"{float(letters):g}" if is_number(letters) else letters
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    most = sorted(counts.items(), key=lambda item: -item[1])
+    more = f" and {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
+    return ", ".join(f"{name} {count}" for name, count in most[:_SHOWN]) + more
 
 
 @lru_cache(maxsize=8)

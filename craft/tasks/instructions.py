@@ -1,6 +1,7 @@
 """Own instructions: prompts or chats of the user's files, and the text that a language model reads and is taught.
 
     {question: ..., answer: ...}                      text: [{role: user, content: ...}]        response: the answer
+    {instruction: ..., input: ..., output: ...}       the same; content has both, as has a template for pairs
     {messages: [user, assistant, user, assistant]}    two rows, one for each reply of the assistant, with the turns before it
 
 `text` holds the turns before a reply as JSON, because each tokenizer writes them in its own chat template (`Form`). Rows that
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from craft.settings import CustomTask, GenerationSettings
 from craft.tasks.files import DataError, Rows
 from craft.tasks.prompts import PROMPTS
-from craft.tasks.rows import numbered
+from craft.tasks.rows import check_text, is_blank, numbered
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,7 +31,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 def columns(given: CustomTask) -> tuple[str, ...]:
     """The columns of the file that are read."""
-    return tuple(name for name in (given.prompt, given.response, given.messages) if name is not None)
+    return tuple(name for name in (*given.prompt, given.response, given.messages) if name is not None)
 
 
 def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
@@ -49,13 +50,16 @@ def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
                     responses.append(turn["content"])
                     numbers.append(rows.number(row))
     else:
-        assert given.prompt is not None and given.response is not None, "checked with the settings"  # noqa: PT018
-        for row, pair in enumerate(zip(rows.column(given.prompt), rows.column(given.response), strict=True)):
-            for column, cell in zip((given.prompt, given.response), pair, strict=True):
-                if not isinstance(cell, str) or not cell.strip():
-                    raise DataError(f"{rows.place(row)}: column {column!r} holds {cell!r}; text is expected")
-            texts.append(json.dumps([{"role": "user", "content": pair[0]}], ensure_ascii=False))
-            responses.append(pair[1])
+        names = columns(given)
+        for row, cells in enumerate(zip(*map(rows.column, names), strict=True)):
+            turn = {"role": "user", "content": cells[0]}
+            for place, (column, cell) in enumerate(zip(names, cells, strict=True)):
+                if not (optional := 0 < place < len(names) - 1) or cell is not None:
+                    check_text(cell, rows, row, column, optional)
+                if optional and cell and not is_blank(cell):
+                    turn |= {"content": f"{cells[0]}\n\n{cell}", "instruction": cells[0], "input": cell}
+            texts.append(json.dumps([turn], ensure_ascii=False))
+            responses.append(cells[-1])
             numbers.append(rows.number(row))
     kinds = Features(dict.fromkeys(("text", "response"), Value("string")))
     return numbered(Dataset.from_dict({"text": texts, "response": responses}, features=kinds), numbers)
@@ -77,10 +81,16 @@ def same_opening(texts: Sequence[str]) -> list[int]:
     first: dict[str, int] = {}
     groups = []
     for row, text in enumerate(texts):
-        turns = json.loads(text)
+        turns = json.loads(meaning(text))
         asked = next((at for at, turn in enumerate(turns) if turn["role"] == "user"), len(turns))
         groups.append(first.setdefault(json.dumps(turns[: asked + 1]), row))
     return groups
+
+
+def meaning(text: str) -> str:
+    """The turns in `text` without the blanks around their strings."""
+    turns = json.loads(text)
+    return json.dumps([{key: one.strip() if isinstance(one, str) else one for key, one in turn.items()} for turn in turns])
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,8 @@ class Form:
                 "take an instruct model, or give the columns prompt and response"
             )
         template = PROMPTS[self.settings.prompt]
-        return (template.for_training if training else template.for_evaluation)(turns[0]["content"])
+        asked = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
+        return (template.for_training if training else template.for_evaluation)(*asked)
 
     def taught(self, rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
         """Prompts and responses of rows as the training text has them, the template's end of a turn with the response."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 from craft.tasks.files import DataError, Rows, is_number
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 
 ROW = "row"
+_MISSING = ("", "-", "--", "nan", "nat", "null", "n/a", "<na>", "#n/a")
+_WHOLE = re.compile(r"-?(0|[1-9]\d*)\.0+")
+_SEVERAL = re.compile(r"""\[\s*((['"]).*\2|[-+\d.,\s]*)\s*\]|\{\s*(['"\d].*)?\}|\((['"\d].*)?,.*\)|b(['"]).*\5""", re.DOTALL)
+"""A list, a vector, an object, a tuple or bytes, as a table writes them into a cell of text."""
 _LARGEST = 3.4028234e38
 """The largest number in float32."""
 
@@ -30,6 +36,7 @@ def to_dataset(
     labels: Sequence[str],
     span: tuple[float, float] | None = None,
     positions: bool = True,
+    empty: bool = True,
 ) -> Dataset:
     """The checked rows as a dataset in memory.
 
@@ -38,6 +45,7 @@ def to_dataset(
         labels: class names in order; none for regression.
         span: the least and the largest value of a regression.
         positions: whether a cell may hold the place of a name in this order instead of the name.
+        empty: whether a text may be empty, as some of published data are.
 
     Returns:
         Columns `text` (and `text_pair`) as strings; `label` as int64 for classes, float32 for regression; `row`.
@@ -48,10 +56,7 @@ def to_dataset(
     for name, column in zip(("text", "text_pair"), text, strict=False):
         columns[name] = rows.column(column)
         for row, cell in enumerate(columns[name]):
-            if not isinstance(cell, str):
-                raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; text is expected")
-            if not cell.isascii() and any("\ud800" <= letter <= "\udfff" for letter in cell):
-                raise DataError(f"{rows.place(row)}: column {column!r} holds half a surrogate pair, which is no character")
+            check_text(cell, rows, row, column, empty)
     answers = rows.column(label)
     if not len(rows):
         raise DataError(f"{rows.source} holds no rows; at least one is needed")
@@ -76,24 +81,57 @@ def class_index(cell: Any, labels: Sequence[str], rows: Rows, row: int, column: 
 
     Where a name is a number itself, a number is never a position: label 1 of a file may be the second or the third class.
     """
-    name = label_name(cell)
+    name = cell.strip() if isinstance(cell, str) and cell.strip() in labels else read_label(cell, rows, row, column)
     if name in labels:
         return labels.index(name)
     positions = positions and not any(is_number(one) for one in labels)
-    if positions and name is not None and name.isdecimal() and int(name) < len(labels):
+    if positions and name.isdecimal() and int(name) < len(labels):
         return int(name)
     allowed = ", ".join(f"{at} ({given})" if positions else given for at, given in enumerate(labels))
     read = "" if positions else " (the labels of the training file, or those under `labels`)"
     raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; allowed are: {allowed}{read}")
 
 
+def read_label(cell: Any, rows: Rows, row: int, column: str) -> str:
+    """The name in a label cell. Raises DataError for a cell that holds none, or several."""
+    name = label_name(cell)
+    several = isinstance(cell, list | tuple | dict | bytes) or (isinstance(cell, str) and _SEVERAL.fullmatch(cell.strip()))
+    if name is not None and not several:
+        return name
+    advice = ""
+    if several:
+        advice = ", one for each row. Give the row a name for the combination, or write a row for each label"
+    elif cell is not None and str(cell).strip():
+        advice = f". If {cell} is a class and no missing value, name all classes under `labels`"
+    raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a label is expected{advice}")
+
+
 def label_name(cell: Any) -> str | None:
-    """A label cell as text: 1, 1.0 and "1" are one label. None where there is no label: an empty or blank cell, or NaN, which
-    a CSV holds as text."""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    name = "" if cell is None else str(cell).strip()
-    return None if name.lower() in ("", "nan") else name
+    """A label cell as text: 1, 1.0, "1" and "1.0" are one label; "01" is a code. None for words of a missing value."""
+    if type(cell) is int:
+        return str(cell)
+    name = "" if cell is None else str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell).strip()
+    if _WHOLE.fullmatch(name):
+        name = str(int(name.partition(".")[0]))
+    return None if name in ("None", "NA") or name.lower() in _MISSING else name
+
+
+def check_text(cell: Any, rows: Rows, row: int, column: str, empty: bool = False) -> None:
+    """Raises DataError for a cell that is no text, or, unless it may be `empty`, has no letter that is seen."""
+    wrong = ""
+    if not isinstance(cell, str):
+        wrong = f"{_shown(cell)}; text is expected"
+    elif not cell.isascii() and any("\ud800" <= letter <= "\udfff" for letter in cell):
+        wrong = "half a surrogate pair, which is no character"
+    elif not empty and is_blank(cell):
+        wrong = f"{_shown(cell)}; text is expected, and this cell is empty"
+    if wrong:
+        raise DataError(f"{rows.place(row)}: column {column!r} holds {wrong}")
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of `text` is seen: no letters, or blanks and marks of width zero alone."""
+    return all(category(letter) in ("Cc", "Cf", "Zs", "Zl", "Zp") for letter in text)
 
 
 def fingerprint(splits: Iterable[Dataset]) -> str:
@@ -113,7 +151,7 @@ def _number(cell: Any, rows: Rows, row: int, column: str, span: tuple[float, flo
         value = float(cell)
     except (TypeError, ValueError):
         value = math.nan
-    if isinstance(cell, bool) or not math.isfinite(value):
+    if isinstance(cell, bool | bytes) or not math.isfinite(value):
         raise DataError(f"{rows.place(row)}: column {column!r} holds {_shown(cell)}; a finite number is expected")
     if abs(value) > _LARGEST:
         raise DataError(

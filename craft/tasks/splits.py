@@ -2,7 +2,7 @@
 
     honest      train ──┬── train (1 - search_fraction)      search: carved from train, seeded, the same for every trial
                         └── search (search_fraction)          reported: the public dev set, scored once, at the end
-                            whole groups, where the task's rows have them (`data.search_groups`)
+                            whole groups: equal texts, and what else belongs together (`data.search_groups`)
     customary   train ───── train                             search = reported = the public dev set
 
 The seed of every cut is a constant: trials that differ in method or seed see the very same examples, so their scores are
@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from craft.settings import DataSettings, Protocol
 from craft.tasks.files import DataError
@@ -28,6 +28,7 @@ from craft.tasks.task import RawData, Task
 if TYPE_CHECKING:
     from datasets import Dataset
 
+T = TypeVar("T")
 SPLIT_SEED = 20260117
 _KEPT = 16
 
@@ -37,18 +38,30 @@ class Splits:
     """Datasets with the columns `text`, `text_pair` (for pairs) and `label`. Trials share them and must not change them.
 
     `reported` maps a suffix (`""`, or MNLI's `_matched` and `_mismatched`) to its rows. `fingerprint` is that of the whole
-    published data, before any cut.
+    published data, before any cut. `seen` counts search rows that are training rows too, by their texts, and
+    reported rows that are one of these.
     """
 
     train: Dataset
     search: Dataset
     reported: Mapping[str, Dataset]
     fingerprint: str
+    seen: Mapping[str, int]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the scores must know of these rows."""
+        sizes = {"search": len(self.search), "reported": sum(map(len, self.reported.values()))}
+        return [
+            f"{count:,} of {sizes[name]:,} {name} rows are training rows too (equal texts): their score may be learnt by heart"
+            for name, count in self.seen.items()
+            if count
+        ]
 
 
 _loaded: OrderedDict[tuple[Task, str], tuple[RawData, tuple[object, ...]]] = OrderedDict()
-_grouped: dict[str, Sequence[int]] = {}
-_lock = Lock()
+_computed: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+_lock = RLock()
 
 
 def load_splits(
@@ -68,20 +81,47 @@ def load_splits(
         search_examples: for the search split alone; `eval_examples` if None.
     """
     raw = _load(task, data)
+    cuts = train_examples, eval_examples, eval_examples if search_examples is None else search_examples
+    key = (task, raw.fingerprint, protocol, data.search_fraction, data.search_groups, *cuts)
+    return _remembered(key, lambda: _splits(task, data, raw, protocol, cuts))
+
+
+def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cuts: tuple[int | None, ...]) -> Splits:
     train = raw.train
     if protocol == "honest":
-        groups = _groups(task, raw) if data.search_groups else None
-        kept, apart = carve(_strata(task, train), data.search_fraction, SPLIT_SEED, groups)
-        if not kept or not apart:
-            raise DataError(f"{task.name}: {len(train)} training rows cannot be split into a train and a search part")
-        train, search = raw.train.select(kept), raw.train.select(apart)
+        groups = _remembered((task, raw.fingerprint), lambda: groups_of(task, train)) if data.search_groups else None
+        train, search = set_apart(task, train, data.search_fraction, SPLIT_SEED, groups, "search")
     else:
         search = _joined(list(raw.reported.values()))
-    searched = eval_examples if search_examples is None else search_examples
-    reported = {suffix: cut(split, eval_examples) for suffix, split in raw.reported.items()}
-    same = protocol == "customary" and len(reported) == 1 and searched == eval_examples
-    found = next(iter(reported.values())) if same else cut(search, searched)
-    return Splits(cut(train, train_examples), found, reported, raw.fingerprint)
+    train, reported = cut(train, cuts[0]), {suffix: cut(split, cuts[1]) for suffix, split in raw.reported.items()}
+    same = protocol == "customary" and len(reported) == 1 and cuts[1] == cuts[2]
+    search = next(iter(reported.values())) if same else cut(search, cuts[2])
+    taught, searched = {*_meanings(task, train)}, _meanings(task, search) if protocol == "honest" else []
+    seen = {"search": sum(texts in taught for texts in searched)}
+    taught |= {*searched}
+    seen["reported"] = sum(texts in taught for split in reported.values() for texts in _meanings(task, split))
+    return Splits(train, search, reported, raw.fingerprint, seen)
+
+
+def set_apart(
+    task: Task, rows: Dataset, fraction: float, seed: int, groups: Sequence[int] | None, part: str
+) -> tuple[Dataset, Dataset]:
+    """The rows that train, and a `fraction` of `rows` that is scored, by `carve`. Raises DataError, which names the `part`."""
+    stay, apart = carve(_strata(task, rows), fraction, seed, groups)
+    if not apart and task.suite != "custom":  # published data stay as they are; `Splits.notes` says which rows are seen
+        stay, apart = carve(_strata(task, rows), fraction, seed)
+    if stay and apart:
+        return rows.select(stay), rows.select(apart)
+    different, texts = len(set(groups or range(len(rows)))), "prompts" if task.kind == "generation" else "texts"
+    if different == len(rows):
+        raise DataError(
+            f"{task.name}: {len(rows)} training rows cannot be split into a train and a {part} part; give more rows"
+        )
+    same = f"all {len(rows)} {texts} are equal" if different == 1 else f"{len(rows)} rows have {different} different {texts}"
+    raise DataError(
+        f"{task.name}: {same}, and equal {texts} are either learnt or scored, so no {part} part can be set apart. If another "
+        "column tells them apart, name it too, as in prompt: [instruction, input]"
+    )
 
 
 def carve(
@@ -90,7 +130,8 @@ def carve(
     """Row numbers (kept, apart), both in order, with `fraction` of every stratum apart; seeded.
 
     A stratum of two or more rows gives at least one row to each side; a single row is kept. With `groups`, which give for each
-    row the row whose group and whose stratum it is in, a group is on one side, and a stratum's share is at most `fraction`.
+    row the row whose group and whose stratum it is in, a group is on one side, and a stratum's share is at most `fraction`, or
+    its smallest group.
     """
     units: dict[object, dict[int, list[int]]] = {}
     for row in range(len(strata)):
@@ -102,6 +143,8 @@ def carve(
         drawn, rows = list(stratum.values()), sum(map(len, stratum.values()))
         draw.shuffle(drawn)
         left = min(max(1, math.floor(fraction * rows + 0.5)), rows - 1)
+        if len(drawn) > 1 and all(len(unit) > left for unit in drawn):
+            left = min(map(len, drawn))
         for unit in drawn:
             if len(unit) <= left:
                 apart.update(unit)
@@ -123,15 +166,29 @@ def _strata(task: Task, split: Dataset) -> Sequence[object]:
     return split[column][:] if column in split.column_names else [None] * len(split)
 
 
-def _groups(task: Task, raw: RawData) -> Sequence[int] | None:
-    """The groups of the training rows, remembered in this process; None if each row is one."""
-    if task.groups is None:
-        return None
+def groups_of(task: Task, rows: Dataset) -> Sequence[int]:
+    """For each row the first row of its group."""
+    if task.groups is not None:
+        return task.groups(rows["text"][:])
+    first: dict[tuple[str, ...], int] = {}
+    return [first.setdefault(meaning, row) for row, meaning in enumerate(_meanings(task, rows))]
+
+
+def _meanings(task: Task, rows: Dataset) -> list[tuple[str, ...]]:
+    """The texts of each row, equal for rows that a model reads as the same."""
+    columns = [rows[name][:] for name in ("text", "text_pair", "input") if name in rows.column_names]
+    return [tuple(map(task.meaning, texts)) for texts in zip(*columns, strict=True)]
+
+
+def _remembered(key: tuple[object, ...], compute: Callable[[], T]) -> T:
+    """The result of `compute` for `key`, from this process's memory if it is among the last few."""
     with _lock:
-        if raw.fingerprint not in _grouped:
-            _grouped.clear()
-            _grouped[raw.fingerprint] = task.groups(raw.train["text"][:])
-        return _grouped[raw.fingerprint]
+        if key not in _computed:
+            _computed[key] = compute()
+            while len(_computed) > _KEPT:
+                _computed.popitem(last=False)
+        _computed.move_to_end(key)
+        return _computed[key]
 
 
 def _joined(splits: list[Dataset]) -> Dataset:

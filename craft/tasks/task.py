@@ -40,7 +40,8 @@ class Task:
 
     `text` and `label` are the columns of the published data. `labels` are the class names in order, none for other kinds;
     `span` is the range of a regression's values, if known. `groups(texts)` gives for each row the number of the row whose group
-    it is in; a group is never split between training and search. Absent where rows are independent.
+    it is in; a group is never split between training and scoring. Where it is absent, rows with equal texts are a group. Texts
+    are equal if `meaning` of them is.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Task:
     load: Callable[[Task, DataSettings], RawData]
     span: tuple[float, float] | None = None
     groups: Callable[[Sequence[str]], Sequence[int]] | None = None
+    meaning: Callable[[str], str] = str.strip
 
     @property
     def suite(self) -> str:

@@ -98,6 +98,11 @@ def test_a_number_beyond_float32_is_named(tmp_path):
         (["1", "0", "1", "0"], ("bad", "good"), ("bad", "good"), [1, 0, 1, 0]),
         (["good", "bad", "good", "good"], ("bad", "good"), ("bad", "good"), [1, 0, 1, 1]),
         ([1.0, 0.0, 1.0, 0.0], None, ("0", "1"), [1, 0, 1, 0]),
+        (["1.0", 1, "1", 0.0, "0", "-0.0"], None, ("0", "1"), [1, 1, 1, 0, 0, 0]),
+        (["1.0", "1.1", "1", "1.1"], ("1.0", "1.1"), ("1", "1.1"), [0, 1, 0, 1]),
+        (["01", "1", "2", "1"], None, ("01", "1", "2"), [0, 1, 2, 1]),
+        (["NA", "EU", "NA", "EU"], ("NA", "EU"), ("NA", "EU"), [0, 1, 0, 1]),
+        (["[urgent]", "(b)", "{x}", "[urgent]"], None, ("(b)", "[urgent]", "{x}"), [1, 0, 2, 1]),
     ],
 )
 def test_labels_by_name_or_number(tmp_path, cells, given, labels, numbers):
@@ -204,6 +209,86 @@ def test_text_that_is_not_text_is_named(tmp_path, title, message):
     task, data = tickets(write(tmp_path / "train.jsonl", [*ROWS, {"title": title, "body": "b", "queue": "help"}]))
     with pytest.raises(DataError, match=rf"train\.jsonl, line 61: column 'title' {message}"):
         load_splits(task, data)
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (["door"], "holds ['door']; a label is expected, one for each row"),
+        ({"door": 1}, "holds {'door': 1}; a label is expected, one for each row"),
+        ([0, 1, 0], "holds [0, 1, 0]; a label is expected, one for each row"),
+        ("['door', 'window']", "a label is expected, one for each row"),
+        ("[0 1 0]", "a label is expected, one for each row"),
+        ("{'door'}", "a label is expected, one for each row"),
+        ("('door', 'window')", "a label is expected, one for each row"),
+        ("b'door'", "a label is expected, one for each row"),
+        (None, "holds nothing; a label is expected"),
+        *((word, f"holds '{word}'; a label is expected. If {word} is a class") for word in ("None", "null", "N/A", "NA", "-")),
+    ],
+)
+@pytest.mark.parametrize("named", [None, ("help", "sales", "spam")])
+def test_a_label_cell_holds_one_label(tmp_path, cell, message, named):
+    path = write(tmp_path / "train.jsonl", [*ROWS, {"title": "a", "body": "b", "queue": cell}])
+    with pytest.raises(DataError) as caught:
+        tickets(path, labels=named)
+    assert "train.jsonl, line 61: column 'queue' holds" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_labels_of_bytes_are_refused(tmp_path):
+    rows = [{"title": "a", "body": "b", "queue": label} for label in (b"door", b"window")]
+    with pytest.raises(DataError, match=r"row 1: column 'queue' holds b'door'; a label is expected, one for each row"):
+        tickets(write(tmp_path / "train.parquet", rows))
+
+
+def test_names_of_rows_are_no_labels(tmp_path):
+    path = write(tmp_path / "train.csv", [row | {"queue": f"n{number}"} for number, row in enumerate(ROWS)])
+    with pytest.raises(DataError, match="column 'queue' holds 60 different labels in 60 rows: is it the label"):
+        tickets(path)
+
+
+def test_the_plan_counts_and_doubts_classes(tmp_path):
+    counts = {"Household": 30, "knowledge": 9, "house hold": 6, "caf\u00e9": 5, "cafe\u0301": 5, "none": 5, "01": 6, "1.0": 5}
+    cells = [name for name, count in {**counts, "none|knowledge": 1}.items() for _ in range(count)]
+    path = write(tmp_path / "train.csv", [{"title": f"{row}", "body": "b", "queue": cell} for row, cell in enumerate(cells)])
+    task, data = tickets(path)
+    first, *doubts = custom.describe_classes(task, data.custom["tickets"])
+    assert first.startswith("9 classes: Household 30, knowledge 9, 01 6, house hold 6, 1 5, ")
+    assert [doubt.partition(" are ")[0] for doubt in doubts[:3]] == [
+        "'01' and '1'",
+        "'Household' and 'house hold'",
+        "'cafe\u0301' and 'caf\u00e9'",
+    ]
+    assert doubts[3] == "of fewer than 5 rows, too few to learn and score: none|knowledge 1"
+    assert doubts[4].startswith("class 'none'")
+    assert doubts[5].startswith("'none|knowledge' joins other classes (none, knowledge)")
+    assert len(doubts) == 6
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\u200b\ufeff", "\u3000\n"])
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_an_empty_text_is_named(tmp_path, text, part):
+    files = {name: [*ROWS, ROWS[0] | {"body": text}] if name == part else ROWS for name in ("train", "validation")}
+    paths = {name: str(write(tmp_path / f"{name}.jsonl", rows)) for name, rows in files.items()}
+    task, data = tickets(paths["train"], validation=paths["validation"])
+    with pytest.raises(DataError, match=rf"{part}\.jsonl, line 61: column 'body' holds .*text is expected, and this cell is"):
+        load_splits(task, data)
+
+
+def test_equal_texts_are_on_one_side_of_every_split(tmp_path):
+    rows = [{"text": f"text {row % 20}" + " " * (row % 2), "label": "ab"[row % 2]} for row in range(200)]
+    block = {"train": str(write(tmp_path / "train.csv", rows)), "text": "text", "label": "label"}
+    data = DataSettings(custom={"x": CustomTask(**block, reported=0.3)})
+    splits = load_splits(find_task("custom/x", data), data)
+    parts = [{text.strip() for text in split["text"]} for split in (splits.train, splits.search, splits.reported[""])]
+    assert list(map(len, parts)) == [12, 2, 6]
+    assert len(set.union(*parts)) == 20
+    assert splits.notes == []
+    twice = DataSettings(custom={"x": CustomTask(**block, validation=block["train"])})
+    splits = load_splits(find_task("custom/x", twice), twice, eval_examples=50)
+    assert splits.notes == ["50 of 50 reported rows are training rows too (equal texts): their score may be learnt by heart"]
+    with pytest.raises(ValueError, match="reported is the share of train"):
+        CustomTask(**block, validation=block["train"], reported=0.2)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,10 @@ def test_a_chat_gives_a_row_for_each_reply_and_is_never_split(tmp_path: Path) ->
     ("row", "block", "said"),
     [
         ({"question": "q", "answer": " "}, PAIR, "line 1: column 'answer' holds ' '; text is expected"),
+        ({"question": "\u200b", "answer": "a"}, PAIR, "line 1: column 'question' holds .*; text is expected"),
         ({"question": "q"}, PAIR, "no column 'answer'"),
+        ({"question": "q", "answer": "a"}, PAIR, "all 30 prompts are equal, and equal prompts .* no reported part"),
+        ({"a": "q", "b": 3, "c": "a"}, {"prompt": ["a", "b"], "response": "c"}, "column 'b' holds 3; text is expected"),
         ({"talk": "hello"}, {"messages": "talk"}, "a chat is a list of"),
         ({"talk": [{"from": "human", "value": "q"}]}, {"messages": "talk"}, "turn 1: a turn has a role"),
         ({"talk": turns("q")}, {"messages": "talk"}, "nothing to learn"),
@@ -60,6 +63,18 @@ def test_a_wrong_cell_is_named_with_its_place(tmp_path: Path, row: dict[str, Any
     data = data_of(tmp_path, [row] * 30, **block)
     with pytest.raises(DataError, match=said):
         load_splits(find_task("custom/chat", data), data)
+
+
+def test_an_instruction_may_have_an_input(tmp_path: Path, tiny_llama: str) -> None:
+    rows = [{"do": "Translate.", "input": f"word {n}" if n else None, "out": f"mot {n}"} for n in range(30)]
+    data = data_of(tmp_path, rows, prompt=["do", "input"], response="out")
+    splits = load_splits(find_task("custom/chat", data), data)
+    texts = [text for part in (splits.train, splits.search, splits.reported[""]) for text in part["text"]]
+    assert sorted(json.loads(text)[0]["content"] for text in texts)[:2] == ["Translate.", "Translate.\n\nword 1"]
+    form = Form(AutoTokenizer.from_pretrained(tiny_llama), GenerationSettings())
+    expected = PROMPTS["alpaca"].for_evaluation
+    written = {form.prompt(text) for text in texts}
+    assert written == {expected("Translate."), *(expected("Translate.", f"word {n}") for n in range(1, 30))}
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,27 @@ def test_carve_leaves_groups_whole():
     assert apart != carve(strata, 0.1, seed=2, groups=groups)[1]
 
 
+def test_carve_takes_the_smallest_group_where_none_is_small_enough():
+    kept, apart = carve([0] * 20, 0.1, seed=1, groups=[0] * 12 + [12] * 8)
+    assert (kept, apart) == (list(range(12)), list(range(12, 20)))
+    assert carve([0] * 20, 0.1, seed=1, groups=[0] * 20)[1] == []
+
+
+def test_equal_texts_are_kept_together_and_other_splits_stay_as_they_were(data, tmp_path):
+    assert texts(load_splits(TASK, data).search) == texts(
+        load_splits(TASK, DataSettings(root=data.root, search_groups=False)).search
+    )
+    folder = tmp_path / "glue" / "cola"
+    table = {"sentence": [f"text {row // 4}" for row in range(400)], "label": [row // 4 % 2 for row in range(400)]}
+    pq.write_table(pa.table(table), folder / "train.parquet")
+    splits = load_splits(TASK, data)
+    assert not {*texts(splits.train)} & {*texts(splits.search)}
+    assert splits.seen == {"search": 0, "reported": 0}
+    rows = load_splits(TASK, DataSettings(root=data.root, search_groups=False))
+    assert rows.seen["search"] > 30
+    assert rows.notes[0].startswith(f"{rows.seen['search']} of 40 search rows are training rows too")
+
+
 PHRASES = ["a very good film", "very good", "good film .", "good", "a bad film", "bad", "a bad", "goo", "good"]
 
 
