@@ -22,7 +22,15 @@ from orchestrator.command import refuse_full, slug
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.lock import one_driver
 from orchestrator.results.summary import Summary
-from orchestrator.review.cuts import CutTrial, as_json, cut_configuration, refuse_uncuttable, summaries_of, write_down
+from orchestrator.review.cuts import (
+    CutTrial,
+    as_json,
+    cut_configuration,
+    cut_labels,
+    refuse_uncuttable,
+    summaries_of,
+    write_down,
+)
 from orchestrator.review.front_words import full_label, shown
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import pick
@@ -41,17 +49,20 @@ def cut_and_tell(given: argparse.Namespace, console: Console) -> None:
         )
     chosen = pick(given.pick, record.summaries, record.sweep.objectives)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
-    refuse_uncuttable(chosen.summary)
+    trained = record.trained(chosen.summary)
+    if trained is not chosen.summary:
+        console.print(f"It is a cut: {full_label(trained)} ({trained.configuration}), which was trained, is cut instead")
+    refuse_uncuttable(trained)
     recorded = home if given.score else None
     if recorded is not None and record.uri is None:
         raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
     # Before anything is scored: a sweep that runs writes its own record.
     with one_driver(recorded) if recorded else nullcontext(), tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
-        done = _cut(record, chosen.summary, Path(scratch), given, console)
+        done = _cut(record, trained, Path(scratch), given, console)
         cuts = summaries_of(done)
         if given.to is not None:
             _write(given.to, cuts, done)
-        console.print(_table([chosen.summary, *cuts]))
+        console.print(_table([trained, *cuts]))
         if recorded is not None:
             _record(record, recorded, done, given, console)
         elif given.score:
@@ -63,9 +74,10 @@ def _cut(record: PastSweep, chosen: Summary, scratch: Path, given: argparse.Name
 
     done: list[CutTrial] = []
     recovery = RECOVERY if given.score else 0.0
-    for cut in dict.fromkeys(Cut.read(text, chosen.method, recovery) for text in given.slice):
+    cuts = list(dict.fromkeys(Cut.read(text, chosen.method, recovery) for text in given.slice))
+    for cut, label in zip(cuts, cut_labels(record, chosen, cuts), strict=True):
         console.print(f"cutting to {cut}" + (", training on and scoring" if given.score else ""))
-        done += cut_configuration(record, chosen, cut, scratch, score=given.score, base=given.base, tell=console.print)
+        done += cut_configuration(record, chosen, cut, label, scratch, score=given.score, base=given.base, tell=console.print)
     return done
 
 

@@ -54,9 +54,10 @@ def _next(plan: Plan, uri: str, again: str) -> dict[str, str]:
 
 
 def _where_time_went(outcome: SweepOutcome) -> str | None:
-    """`2 min 04 s: training 61 %, scoring 22 %, ...`: shares of the time of all finished trials; None where none is known."""
+    """`2 min 04 s: training 61 %, scoring 22 %, ...`: shares of the time of the trainings that finished in this
+    session; None where none did."""
     total: Counter[str] = Counter()
-    for key in outcome.finished:
+    for key in outcome.finished_now:
         total.update(outcome.results[key].facts.get("phases", {}))
     whole = total.total()
     if not whole:

@@ -83,7 +83,7 @@ class Display:
             self.say(f"{result.status}: {trial_name(spec)}" + ("" if score is None else f": score {score:.1f}"))
 
     def made(self, spec: TrialSpec, result: TrialResult) -> None:
-        """A size has ended with its training, which counts alone; the best so far may be the size."""
+        """An output has ended, now or earlier. Its training alone counts; the best so far may be a size."""
         self.tally.compare(spec, result)
 
     def paused(self, spec: TrialSpec) -> None:

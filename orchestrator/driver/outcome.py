@@ -16,6 +16,7 @@ class SweepOutcome:
     Attributes:
         results: of every trial of the plan that ever ended, sizes included, in this session or an earlier one, by key.
         stopped: ended early by the scheduler, with a result.
+        finished_now: those of `finished` that ended in this session.
         seconds: of this session.
         trouble: why the session ended before its plan did, if it did.
         signal: the number of the signal that stopped it, where one did.
@@ -35,6 +36,7 @@ class SweepOutcome:
     spent: str | None = None
     notes: list[str] = field(default_factory=list)
     open: bool = False
+    finished_now: list[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -55,5 +57,6 @@ def outcome_of(standing: Standing, **how: Any) -> SweepOutcome:
         failed=keys("failed"),
         interrupted=keys("interrupted"),
         missing=[key for key in standing.trainings if key not in standing.results],
+        finished_now=[key for key in keys("finished") if not standing.is_on_record(standing.spec(key))],
         **how,
     )

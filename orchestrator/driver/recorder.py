@@ -89,6 +89,7 @@ class Recorder:
             if result is not None and self.standing.is_settled(trial.key):
                 self._display.ended(trial, result, earlier=True)
             for found in results:
+                self._display.made(self.standing.spec(found.key), found)
                 if found.status in ("finished", "failed") and self._tracker is not None and not self._tracker.holds(found.key):
                     one = self.standing.spec(found.key)
                     self._track("trial_started", one)  # its journal was lost

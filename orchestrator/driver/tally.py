@@ -134,7 +134,7 @@ class Tally:
         parts[1] += f" ({self.doing})" if self.doing and not over else ""
         if self.paused:
             parts.insert(2, f"{len(self.paused)} paused")
-        if self.best:
+        if self.best and not over:  # the table that follows has all outputs, also those that were cut after the sweep
             parts.append(f"best reported score {self.best[0]:.1f} ({self.best[1]})")
         parts.append(f"{format_duration(self.elapsed)} passed")
         if self.left is not None:

@@ -10,6 +10,9 @@ from craft.plain_yaml import YamlPath
 from craft.results import Counts
 from craft.settings import content_hash
 
+CUT = ", cut to "
+"""Stands in a label between that of the trained configuration and what its adapter is cut to."""
+
 
 @dataclass(frozen=True)
 class Configuration:

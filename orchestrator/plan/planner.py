@@ -15,13 +15,13 @@ from craft.results import Counts, RunFailed
 from craft.settings import WarmStart, content_hash
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks import find_task
-from orchestrator.plan.configuration import Configuration, Dropped, cut_id
+from orchestrator.plan.configuration import CUT, Configuration, Dropped, cut_id
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.settings import ReplicationSettings
 from orchestrator.sweepfile.space.dimensions import CONFIG, Point
-from orchestrator.sweepfile.space.sizes import SIZES, sizes_within
+from orchestrator.sweepfile.space.sizes import SIZES, size_labels, sizes_within
 from orchestrator.sweepfile.sweep import Sweep
 
 SHORT_NAMES = {"learning_rate": "lr", "head_learning_rate": "head lr", "batch_size": "batch", "weight_decay": "wd"}
@@ -102,14 +102,15 @@ class Planner:
             except ValueError as error:
                 where = f"{self.sweep.where(one.path)}: {dotted((*one.path, SIZES))}"
                 raise SweepError([f"{where}: {one.label}: {error}"]) from None
-        return replace(one, sizes=tuple(self._cut(one, size) for size in sizes))
+        names = size_labels(sizes, one.counts.trainable_parameters)
+        return replace(one, sizes=tuple(self._cut(one, *pair) for pair in zip(sizes, names, strict=True)))
 
-    def _cut(self, one: Configuration, size: int) -> Configuration:
+    def _cut(self, one: Configuration, size: int, name: str) -> Configuration:
         cut = f"{BUDGET}{size}"
         return replace(
             one,
             id=cut_id(one.id, cut, RECOVERY),
-            label=_cut_label(one.label, size),
+            label=f"{one.label}{CUT}{name}",
             counts=one.counts.cut_to(size),
             estimated_memory_bytes=None,
             sizes=(),
@@ -221,8 +222,8 @@ class Planner:
         name, label = self.group(candidates[0]), self.label_of(candidates)
         whole = replace(largest, id=name, label=label, candidates=chosen, carried=carried)
         smallest = min(one.counts.trainable_parameters for one in chosen.values())
-        sizes = [one.counts.trainable_parameters for one in largest.sizes]
-        return replace(whole, sizes=tuple(self._cut(whole, size) for size in sizes if size < smallest))
+        sizes = [(one.counts.trainable_parameters, one.label.rpartition(CUT)[2]) for one in largest.sizes]
+        return replace(whole, sizes=tuple(self._cut(whole, size, name) for size, name in sizes if size < smallest))
 
     def label_of(self, candidates: Sequence[Configuration]) -> str:
         """The parts that the labels of all candidates have."""
@@ -298,12 +299,8 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _labelled(one: Configuration, label: str) -> Configuration:
-    sizes = (replace(size, label=_cut_label(label, size.counts.trainable_parameters)) for size in one.sizes)
+    sizes = (replace(size, label=label + CUT + size.label.rpartition(CUT)[2]) for size in one.sizes)
     return replace(one, label=label, sizes=tuple(sizes))
-
-
-def _cut_label(label: str, size: int) -> str:
-    return f"{label}, cut to {size:,}"
 
 
 def _listed(parameters: dict[str, Any]) -> str:

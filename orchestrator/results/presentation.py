@@ -75,7 +75,7 @@ PHASES = {
     "start": "starting",
     "load": "loading",
     "data": "data",
-    "head": "starting the head",
+    "head": "fitting the head",
     "decompose": "decomposing",
     "train": "training",
     "score": "scoring",

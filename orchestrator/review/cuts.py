@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from craft.disk import replacing
-from orchestrator.plan.configuration import cut_id
+from orchestrator.plan.configuration import CUT, cut_id
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER
 from orchestrator.record.folder import SweepFolder
@@ -30,6 +30,7 @@ from orchestrator.review.front_tables import markdown, write_front
 from orchestrator.review.front_words import full_label, trials
 from orchestrator.review.past_sweep import PastSweep, read_folder
 from orchestrator.sweepfile.mistakes import NothingMeets
+from orchestrator.sweepfile.space.sizes import size_labels
 from orchestrator.tools.journal import events_of
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ class CutTrial:
 
 def refuse_uncuttable(chosen: Summary) -> None:
     """Checks that a configuration can be cut."""
-    if "cut_to" in chosen.parameters:
-        raise NothingMeets(f"{full_label(chosen)} is itself cut; cut the configuration that was trained")
     if not chosen.complete:
         raise NothingMeets(
             f"{full_label(chosen)} is not complete ({trials(chosen)}): a cut configuration has every task and seed of the "
@@ -62,13 +61,14 @@ def cut_configuration(
     record: PastSweep,
     chosen: Summary,
     cut: Cut,
+    label: str,
     scratch: Path,
     *,
     score: bool,
     base: str | None = None,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> list[CutTrial]:
-    """Cuts the adapters of all trials of a configuration."""
+    """Cuts the adapters of all trials of a configuration; `label` is that of the cut one."""
     from craft.trainer.rescoring import cut_and_score
 
     name = cut_id(chosen.configuration, str(cut), cut.recovery)
@@ -79,7 +79,7 @@ def cut_configuration(
         run, size = cut_and_score(adapter, cut, place, score=score, base=base)
         if score:
             tell(f"  {entry.task}, seed {entry.seed}: {size.metrics['score']:.2f}")
-        trial = TrialSpec(run, name, f"{chosen.label}, cut to {_shown(cut)}")
+        trial = TrialSpec(run, name, label)
         done.append(CutTrial(trial, TrialResult.of_size(run.key, size), size.adapter))
     return done
 
@@ -159,8 +159,17 @@ def as_json(summaries: Sequence[Summary], cuts: Sequence[CutTrial]) -> list[dict
     return rows
 
 
-def _shown(cut: Cut) -> str:
-    return f"r{cut.rank}" if cut.rank is not None else f"{cut.parameters:,}"
+def cut_labels(record: PastSweep, chosen: Summary, cuts: Sequence[Cut]) -> list[str]:
+    """The labels of a configuration's cuts, as the sweep itself names its sizes. No other configuration has one of them."""
+    sizes = [cut.parameters for cut in cuts if cut.parameters is not None]
+    shares = dict(zip(sizes, size_labels(sizes, int(chosen.value("trainable_parameters"))), strict=True))
+    taken = {one.label: one.configuration for one in record.summaries}
+    labels = []
+    for cut in cuts:
+        size, name = cut.parameters, cut_id(chosen.configuration, str(cut), cut.recovery)
+        label = chosen.label + CUT + (f"r{cut.rank}" if size is None else shares[size])
+        labels.append(label if size is None or taken.get(label, name) == name else f"{chosen.label}{CUT}{size:,}")
+    return labels
 
 
 def _note(folder: Path, cuts: Sequence[CutTrial]) -> None:

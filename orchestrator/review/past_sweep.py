@@ -89,6 +89,11 @@ class PastSweep:
         """A configuration's trials, on all tasks or one."""
         return [one for one in self.entries if one.configuration == configuration and task in (None, one.task)]
 
+    def trained(self, summary: Summary) -> Summary:
+        """The configuration from whose adapters this one's were cut; itself if it was trained."""
+        sources = {one.parameters.get("cut_from") for one in self.trials(summary.configuration)}
+        return next((one for one in self.summaries if sources & {*one.keys}), summary)
+
     def adapter(self, key: str, scratch: Path) -> Path:
         """The adapter of a finished trial, checked file by file against the seal it was written with.
 

@@ -19,7 +19,7 @@ from orchestrator.review.front_words import full_label, number, trials
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.objectives import Objectives
 
-SEARCH, SIZE = "search_score", "trainable_parameters"
+SEARCH, SIZE, CUT_TO = "search_score", "trainable_parameters", "cut_to"
 
 RULES = """\
   knee                 the front's knee: past it, parameters buy little
@@ -139,6 +139,8 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
     exact = [one for one in summaries if wanted in (one.configuration, _plain(one.label), _plain(full_label(one)))]
     found = exact or [one for one in summaries if len(wanted) >= 4 and one.configuration.startswith(wanted)]
     found = found or [one for one in summaries if wanted and wanted in _plain(full_label(one))]
+    if len(found) > 1:  # a part of a label that its cuts have, too, means the trained one
+        found = [one for one in found if CUT_TO not in one.parameters] or found
     if len(found) > 1:
         listed = ", ".join(f"{one.configuration} ({full_label(one)})" for one in found[:8])
         raise ValueError(f"--pick {shown(name)} means several configurations: {listed}. Give one's id")

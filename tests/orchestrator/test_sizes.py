@@ -36,6 +36,7 @@ from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.space.sizes import size_labels
 from orchestrator.tools.journal import Journal
 from orchestrator.tune.assembly import Exchange
 from orchestrator.tune.trial_source import TrialSource
@@ -84,12 +85,22 @@ def test_mistakes_in_a_file(tmp_path: Path, block: str, message: str) -> None:
         sized_plan(tmp_path, block)
 
 
-@pytest.mark.parametrize(("block", "wanted"), [("sizes: [40, 20, 80, 900]", [20, 40]), ("sizes: 4", [10, 20, 40]), ("", [])])
-def test_each_size_is_a_configuration_and_a_trial_of_its_training(tmp_path: Path, block: str, wanted: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("block", "sizes"),
+    [
+        ("sizes: [40, 20, 80, 900]", {20: "1/4", 40: "1/2"}),
+        ("sizes: 4", {10: "1/8", 20: "1/4", 40: "1/2"}),
+        ("sizes: 3", {10: "1/8", 28: "35 %"}),
+        ("sizes: [3, 60, 79]", {3: "1/27", 60: "75 %", 79: "98.8 %"}),
+        ("", {}),
+    ],
+)
+def test_each_size_is_a_configuration_and_a_trial_of_its_training(tmp_path: Path, block: str, sizes: dict[int, str]) -> None:
+    wanted = [*sizes]
     plan = sized_plan(tmp_path, block or "dropout: 0.0", seeds="[0, 1]")
     (one,) = plan.configurations
     assert [size.counts.trainable_parameters for size in one.sizes] == wanted
-    assert [size.label for size in one.sizes] == [f"CRAFT 8, q v, cut to {size}" for size in wanted]
+    assert [size.label for size in one.sizes] == [f"CRAFT 8, q v, cut to {share}" for share in sizes.values()]
     assert one.id == sized_plan(tmp_path, "dropout: 0.0").configurations[0].id, "sizes are no part of the training's identity"
     assert len(plan.trials) == plan.expected_trials == 2
     for training in plan.trials:
@@ -105,8 +116,8 @@ def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
     two = "learning_rate: {values: [0.001, 0.01]}, sizes: [20, 40]"
     plan = sized_plan(tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\n")
     assert [size_of(one) for one in plan.outputs] == [40, 80, 40, 80]
-    assert [(one.configuration.label[-9:], one.reason) for one in plan.dropped] == [
-        ("cut to 20", "trainable_parameters 20 is below min 30")
+    assert [(one.configuration.label[-10:], one.reason) for one in plan.dropped] == [
+        ("cut to 1/4", "trainable_parameters 20 is below min 30")
     ] * 2
     assert plan.duplicates == []
     learning = sized_plan(
@@ -136,6 +147,10 @@ def test_a_size_that_no_direction_fits_is_refused_by_the_plan(tmp_path: Path, ti
     sweep = load_sweep(file)
     with pytest.raises(SweepError, match=r"sweep.yaml:5: space\.0\.sizes: LoRA r2, q: size 63: one direction takes up to 64"):
         make_plan(sweep, Planner(sweep))
+
+
+def test_sizes_of_equal_shares_are_labelled_by_their_numbers() -> None:
+    assert size_labels([2_000_000, 2_000_001, 4_000_000], 16_000_000) == ["2,000,000", "2,000,001", "1/4"]
 
 
 @contextmanager
@@ -174,14 +189,18 @@ def test_outputs_start_and_end_with_their_training_and_with_their_own_numbers(tm
         assert recorder.standing.remaining == []
         assert recorder.underway.seconds == {training.key: 11.0}, "cutting takes its training's time"
         assert (display.tally.done, display.tally.total) == (1, 1)
-        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 20 on toy/acceptability, seed 0")
+        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/acceptability, seed 0")
         outcome = outcome_of(recorder.standing, seconds=1.0)
     assert [key for (key,) in heard.of("trial_started")] == keys
     assert heard.of("trial_ended") == [(keys[0], Path(keys[0])), (keys[1], Path(keys[1])), (keys[2], Path("whole"))]
     assert [json.loads(line)["key"] for line in Ledger(tmp_path).path.read_text().splitlines()] == keys
     assert [summary.score.mean for summary in ended] == [80.0, 60.0, 20.0]
     assert ended[0].parameters["cut_from"] == training.key
-    assert (outcome.finished, len(outcome.results)) == ([training.key], 3)
+    assert (outcome.finished, outcome.finished_now, len(outcome.results)) == ([training.key], [training.key], 3)
+    with recording(plan, tmp_path) as (recorder, _, display):
+        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/acceptability, seed 0"), "an earlier session's size"
+        later = outcome_of(recorder.standing, seconds=0.0)
+    assert (later.finished, later.finished_now) == ([training.key], []), "the time of an earlier session is not of this one"
 
 
 @pytest.mark.parametrize("known", [[], [0], [0, 1], [2], [0, 2]])

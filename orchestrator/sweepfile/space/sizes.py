@@ -6,6 +6,7 @@ sizes: 4                        so many with the whole one, evenly in the logari
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from craft.methods import find_cutting
@@ -48,3 +49,16 @@ def sizes_within(sizes: list[int] | int | None, whole: int) -> list[int]:
     if isinstance(sizes, list):
         return sorted(size for size in sizes if size < whole)
     return [round(whole * SPAN ** (at / (sizes - 1) - 1)) for at in range(sizes - 1)] if sizes else []
+
+
+def size_labels(sizes: Sequence[int], whole: int) -> list[str]:
+    """The labels of cuts: shares of the whole adapter, `1/8` or `35 %`, and the number itself where two shares are equal.
+
+    What a cut leaves is at most its size and differs by seed, so a label with a number would contradict the parameters next to
+    it in every table.
+    """
+    shares = []
+    for size in sizes:
+        parts = whole / size
+        shares.append(f"1/{parts:.0f}" if parts > 1.5 and abs(parts - round(parts)) < 0.02 * parts else f"{100 / parts:.3g} %")
+    return [share if shares.count(share) == 1 else f"{size:,}" for share, size in zip(shares, sizes, strict=True)]

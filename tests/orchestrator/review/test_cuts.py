@@ -12,13 +12,13 @@ import pytest
 from mlflow import MlflowClient
 
 from craft.spec import RunSpec
+from craft.trainer.cutting import Cut
 from orchestrator.adapters import main
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
-from orchestrator.review.cuts import CutTrial, recorded_cuts, refuse_uncuttable, write_down
+from orchestrator.review.cuts import CutTrial, cut_labels, recorded_cuts, write_down
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.review.pick import pick
-from orchestrator.sweepfile.mistakes import NothingMeets
 from orchestrator.tools.journal import Journal
 from tests.orchestrator.conftest import SmallSweep
 from tests.orchestrator.recorded import over_seeds, record
@@ -58,8 +58,10 @@ def test_cut_configurations_stand_on_the_front_and_in_the_store(ended: Path, tmp
     found = read_folder(ended, uri)
     assert found.adapter(cuts[0].trial.key, tmp_path) == ended / "adapters" / cuts[0].trial.key / "adapter"
     assert pick("under:3000", found.summaries, found.sweep.objectives).summary.configuration == "c000002000"
-    with pytest.raises(NothingMeets, match="is itself cut"):
-        refuse_uncuttable(marked["c000002000"])
+    whole = next(one for one in found.summaries if one.configuration == "0000000000")
+    cut = next(one for one in found.summaries if one.configuration == "c000002000")
+    assert found.trained(cut) is found.trained(whole) is whole, "what is cut is the trained one"
+    assert pick("LoRA r", [whole, cut], found.sweep.objectives).summary is whole, "a part of both labels means the trained one"
     assert {key: one for key, one in Ledger(ended).results().items() if key in before} == before
     with (ended / "front.csv").open() as file:
         rows = {row["configuration"]: row for row in csv.DictReader(file)}
@@ -71,6 +73,8 @@ def test_cut_configurations_stand_on_the_front_and_in_the_store(ended: Path, tmp
     assert [row["score"] for row in json.loads((ended / "cuts.json").read_text())] == [86, 71]
     # What a later session adds to its own configurations:
     kept = recorded_cuts(ended, {"0" * 16, "1" * 16})
+    names = cut_labels(found, whole, [Cut(parameters=2_000), Cut(parameters=1_999), Cut(parameters=500), Cut(rank=2)])
+    assert [name.removeprefix("LoRA r4, cut to ") for name in names] == ["2,000", "1,999", "1/8", "r2"]
     assert [(one.configuration, one.complete) for one in kept] == [("c000002000", True), ("c000005000", True)]
     assert recorded_cuts(ended, {"another"}) == [], "what they were cut from is no part of the sweep any more"
 
@@ -101,22 +105,21 @@ def test_the_command_cuts_scores_and_records(
 
     folder: Any = shutil.copytree(small_sweep.folder, tmp_path / "small")
     whole = next(one for one in read_folder(folder).summaries if one.method == "craft")
-    flags = [str(folder), "--tracking-uri", uri, "--pick", whole.configuration, "--slice", "all,8,8", "--slice", "2,3,3"]
+    flags = [str(folder), "--tracking-uri", uri, "--pick", whole.configuration, "--slice", "3", "--slice", "parameters:70"]
     assert main([*flags, "--score", "--to", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert "cut to 2·3·3" in said
     rows = {row["cut_to"]: row for row in json.loads((tmp_path / "out" / "cuts.json").read_text())}
-    # Nothing is cut from all,8,8: the scores are those that the sweep has on record.
-    assert rows["all,8,8"]["score"] == pytest.approx(whole.value("score"))
-    assert rows["all,8,8"]["search_score"] == pytest.approx(whole.value("search_score"))
-    assert rows["2,3,3"]["trainable_parameters"] == 2 * (4 + 9 + 9)
-    assert len(rows["2,3,3"]["trials"]) == 4
-    model, tokenizer = load_adapter(tmp_path / "out" / "2-3-3" / "toy-sentiment" / "seed-1")
+    assert rows["3"]["trainable_parameters"] == 2 * (36 + 2 * 8 * 3 + 2 * 8 * 3), "six layers: a J1 of rank 3 is as large as a whole one"
+    assert len(rows["3"]["trials"]) == 4
+    model, tokenizer = load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
     assert np.isfinite(model(**tokenizer("a fine day", return_tensors="pt")).logits.detach().numpy()).all()
     now = read_folder(folder)
-    cut = next(one for one in now.summaries if one.parameters.get("cut_to") == "2,3,3")
+    cut = next(one for one in now.summaries if one.parameters.get("cut_to") == "3")
     assert cut.complete
-    assert main([str(folder), "--pick", cut.configuration, "--slice", "1,1,1", "--score"]) == 1
+    capsys.readouterr()
+    assert main([str(folder), "--tracking-uri", uri, "--pick", cut.label, "--slice", "2", "--to", str(tmp_path / "two")]) == 0
+    said = capsys.readouterr().out
+    assert f"{whole.label} ({whole.configuration}), which was trained, is cut instead" in " ".join(said.split())
+    assert f"{whole.label}, cut to r2" in " ".join(said.split())
     assert main([str(folder), "--pick", cut.configuration, "--to", str(tmp_path / "home")]) == 0, (
         "it is taken home as any other"
     )

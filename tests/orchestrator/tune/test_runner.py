@@ -171,7 +171,7 @@ def test_a_configuration_is_summed_up_when_its_last_trial_has_ended(ran: Ran) ->
 
 def test_the_screen_tells_failures_and_nothing_of_the_libraries(ran: Ran) -> None:
     assert "failed: LoRA r4, q v · toy/acceptability · seed 0: training diverged" in ran.screen
-    assert ran.screen.strip().splitlines()[-1].startswith("6/10 trainings done, 0 running, 4 failed, best reported score 77.0")
+    assert ran.screen.strip().splitlines()[-1].startswith("6/10 trainings done, 0 running, 4 failed, ")
     assert "raylet" not in ran.screen
     assert "ray." not in ran.screen
     assert (ran.folder / "sweep.log").stat().st_size > 0

@@ -61,8 +61,8 @@ def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         record = find_sweep(name, uri)
         found = {one.label: (one.score.mean, one.value("trainable_parameters"), one.complete) for one in record.summaries}
         assert found == {
-            "CRAFT 8, q v, cut to 20": (20.0, 19.0, True),
-            "CRAFT 8, q v, cut to 40": (40.0, 39.0, True),
+            "CRAFT 8, q v, cut to 1/4": (20.0, 19.0, True),
+            "CRAFT 8, q v, cut to 1/2": (40.0, 39.0, True),
             "CRAFT 8, q v": (80.0, 80.0, True),
         }
         chosen = pick("under:30", record.summaries, record.sweep.objectives)
@@ -147,7 +147,7 @@ def test_outputs_follow_their_training_under_every_rule(
     ledger = Ledger(runs / "t").path.read_text()
     record = read_folder(runs / "t")
     by_label = {one.label: one for one in record.summaries}
-    cuts = {label.partition(", cut to")[0]: one for label, one in by_label.items() if ", cut to 120" in label}
+    cuts = {label.partition(", cut to")[0]: one for label, one in by_label.items() if ", cut to 43.8 %" in label}
     assert len(by_label) == 2 * len(cuts), "each training has the one size that the constraint leaves"
     assert len(cuts) == len({one.configuration for one in cuts.values()}) <= 6, "of equal ranks one is trained"
     for label, cut in cuts.items():
