@@ -47,6 +47,8 @@ DRIVER_ENVIRONMENT = {
 }
 WORKER_ENVIRONMENT = {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30", "TOKENIZERS_PARALLELISM": "false"}
 PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CRAFT_CACHE_DIR")
+ALWAYS_WARN = ("ray.tune.analysis.experiment_analysis", "ray._private.authentication.authentication_token_setup")
+"""Loggers that warn in every run: of each trial, which writes no `result.json`; that a cluster asks for a token."""
 OBJECT_STORE_BYTES = 100 * 2**20
 VITAL = ("gcs_server", "raylet")
 ASK_SECONDS = 2.0
@@ -120,6 +122,8 @@ def machines() -> list[dict[str, float]]:
 def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
     """The cluster at `address`, or a new one of this machine alone with `cpus` of its cores."""
     os.environ.update(DRIVER_ENVIRONMENT)
+    for name in ALWAYS_WARN:
+        logging.getLogger(name).setLevel(logging.ERROR)
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     common: dict[str, Any] = {
         "log_to_driver": False,

@@ -159,6 +159,8 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     stored = folder / "runs" / "small"
     assert {"sweep.yaml", "ledger.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
     assert len(Ledger(stored).finished()) == 3
+    assert "WARNING" not in (stored / "sweep.log").read_text(), "nothing went wrong"
+    assert " %, " in first.stdout, "where the time went"
 
     assert call().returncode == WRONG
     extended = call("--resume", "--set", "seeds=[0, 1]")
@@ -167,6 +169,9 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     assert len(results) == 6
     written = [json.loads(line)["key"] for line in (stored / "ledger.jsonl").read_text().splitlines()]
     assert len(written) == len(set(written)) == 6
+    again = call("--resume", "--set", "seeds=[0, 1]")
+    assert "on the front" in again.stdout
+    assert " %, " not in again.stdout, "nothing was trained in this session"
 
 
 def outcome_of(**how: Any) -> SweepOutcome:
