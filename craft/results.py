@@ -28,6 +28,9 @@ PREDICTIONS_FOLDER = "predictions"
 SIZES_FOLDER = "sizes"
 """Folder next to a run's adapter with a folder for each adapter that was cut from it, named by its number of parameters."""
 
+METRIC = "metric"
+"""Fact of a run: the name of the task's primary metric, which x 100 is the score."""
+
 TEXT, TEXT_DIGEST = "forgetting_text", "forgetting_text_sha256"
 """Facts of a run that measures forgetting: the name of the text and its SHA-256."""
 

@@ -10,9 +10,10 @@ trials           run_id, key, sweep, configuration, label, method, task, seed, p
 ===============  ====================================================================================================
 
 A configuration's `state` is `done` when all its trials have finished and the tracker has summed them up. `partial` (some trials
-still run) and `incomplete` (some failed or were stopped) have a value over the trials that finished; no front uses it. Without
-a value it is `running`, `failed`, `stopped` (early; none failed), `interrupted` or `infeasible`. Its `stopped` counts trials,
-also those that never started because another one was stopped. Candidates, whose trials only tune, are no configurations here.
+still run), `waiting` (for seeds that the sweep got later) and `incomplete` (some failed or were stopped) have a value over the
+trials that finished; no front uses it. Without a value it is `running`, `failed`, `stopped` (early; none failed), `interrupted`
+or `infeasible`. Its `stopped` counts trials, also those that never started because another one was stopped. Candidates, whose
+trials only tune, are no configurations here.
 Values that the tracker wrote are never recomputed here.
 """
 
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from craft.results import METRIC
 from orchestrator.results.front import Objectives, recorded_objectives
 
 IDENTITY = ("sweep", "run_id", "label", "method", "protocol", "state", "reason", "started", "ended")
@@ -131,6 +133,7 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
             "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
             "started": row.started,
             "ended": row.ended,
+            "metric": row.tags.get(f"craft.fact.{METRIC}", ""),
             "phases": row.tags.get("craft.fact.phases", ""),
             **_values(row),
         }
@@ -198,8 +201,8 @@ def _configuration_state(status: str, row: RunRow, values: dict[str, Any], tally
         return "done" if scored else "failed"
     if status in ("incomplete", "stopped", "failed"):
         return "incomplete" if scored else "failed" if status == "incomplete" else status
-    if status == "interrupted":
-        return status
+    if status in ("waiting", "interrupted"):
+        return status if scored or status == "interrupted" else "running"
     if row.status == "FAILED" or (tally and tally["failed"] == tally["trials"] and row.status != "RUNNING"):
         return "failed"
     return "running" if row.status == "RUNNING" else "interrupted"

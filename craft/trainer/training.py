@@ -31,7 +31,7 @@ from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
-from craft.results import PREDICTIONS_FOLDER, SIZES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
+from craft.results import METRIC, PREDICTIONS_FOLDER, SIZES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer, splits_of
 from craft.scoring.encoding import Collator, EncodedSplit
 from craft.scoring.forgetting import Forgetting, refuse_under_task_head
@@ -162,7 +162,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
         _start_head(spec, model, scorer, collator, shared=False)
     for config in getattr(model, "peft_config", {}).values():
         config.revision = spec.revision
-    facts = _facts(spec, splits.fingerprint, scorer)
+    facts = _facts(spec, splits.fingerprint, scorer) | {METRIC: task.primary}
     facts |= forgetting.facts if forgetting else {}
     run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, forgetting)
 

@@ -26,7 +26,8 @@ import numpy as np
 import pandas as pd
 
 from dashboards.frames import Frames
-from orchestrator.results.presentation import METRICS, Metric, metric_of, titled, unit_of
+from orchestrator.results.presentation import METRICS, Metric, label_of, metric_of, titled, unit_of
+from orchestrator.results.summary import shared_metric
 
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
@@ -102,9 +103,16 @@ def metrics_of(view: View) -> list[Metric]:
     tasks = [metric_of(f"score/{task}") for task in view.tasks]
     ways = {name: way for sweep in reversed(view.sweeps) for name, way in sweep.objectives.items()}
     older = [metric_of(name) for name in ways if name not in METRICS]
-    every = [METRICS["score"], *tasks, *(one for name, one in METRICS.items() if name not in ("score", "chance")), *older]
+    score = replace(METRICS["score"], label=label_of("score", score_metric(view)))
+    every = [score, *tasks, *(one for name, one in METRICS.items() if name not in ("score", "chance")), *older]
     known = [one for one in every if column(view.configurations, f"m.{one.name}").notna().any()]
     return [replace(one, better=ways.get(one.name, one.better)) for one in known]
+
+
+def score_metric(view: View) -> str:
+    """The metric that the scores of all trials are; empty where they differ."""
+    frame = view.trials
+    return shared_metric(frame.loc[frame["state"] == "finished", "metric"]) if "metric" in frame else ""
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:

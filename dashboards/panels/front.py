@@ -1,8 +1,8 @@
 """The front: what each configuration scores against what it costs, any two metrics against each other.
 
-Points are finished configurations. The step line joins those on the front; bars are their intervals over seeds; hollow points
-have a value so far and are on no front; stars are the literature's rows. The first axes are the sweep's objectives, and there
-the line is the sweep's front.
+Points are finished configurations. The step line joins those on the front; bars are their intervals over seeds; rings mark
+those that may be on it; crosses have a value so far and are on no front; stars are the literature's rows. The first axes are
+the sweep's objectives, and there the line is the sweep's front.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dashboards.panels.verdicts import finished, in_words, shown_as_possible, ve
 from orchestrator.results.front import axes
 from orchestrator.results.presentation import Metric
 
-STATES = ("done", "partial", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
+STATES = ("done", "partial", "waiting", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
 
 
 def data(view: View) -> Plain:
     """Every metric's values over the finished configurations, the front of each pair of metrics, and what is not drawn."""
     frame = view.configurations
-    ready, partial = done(frame), frame[frame["state"].isin(("partial", "incomplete"))]
+    ready, partial = done(frame), frame[frame["state"].isin(("partial", "waiting", "incomplete"))]
     states = frame["state"].value_counts()
     counts = {state: int(states.get(state, 0)) for state in STATES}
     if ready.empty and partial.empty:
@@ -100,7 +100,7 @@ def _knee(view: View) -> list[str] | None:
     for sweep, group in finished(view):
         if chosen := verdict(sweep, group).knee:
             whose = "the front" if len(view.sweeps) == 1 else f"the front of {sweep.name}"
-            return [chosen, f"The knee of {whose}: where it buys most"]
+            return [chosen, f"The knee of {whose}: past it, more parameters buy little"]
     return None
 
 

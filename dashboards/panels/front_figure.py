@@ -24,7 +24,7 @@ def draw(plain: Plain) -> Plain:
         traces.append(_possible_trace())
     traces += _front_traces(plain["sweeps"])
     traces.append(published_trace(plain["published"]["rows"], values))
-    words = {metric.name: titled(metric.name) for metric in metrics}
+    words = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
     x, y = (name if name in words else None for name in plain["axes"])
     return {
         "choices": [
@@ -114,7 +114,7 @@ def _partial_trace(partial: Plain, values: Plain, by_method: dict[str, str]) -> 
         "x": {"$": "so far/{x}"},
         "y": {"$": "so far/{y}"},
         "customdata": {"$": "so far"},
-        "marker": {"color": colour, "symbol": "circle-open", "size": 8, "opacity": 0.8},
+        "marker": {"color": colour, "symbol": "x-thin-open", "size": 8, "line": {"width": 1.6}, "opacity": 0.8},
     }
 
 
@@ -172,8 +172,9 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
 
 def _note(counts: Plain) -> str:
     words = {
-        "partial": "still running (hollow)",
-        "incomplete": "incomplete or with fewer seeds (hollow)",
+        "partial": "still running (×)",
+        "waiting": "waiting for seeds (×)",
+        "incomplete": "incomplete or with fewer seeds (×)",
         "running": "waiting for a first score",
         "failed": "failed",
         "stopped": "stopped early",

@@ -6,18 +6,31 @@ point, and compiles code at run time, which the page's content security policy f
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, column, moving_together, numbers, scalar, text, trained
-from orchestrator.results.presentation import BLUE
+from dashboards.panels.base import (
+    Panel,
+    Plain,
+    View,
+    column,
+    done,
+    moving_together,
+    numbers,
+    scalar,
+    score_metric,
+    text,
+    trained,
+)
+from orchestrator.results.presentation import label_of
 
 LINES_UP_TO = 400
-# from the lowest fifth to the best: grey over blue to the one warm colour, told apart by lightness as well
-BANDS = ("#8A8A8A", "#9AA9C0", "#56B4E9", BLUE, "#D55E00")
-COLOURS_MEAN = "Orange is the best fifth by score, then blue, light blue and grey"
+BANDS = 5
+RAMP = "The stronger a line, the higher its score"
+CUTS = "Whole adapters only: what was cut from them says nothing about how settings train"
 
 
 def data(view: View) -> Plain:
@@ -33,8 +46,9 @@ def data(view: View) -> Plain:
     axes = [_positions(words, frame[f"p.{name}"]) for name, words in moving_together(frame).items()]
     if frame["method"].nunique() > 1:
         axes.insert(0, _positions("method", frame["method"]))
-    axes.append(_positions("score", frame["_score"]))
-    return {"axes": axes, "id": frame["id"].tolist(), "dropped": dropped}
+    axes.append(_positions(label_of("score", score_metric(view)), frame["_score"]))
+    cuts = len(done(view.configurations)) > len(trained(view.configurations))
+    return {"axes": axes, "id": frame["id"].tolist(), "dropped": dropped, "cuts": cuts}
 
 
 def _positions(name: str, series: pd.Series[Any]) -> Plain:
@@ -52,10 +66,11 @@ def _positions(name: str, series: pd.Series[Any]) -> Plain:
         middle = float(np.sqrt(low * high)) if log else (low + high) / 2
         ticks = sorted(set(present)) if len(set(present)) <= 6 else [low, middle, high]
         at = [float((scale(np.array(float(tick))) - ends[0]) / (ends[1] - ends[0])) for tick in ticks]
+        close = {one for one, above in pairwise(at) if above - one < 0.06 and one > 0}
         return {
             "name": name,
             "at": numbers(where),
-            "ticks": [[position, f"{tick:.4g}"] for position, tick in zip(at, ticks, strict=True)],
+            "ticks": [[position, f"{tick:.4g}"] for position, tick in zip(at, ticks, strict=True) if position not in close],
         }
     words = sorted({str(value) for value in present})
     step = {word: number_ / max(1, len(words) - 1) for number_, word in enumerate(words)}
@@ -66,13 +81,12 @@ def _positions(name: str, series: pd.Series[Any]) -> Plain:
 def draw(plain: Plain) -> Plain:
     axes = plain["axes"]
     lines = len(plain["id"])
-    bands = len(BANDS)
     traces: list[Plain] = []
-    for band in range(bands):
+    for band in range(BANDS):
         x: list[Any] = []
         y: list[Any] = []
         ids: list[Any] = []
-        for line in range(lines * band // bands, lines * (band + 1) // bands):
+        for line in range(lines * band // BANDS, lines * (band + 1) // BANDS):
             for position, one in enumerate(axes):
                 if one["at"][line] is not None:  # a parameter of another method: the line passes it by
                     x.append(position)
@@ -81,7 +95,6 @@ def draw(plain: Plain) -> Plain:
             x.append(None)
             y.append(None)
             ids.append(None)
-        colour = BANDS[band]
         trace = {
             "type": "scatter",
             "mode": "lines+markers",
@@ -91,9 +104,10 @@ def draw(plain: Plain) -> Plain:
             "connectgaps": False,
         }
         style = {
-            "line": {"color": colour, "width": 1.2 + 0.3 * band},
-            "marker": {"color": colour, "size": 5},
-            "opacity": 0.35 + 0.12 * band,
+            # no colour: on this page colours are methods
+            "line": {"color": "ink", "width": 0.8 + 0.4 * band},
+            "marker": {"color": "ink", "size": 5},
+            "opacity": 0.15 + 0.2 * band,
             "showlegend": False,
         }
         traces.append(trace | style)
@@ -116,7 +130,8 @@ def draw(plain: Plain) -> Plain:
         for at, label in one["ticks"]
     ]
     columns = {"tickvals": list(range(len(axes))), "ticktext": [text(one["name"], 18) for one in axes], "side": "top"}
-    note = f"{COLOURS_MEAN}; the {plain['dropped']} lowest are left out." if plain["dropped"] else COLOURS_MEAN + "."
+    note = f"{RAMP}; the {plain['dropped']} lowest are left out." if plain["dropped"] else f"{RAMP}."
+    note += f" {CUTS}." if plain["cuts"] else ""
     layout = {
         "xaxis": columns | {"range": [-0.15, last + 0.15], "showgrid": True, "zeroline": False},
         "yaxis": {"visible": False, "range": [-0.05, 1.05]},

@@ -22,7 +22,7 @@ from dashboards.panels.base import (
     scalar,
 )
 from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict
-from orchestrator.results.presentation import Metric, amount
+from orchestrator.results.presentation import Metric, amount, heading
 
 TASK_LABELS = {
     "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",
@@ -30,7 +30,7 @@ TASK_LABELS = {
     "boolq": "BoolQ", "piqa": "PIQA", "siqa": "SIQA", "hellaswag": "Hella", "winogrande": "Wino", "arc_easy": "ARC-e",
     "arc_challenge": "ARC-c", "openbookqa": "OBQA",
 }  # fmt: skip
-LABELS = {"trainable_parameters": "# Params", "score": "Score"}
+LABELS = {"trainable_parameters": "# Params"}
 ALWAYS = {"score", "trainable_parameters", "p_front", "p_within_1"}
 SHOWN = ALWAYS | {"examples", "peak_memory_bytes", "seconds"}
 """Metrics with a column from the beginning; the others come when they are asked for."""
@@ -109,7 +109,7 @@ def _parameter(name: str, series: pd.Series[Any]) -> Plain:
 
 def _metric(metric: Metric, frame: pd.DataFrame) -> Plain:
     task = metric.name.removeprefix("score/") if metric.name.startswith("score/") else None
-    label = TASK_LABELS.get(task, task) if task else LABELS.get(metric.name, metric.label)
+    label = TASK_LABELS.get(task, task) if task else LABELS.get(metric.name) or heading(metric.label)
     values = numbers(column(frame, f"m.{metric.name}"))
     better = None if metric.kind == "chance" or metric.name == "examples" else metric.better
     return {"key": f"m.{metric.name}", "label": label, "kind": metric.kind, "better": better, "values": values}

@@ -249,6 +249,12 @@ class Recorder:
         for configuration in self._tracker.open_configurations:
             if self._plan.trials_of(configuration):
                 self._maybe_end_configuration(configuration)
+        # Seeds that the sweep has got since: what was complete waits, and is not compared with what has them.
+        closed = [one for one in self.standing.summaries() if one.configuration not in self._tracker.open_configurations]
+        for summary in closed:
+            if 0 < summary.finished < summary.planned and not (summary.failed or summary.stopped or summary.tunes):
+                content = summary.tracked() | {"status": "waiting"}
+                self._track("configuration_ended", summary.configuration, summary.label, summary.parameters, content)
 
     def _maybe_end_configuration(self, configuration: str) -> None:
         if not all(self.standing.is_settled(trial.key) for trial in self._plan.trials_of(configuration)):

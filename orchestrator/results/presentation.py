@@ -65,6 +65,18 @@ METRICS = {
         Metric("forgetting", "forgetting (nats a token)", "minimize"),
     )
 }
+SCORES = {
+    "accuracy": "accuracy, %",
+    "exact_match": "exact match, %",
+    "likelihood": "likelihood, %",
+    "f1": "F1 x 100",
+    "macro_f1": "macro F1 x 100",
+    "matthews": "Matthews x 100",
+    "pearson": "Pearson x 100",
+    "spearman": "Spearman x 100",
+    "chrf": "chrF",
+}
+"""Headings of the score, by the name of the metric that it is."""
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "bytes": ((1, "bytes"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB")),
     "seconds": ((1e-3, "ms"), (1, "s"), (60, "min"), (3600, "h")),
@@ -128,9 +140,19 @@ def unit_of(name: str, values: Iterable[float | None]) -> tuple[float, str]:
     return max((unit for unit in units if unit[0] <= middle), default=units[0])
 
 
-def titled(name: str, unit: str = "") -> str:
-    """The title of an axis."""
-    label = "trainable parameters" if name == "trainable_parameters" else metric_of(name).label
+def label_of(name: str, metric: str = "") -> str:
+    """The heading of a number; that of the score names the `metric` that it is, where all tasks have the same."""
+    return SCORES.get(metric, "score") if name == "score" else metric_of(name).label
+
+
+def heading(label: str) -> str:
+    """The label as the head of a column: its first letter is a capital."""
+    return label[:1].upper() + label[1:]
+
+
+def titled(name: str, unit: str = "", metric: str = "") -> str:
+    """The title of an axis; `metric` is what the score is."""
+    label = "trainable parameters" if name == "trainable_parameters" else label_of(name, metric)
     return f"{label} ({unit})" if unit else label
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from craft.results import METRIC
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_variance, suite_interval
@@ -74,7 +75,8 @@ class Summary:
     all seeds, and it does not count as complete. `tunes` is the configuration for which it is a candidate; then it has search
     scores alone. `tuning` is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its
     tuning. `sampling` is the variance that the score has by the number of examples; a `signed` score may be below 0. The count
-    `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class.
+    `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class. `metric` names what
+    the score is, where that is the same on all tasks.
     """
 
     configuration: str
@@ -100,6 +102,7 @@ class Summary:
     tuning: Tuning | None = None
     sampling: float = 0.0
     signed: bool = False
+    metric: str = ""
     keys: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -241,6 +244,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         counts=_counts(finished, planned_counts) | _examples(reported, len(tasks)),
         sampling=sum(errors.values()) / len(tasks) ** 2,
         signed=any(result.metrics.get(name) == result.metrics["score"] for _, result in reported for name in SIGNED),
+        metric=shared_metric(result.facts.get(METRIC) for _, result in reported),
         scores=scores,
         planned=len(entries),
         finished=len(finished),
@@ -255,6 +259,12 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         tuning=None if first.only_tunes else tuning,
         keys=tuple(entry.key for entry in entries),
     )
+
+
+def shared_metric(names: Iterable[Any]) -> str:
+    """The name of the metric that all of them are; empty where they differ, or one is not known."""
+    distinct = {str(name or "") for name in names}
+    return distinct.pop() if len(distinct) == 1 else ""
 
 
 def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 Members of the front are large marks, each with a number next to it, which the list at the side names; bars are their 95 %
 intervals, and the step line is the best score at each cost. A number stands at the nearest place that touches nothing; a thin
-line leads to its mark if that is far. Configurations that the intervals do not rule out are hollow, the other ones pale.
+line leads to its mark if that is far. The others are pale, with a ring around those that the intervals do not rule out.
 Methods differ in colour and in the shape of their marks, so that the picture also reads in grey.
 """
 
@@ -23,13 +23,14 @@ from orchestrator.results.front import knee, logarithmic
 from orchestrator.results.intervals import Interval
 from orchestrator.results.presentation import colours, titled, unit_of
 from orchestrator.results.summary import Summary
-from orchestrator.review.front_words import full_label, possible
+from orchestrator.review.front_words import full_label, metric_among, possible
 from orchestrator.sweepfile.objectives import Objectives
 
 MARKERS = ("o", "s", "D", "p", "h", "8", "^", "v", "P")
 LABELS = 16
 """The number of front points that the list names; the table names all of them."""
 PALE = 0.35
+RING: dict[str, Any] = {"marker": "o", "facecolors": "none", "edgecolors": "#333333", "linewidths": 1.0}
 LARGE, SMALL = 70, 30
 """The areas of marks, in square points: members of the front, and the others."""
 
@@ -64,7 +65,7 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
             axes, [one for one in drawn if one.method == name and not one.on_front], x_name, y_name, by, colour, marker
         )
     _draw_front(axes, front, x_name, y_name, by, looks, objectives)
-    handles = []
+    handles: list[Any] = []
     chances = {one.value("chance") for one in drawn} if y_name == "score" else set()
     if len(chances) == 1 and math.isfinite(chance := chances.pop()):
         up.append(chance)
@@ -74,27 +75,30 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     else:
         _scale(axes, [value / by for value in across], logarithmic(x_name, across))
         _cut(axes, up, y_name)
+        if any(map(possible, drawn)):
+            handles.append(axes.scatter([], [], s=LARGE, label="may be on the front", **RING))
         _list(axes, front, looks, knee(summaries, objectives), handles)
     axes.set_xlabel(titled(x_name, unit), parse_math=False)
-    axes.set_ylabel(titled(y_name), parse_math=False)
+    axes.set_ylabel(titled(y_name, metric=metric_among(drawn)), parse_math=False)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, parse_math=False)
     axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if drawn:
         others = [(one.value(x_name) / by, one.value(y_name)) for one in drawn if not one.on_front]
+        rings = [(one.value(x_name) / by, one.value(y_name)) for one in drawn if possible(one)]
         members = [(one.value(x_name) / by, one.bounds(y_name)) for one in front]
-        _number(axes, members, others, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
+        _number(axes, members, others, rings, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
             1 if objectives.get(y_name, "maximize") == "maximize" else -1)  # fmt: skip
     return figure
 
 
 def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, by: float, colour: str, marker: str) -> None:
     """One method's configurations that are not on the front."""
-    for hollow in (False, True):
-        part = [one for one in group if possible(one) == hollow]
-        x, y = [one.value(x_name) / by for one in part], [one.value(y_name) for one in part]
-        faces = {"facecolors": "white", "edgecolors": colour, "linewidths": 1.2} if hollow else {"color": colour, "alpha": PALE}
-        axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, **faces)
+    x, y = [one.value(x_name) / by for one in group], [one.value(y_name) for one in group]
+    axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
+    ringed = [(one.value(x_name) / by, one.value(y_name)) for one in group if possible(one)]
+    if ringed:
+        axes.scatter(*zip(*ringed, strict=True), s=LARGE, zorder=2, clip_on=False, **RING)
 
 
 def _draw_front(
@@ -116,8 +120,9 @@ def _draw_front(
 
 
 def _number(
-    axes: Any, members: Sequence[tuple[float, Interval]], others: Sequence[tuple[float, float]], better_x: int, better_y: int
-) -> None:
+    axes: Any, members: Sequence[tuple[float, Interval]], others: Sequence[tuple[float, float]],
+    rings: Sequence[tuple[float, float]], better_x: int, better_y: int,
+) -> None:  # fmt: skip
     """Numbers the members: each at the nearest place that touches no mark, number, interval, step or frame.
 
     Beyond the front, towards better values, there are no marks, so places in that direction come first. Intervals and steps are
@@ -130,7 +135,7 @@ def _number(
     point, frame = figure.dpi / 72, axes.get_window_extent()
     at = to_pixels([(x, value.mean) for x, value in members] or np.empty((0, 2)))
     marks = [
-        *_boxes(at, point * LARGE**0.5 / 2 + 1),
+        *_boxes(np.vstack([at, to_pixels(rings or np.empty((0, 2)))]), point * LARGE**0.5 / 2 + 1),
         *_boxes(to_pixels(others or np.empty((0, 2))), point * SMALL**0.5 / 2 + 1),
     ]
     lines = [
@@ -182,12 +187,18 @@ def _scale(axes: Any, across: Sequence[float], log: bool) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if not log or max(positive) < 3 * min(positive):
         return
+    low, high = min(positive), max(positive)
+    steps = (1, 2, 5) if high < 100 * low else (1,)
     if 0 in across:  # the head alone: the axis is linear from there to the smallest count
-        axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
-        axes.set_xlim(left=-0.3 * min(positive))
+        axes.set_xscale("symlog", linthresh=low, linscale=0.5)
+        axes.set_xlim(left=-0.3 * low)
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = [step * 10.0**power for power in powers for step in steps]
+        axes.set_xticks([0, *(tick for tick in ticks if low <= tick <= high)])
     else:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(positive) < 100 * min(positive) else (1,)))
+        axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    axes.set_xlim(right=high * (high / low) ** 0.05)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 

@@ -16,13 +16,14 @@ from craft.methods import METHODS
 from craft.words import plain
 from orchestrator.record.folder import FRONT_CSV, FRONT_PNG, FRONT_TEX
 from orchestrator.results.intervals import Interval
-from orchestrator.results.presentation import amount, metric_of, spread
+from orchestrator.results.presentation import amount, heading, label_of, metric_of, spread
 from orchestrator.results.summary import Summary
 from orchestrator.review.front_words import (
     caption,
     columns_of,
     full_label,
     has_tuning,
+    metric_among,
     number,
     ranked,
     short_task,
@@ -72,7 +73,13 @@ def _columns(
 ) -> tuple[list[str], Callable[[Summary], list[str]]]:
     """The heads of a table for people, and what gives a configuration's cells under them."""
     names, tuned = columns_of(summaries, objectives), has_tuning(summaries)
-    heads = ["", "configuration", *(metric_of(name).label for name in names), *map(short_task, tasks), "trials"]
+    heads = [
+        "",
+        "configuration",
+        *(label_of(name, metric_among(summaries)) for name in names),
+        *map(short_task, tasks),
+        "trials",
+    ]
 
     def cells(one: Summary) -> list[str]:
         values = [*(shown(one, name) for name in names), *(number(one.value(f"score/{task}")) for task in tasks)]
@@ -102,8 +109,15 @@ def latex(summaries: Sequence[Summary], objectives: Objectives) -> str:
     others = [name for name in objectives if name not in ("score", "trainable_parameters")]
     scores = [*(f"score/{task}" for task in tasks), "score"]
     best = {name: max((row.value(name) for row in rows), default=math.nan) for name in scores}
-    heads = ["Method", "Size", "Modules", "Parameters", *map(_title, tasks), "Average" if tasks else "Score"]
-    heads += [metric_of(name).label.capitalize() for name in others]
+    heads = [
+        "Method",
+        "Size",
+        "Modules",
+        "Parameters",
+        *map(_title, tasks),
+        "Average" if tasks else heading(label_of("score", metric_among(rows))),
+    ]
+    heads += [heading(metric_of(name).label) for name in others]
     lines = [
         "% needs \\usepackage{booktabs} and \\usepackage[table]{xcolor}",
         f"\\begin{{tabular}}{{@{{}}l l l r {'c ' * len(scores)}{'r ' * len(others)}@{{}}}}",
@@ -161,6 +175,7 @@ def _escape(text: str) -> str:
 
 def _csv_row(summary: Summary) -> dict[str, Any]:
     row: dict[str, Any] = {"configuration": summary.configuration, "label": summary.label, "method": summary.method}
+    row |= {"metric": summary.metric} if summary.metric else {}
     row |= {"on_front": summary.on_front, "may_be_on_front": summary.may_be_on_front, "complete": summary.complete}
     measured: Mapping[str, Interval] = summary.metrics | {f"score/{task}": value for task, value in summary.tasks.items()}
     for name, value in measured.items():

@@ -14,7 +14,7 @@ from orchestrator.results.chances import P_FRONT, P_WITHIN
 from orchestrator.results.control import NORMALIZED, no_better_than_head
 from orchestrator.results.front import knee
 from orchestrator.results.presentation import amount, spread
-from orchestrator.results.summary import Summary
+from orchestrator.results.summary import Summary, shared_metric
 from orchestrator.sweepfile.objectives import Direction, Objectives
 
 DIGITS = {"forgetting": 4, NORMALIZED: 1}
@@ -77,6 +77,11 @@ def _what_narrows(summaries: Sequence[Summary]) -> str:
     shares = [(2 * 1.96) ** 2 * one.sampling / (one.score.high - one.score.low) ** 2 for one in known]
     less, more = ("seeds", "scored examples") if median(shares) > 0.5 else ("scored examples", "seeds")
     return f", which more {more} would narrow more than more {less}"
+
+
+def metric_among(summaries: Sequence[Summary]) -> str:
+    """The metric that the scores are, where it is the same in all configurations that have one."""
+    return shared_metric(summary.metric for summary in summaries if summary.score.n)
 
 
 def columns_of(summaries: Sequence[Summary], objectives: Objectives) -> list[str]:

@@ -40,6 +40,9 @@ def test_what_was_cut_is_on_the_front_but_teaches_nothing_of_training() -> None:
     view = view_of(("ranks", [*runs, *configuration("cut8", scores={"toy": [90.0]}, parameters=512, params=cut)]))
     assert "cut8" in front_data(view)["id"]
     assert "cut8" not in PANELS["parallel"].data(view)["id"]
+    parallel = spec_of(PANELS["parallel"], view)
+    assert "Whole adapters only" in parallel["note"]
+    assert {trace["line"]["color"] for trace in parallel["figure"]["data"]} == {"ink"}, "colours are methods on this page"
     assert next(one for one in table_data(view)["columns"] if one["key"] == "p.ranks")["values"][0] == "all,8,8"
 
 
@@ -99,3 +102,39 @@ def test_two_sweeps_keep_their_configurations_apart() -> None:
     first, second = plain["fronts"]["trainable_parameters"]["score"]
     assert {plain["sweep"][index] for index in first} == {0}
     assert {plain["sweep"][index] for index in second} == {1}
+
+
+def test_a_configuration_that_waits_for_seeds_is_not_compared() -> None:
+    runs = [run for name, score in (("a", 70.0), ("b", 90.0)) for run in configuration(name, scores={"toy": [score]})]
+    (later,) = [run for run in runs if run.kind == "configuration" and run.tags["configuration"] == "b"]
+    later.tags["status"], later.metrics["trials_planned"] = "waiting", 3.0
+    view = view_of(("ranks", runs))
+    assert dict(zip(view.configurations["id"], view.configurations["state"], strict=True)) == {"a": "done", "b": "waiting"}
+    plain = front_data(view)
+    assert (plain["id"], plain["partial"]["id"]) == (["a"], ["b"])
+    spec = spec_of(PANELS["front"], view)
+    assert spec["note"].startswith("Configurations: 1 done, 1 waiting for seeds (×).")
+    rings = [one["name"] for one in spec["figure"]["data"] if one.get("marker", {}).get("symbol") == "circle-open"]
+    assert rings == [], "a ring means that it may be on the front"
+    table = {column["key"]: column["values"] for column in table_data(view)["columns"]}
+    assert (table["trials"], table["state"]) == (["1/3", "1/1"], ["waiting", "done"])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "heading"),
+    [
+        (["accuracy", "accuracy"], "accuracy, %"),
+        (["likelihood"] * 2, "likelihood, %"),
+        (["accuracy", "matthews"], "score"),
+        (["", ""], "score"),
+    ],
+)
+def test_the_score_is_headed_by_its_metric(metrics: list[str], heading: str) -> None:
+    runs = [run for place, name in enumerate("ab") for run in configuration(name, scores={f"task{place}": [70.0 + place]})]
+    trials = [run for run in runs if run.kind == "trial"]
+    for run, metric in zip(trials, metrics, strict=True):
+        run.tags["fact.metric"] = metric
+    view = view_of(("ranks", runs))
+    assert spec_of(PANELS["front"], view)["values"]["axis/score"]["title"]["text"] == heading
+    column = next(one for one in table_data(view)["columns"] if one["key"] == "m.score")
+    assert column["label"] == heading[0].upper() + heading[1:]

@@ -19,6 +19,7 @@ def test_partial_and_failed_configurations_are_counted_but_on_no_front() -> None
     assert plain["counts"] == {
         "done": 22,
         "partial": 1,
+        "waiting": 0,
         "incomplete": 0,
         "running": 0,
         "failed": 1,

@@ -197,8 +197,16 @@ def test_outputs_start_and_end_with_their_training_and_with_their_own_numbers(tm
     assert [summary.score.mean for summary in ended] == [80.0, 60.0, 20.0]
     assert ended[0].parameters["cut_from"] == training.key
     assert (outcome.finished, outcome.finished_now, len(outcome.results)) == ([training.key], [training.key], 3)
-    with recording(plan, tmp_path) as (recorder, _, display):
-        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/acceptability, seed 0"), "an earlier session's size"
+    wider = sized_plan(tmp_path, seeds="[0, 1]")
+    with recording(wider, tmp_path) as (_, heard, _):
+        waiting = {name: (said["status"], said["trials_done"], said["trials_planned"]) for name, _, _, said in
+            heard.of("configuration_ended")}  # fmt: skip
+    assert waiting == {one.configuration: ("waiting", 1, 2) for one in training.outputs}, "a seed was added"
+    with recording(plan, tmp_path) as (recorder, heard, display):
+        assert {said["status"] for *_, said in heard.of("configuration_ended")} == {"finished"}
+        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/acceptability, seed 0"), (
+            "an earlier session's size"
+        )
         later = outcome_of(recorder.standing, seconds=0.0)
     assert (later.finished, later.finished_now) == ([training.key], []), "the time of an earlier session is not of this one"
 

@@ -108,7 +108,9 @@ def test_the_command_cuts_scores_and_records(
     flags = [str(folder), "--tracking-uri", uri, "--pick", whole.configuration, "--slice", "3", "--slice", "parameters:70"]
     assert main([*flags, "--score", "--to", str(tmp_path / "out")]) == 0
     rows = {row["cut_to"]: row for row in json.loads((tmp_path / "out" / "cuts.json").read_text())}
-    assert rows["3"]["trainable_parameters"] == 2 * (36 + 2 * 8 * 3 + 2 * 8 * 3), "six layers: a J1 of rank 3 is as large as a whole one"
+    assert rows["3"]["trainable_parameters"] == 2 * (36 + 2 * 8 * 3 + 2 * 8 * 3), (
+        "six layers: a J1 of rank 3 is as large as a whole one"
+    )
     assert len(rows["3"]["trials"]) == 4
     model, tokenizer = load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
     assert np.isfinite(model(**tokenizer("a fine day", return_tensors="pt")).logits.detach().numpy()).all()

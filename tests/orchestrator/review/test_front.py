@@ -342,3 +342,25 @@ def test_an_amount_is_written_with_its_unit(name: str, value: float, shown: str,
     factor, word = unit_of(name, [value, None])
     assert word == unit
     assert value / factor == pytest.approx(value / {"MiB": 2**20, "min": 60, "ms": 1e-3, "%": 1e-2}.get(unit, 1))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "heading"),
+    [
+        (("accuracy", "accuracy"), "accuracy, %"),
+        (("likelihood",) * 2, "likelihood, %"),
+        (("matthews", "accuracy"), "score"),
+        ((), "score"),
+    ],
+)
+def test_the_score_is_headed_by_its_metric(metrics: tuple[str, ...], heading: str, tmp_path: Path) -> None:
+    trials, results = sweep({("craft", 8): (60.0, 300.0), ("lora", 8): (70.0, 7000.0)})
+    for spec in trials:
+        if metrics:
+            results[spec.key].facts["metric"] = metrics[TASKS.index(spec.run.task)]
+    summaries = mark_front(summarize(trials, results), OBJECTIVES)
+    assert heading in rendered(summaries)
+    assert f"| {heading} |" in markdown(summaries, OBJECTIVES)
+    write_csv(summaries, OBJECTIVES, tmp_path / "front.csv")
+    named = {row.get("metric", "") for row in csv.DictReader((tmp_path / "front.csv").open())}
+    assert named == ({metrics[0]} if heading != "score" else {""})

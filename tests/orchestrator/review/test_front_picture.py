@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.collections import PathCollection
@@ -44,6 +45,36 @@ def crowd(seed: int, count: int, a_decade: float) -> list[str]:
     return [f"{draws.choice(('craft', 'lora'))} {one} {mean}" for one, mean in zip(sizes, means, strict=True)]
 
 
+def drawn(points: list[str], half: float | None = None, possible: str = "") -> tuple[Any, set[str]]:
+    """The picture of such points with the ids of its front; those of the method `possible` may be on it."""
+    trials, results = sweep({("craft", 8): (60.0, 300.0)})
+    (any_one,) = summarize(trials, results)
+    found = []
+    for place, (method, size, mean) in enumerate(map(str.split, points)):
+        ends = [float(mean) + way * (half or 0) for way in (-1, 1)]
+        metrics = {"score": Interval(float(mean), *ends, 3 if half else 1)}
+        named = {"configuration": str(place), "method": method, "label": method, "metric": "accuracy"}
+        found.append(replace(any_one, metrics=metrics, counts={"trainable_parameters": float(size)}, **named))
+    verdict = judge(
+        [one.configuration for one in found], [[one.value(name) for name in OBJECTIVES] for one in found], OBJECTIVES
+    )
+    front = verdict.on_front
+    marked = [replace(one, on_front=one.configuration in front, may_be_on_front=one.method == possible) for one in found]
+    return draw(marked, OBJECTIVES, "front"), front
+
+
+def test_axes_reach_beyond_the_points_and_marks_are_explained() -> None:
+    figure, _ = drawn(DEFAULT, possible="craft")
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    assert axes.get_xlim()[1] > 1.1 * 73_728, "the last mark is within the frame"
+    assert [tick.get_text() for tick in axes.get_xticklabels() if tick.get_text()] == ["0", "2k", "5k", "10k", "20k", "50k"]
+    assert axes.get_ylabel() == "accuracy, %"
+    assert "may be on the front" in [entry.get_text() for entry in axes.get_legend().get_texts()]
+    (plain,) = drawn(DEFAULT)[0].axes
+    assert "may be on the front" not in [entry.get_text() for entry in plain.get_legend().get_texts()]
+
+
 @pytest.mark.parametrize("half", [None, 0.4, 6.0])
 @pytest.mark.parametrize(
     "points",
@@ -51,22 +82,10 @@ def crowd(seed: int, count: int, a_decade: float) -> list[str]:
     ids=["ranks", "few", "many", "at the top", "a wall"],
 )
 def test_a_number_of_the_picture_touches_no_mark_number_or_frame(points: list[str], half: float | None) -> None:
-    trials, results = sweep({("craft", 8): (60.0, 300.0)})
-    (any_one,) = summarize(trials, results)
-    found = []
-    for place, (method, size, mean) in enumerate(map(str.split, points)):
-        ends = [float(mean) + way * (half or 0) for way in (-1, 1)]
-        score = Interval(float(mean), *ends, 3 if half else 1)
-        counts = {"trainable_parameters": float(size)}
-        found.append(replace(any_one, configuration=str(place), method=method, metrics={"score": score}, counts=counts))
-    verdict = judge(
-        [one.configuration for one in found], [[one.value(name) for name in OBJECTIVES] for one in found], OBJECTIVES
-    )
-    found = [replace(one, on_front=one.configuration in verdict.on_front, may_be_on_front=False) for one in found]
-    figure = draw(found, OBJECTIVES, "front")
+    figure, front = drawn(points, half)
     (axes,), renderer = figure.axes, figure.canvas.get_renderer()
     numbers, marks = [text.get_window_extent(renderer) for text in axes.texts], []
-    assert len(numbers) == min(LABELS, len(verdict.on_front)), "each has a place"
+    assert len(numbers) == min(LABELS, len(front)), "each has a place"
     for group in (one for one in axes.collections if isinstance(one, PathCollection)):
         half_mark = math.sqrt(group.get_sizes()[0]) / 2 * figure.dpi / 72
         centers = axes.transData.transform(group.get_offsets())
