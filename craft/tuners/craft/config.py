@@ -13,6 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCard
 from peft.config import PeftConfig
 from peft.utils.peft_types import PeftType
 
@@ -132,14 +133,20 @@ class CraftConfig(PeftConfig):
         return tuple(ranks)
 
     def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
-        """Writes the configuration, and a card that says how to load the adapter in place of PEFT's empty form."""
+        """Writes the configuration, and text that says how to load the adapter in place of PEFT's empty form.
+
+        The fields of PEFT's card stay: programs read the base model and the library from them.
+        """
         super().save_pretrained(save_directory, **kwargs)
-        card = Path(save_directory) / "README.md"
-        if card.is_file() and "[More Information Needed]" not in card.read_text(encoding="utf-8"):
+        file = Path(save_directory) / "README.md"
+        text = file.read_text(encoding="utf-8") if file.is_file() else _FORM
+        if _UNFILLED not in text:
             return
-        shown = base_name(str(self.base_model_name_or_path or "")) or "the base model"
-        matter = f"base_model: {json.dumps(shown)}\n" if "/" in shown else ""
-        card.write_text(_CARD.format(matter=matter, base=json.dumps(shown), shown=shown), encoding="utf-8")
+        card = ModelCard(text, ignore_metadata_errors=True)
+        base = base_name(str(self.base_model_name_or_path or "")) or "the base model"
+        card.data.tags = sorted({*(card.data.tags or ()), "craft"})
+        card.text = _CARD.format(base=json.dumps(base), shown=base)
+        card.save(file)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -154,12 +161,10 @@ class CraftConfig(PeftConfig):
         return content | {"target_modules": None} if isinstance(self.target_modules, FoundModules) else content
 
 
-_CARD = """\
----
-library_name: peft
-{matter}tags: [craft]
----
-
+_UNFILLED = "[More Information Needed]"
+_FORM = f"---\nlibrary_name: peft\n---\n{_UNFILLED}"
+"""The card of a configuration that is saved without its model."""
+_CARD = """
 # A CRAFT adapter of {shown}
 
 ```python

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -295,14 +296,28 @@ def test_the_default_ranks_are_64_or_what_a_narrow_model_has(tiny_model: TinyMod
     assert torch.equal(hidden(again), hidden(model.eval()))
 
 
-def test_a_saved_folder_says_how_it_is_loaded(tiny_model: TinyModel, tmp_path: Path) -> None:
-    folder = save(adapted(tiny_model("bert")), tmp_path)
-    card = (folder / "README.md").read_text()
-    assert "import craft" in card
-    assert "[More Information Needed]" not in card
+@pytest.mark.parametrize("base", ["FacebookAI/roberta-base", "roberta-base", "/data/models/mine", "../mine"])
+def test_a_saved_folder_says_how_it_is_loaded_and_keeps_the_fields_of_pefts_card(
+    tiny_model: TinyModel, tmp_path: Path, base: str
+) -> None:
+    bare = tiny_model("bert")
+    bare.config._name_or_path = base
+    folder = save(adapted(bare), tmp_path)
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.library_name, card.data.base_model) == ("peft", base)
+    assert {"craft", "transformers"} <= set(card.data.tags)
+    assert "import craft" in card.text
+    assert "[More Information Needed]" not in card.text
     (folder / "README.md").write_text("mine")
     adapted(tiny_model("bert")).peft_config["default"].save_pretrained(str(folder))
     assert (folder / "README.md").read_text() == "mine"
+
+
+def test_a_configuration_that_is_saved_by_itself_has_a_card_too(tmp_path: Path) -> None:
+    CraftConfig().save_pretrained(str(tmp_path))
+    card = ModelCard.load(tmp_path / "README.md")
+    assert (card.data.library_name, card.data.base_model, card.data.tags) == ("peft", None, ["craft"])
+    assert "the base model" in card.text
 
 
 @pytest.mark.parametrize(
