@@ -144,7 +144,7 @@ class CraftConfig(PeftConfig):
             return
         card = ModelCard(text, ignore_metadata_errors=True)
         base = base_name(str(self.base_model_name_or_path or "")) or "the base model"
-        card.data.tags = sorted({*(card.data.tags or ()), "craft"})
+        card.data["tags"] = sorted({*(card.data.get("tags") or ()), "craft"})
         card.text = _CARD.format(base=json.dumps(base), shown=base)
         card.save(file)
 
