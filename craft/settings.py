@@ -26,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import CoreSchema, with_info_after_validator_function
 
 Protocol = Literal["honest", "customary"]
@@ -69,10 +70,35 @@ Columns = Annotated[
 """One column or two; a file may write one without a list."""
 
 
+def number_instead(value: Any, kind: Any) -> str | None:
+    """What a value must be that holds true or false where its type has numbers alone, since pydantic takes true for 1."""
+    kinds = _leaves(kind) if _holds_bool(value) else []
+    if bool in kinds or Any in kinds or any(isinstance(leaf, type) and issubclass(leaf, BaseModel) for leaf in kinds):
+        return None
+    return "a number, not true or false" if float in kinds else "a whole number, not true or false" if int in kinds else None
+
+
+def _holds_bool(value: Any) -> bool:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, bool) or any(map(_holds_bool, values))
+
+
+def _leaves(kind: Any) -> list[Any]:
+    """The types that a type is made of."""
+    return [leaf for part in get_args(kind) for leaf in _leaves(part)] or [kind]
+
+
 class Settings(BaseModel):
     """Base of everything a user writes: unknown keys are refused, values never change after they are checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if wanted := number_instead(value, cls.model_fields[str(info.field_name)].annotation):
+            raise PydanticCustomError("number_type", "Input should be {wanted}", {"wanted": wanted})
+        return value
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,7 @@ def _main(given: argparse.Namespace, again: str) -> int:
     else:
         plan = make_plan(sweep)
     if given.plan:
+        from orchestrator.plan.data_lines import data_lines
         from orchestrator.plan.gpu_shares import usable_gpus
         from orchestrator.plan.table import print_plan
         from orchestrator.plan.workload import planned_steps, scored_line, split_sizes
@@ -135,6 +136,8 @@ def _main(given: argparse.Namespace, again: str) -> int:
         screen = Console(file=sys.stdout, highlight=False, width=wide)
         steps = planned_steps(plan, sizes)
         print_plan(plan, screen, steps, gpus)
+        for line, style in data_lines(plan):
+            screen.print(line, markup=False, soft_wrap=True, style=style)
         for line in (scored_line(sweep, sizes), "" if given.address else time_line(plan, sum(steps.values()))):
             if line:
                 screen.print(line, markup=False, soft_wrap=True)

@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from craft.models.gguf import gguf_digest
 from craft.scoring.answers import AnswerScorer
-from craft.scoring.encoding import Collator, encode, longest_input
+from craft.scoring.encoding import Collator, encode, encode_split, longest_input
 from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.instructions import InstructionScorer
 from craft.scoring.scorer import Scorer
-from craft.scoring.texts import Tick
+from craft.scoring.texts import Tick, encode_texts
+from craft.tasks.instructions import Form
 from craft.tasks.splits import Splits, load_splits
 
 if TYPE_CHECKING:
+    import numpy as np
     from transformers import PreTrainedTokenizerBase
 
+    from craft.settings import GenerationSettings
     from craft.spec import RunSpec
     from craft.tasks.task import Task
+
+_UNCUT = 10**7
 
 
 def splits_of(spec: RunSpec, task: Task) -> Splits:
@@ -36,6 +41,14 @@ def splits_of(spec: RunSpec, task: Task) -> Splits:
         eval_examples=training.eval_examples,
         search_examples=training.search_examples,
     )
+
+
+def token_lengths(task: Task, rows: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> np.ndarray:
+    """How many tokens a model would read of each of some training rows if nothing were cut, (n,)."""
+    if task.kind != "generation":
+        return encode_split(rows, task.kind, tokenizer, _UNCUT).lengths
+    form = Form(tokenizer, settings) if task.suite == "custom" else None
+    return encode_texts(rows, tokenizer, settings, _UNCUT, key=(tokenizer.name_or_path, rows._fingerprint), form=form).lengths
 
 
 def make_scorer(

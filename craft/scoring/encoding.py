@@ -114,6 +114,16 @@ def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, config: P
     return min(max_length, tokenizer.model_max_length, positions)
 
 
+def refuse_no_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pairs: bool) -> None:
+    """Raises ValueError if no token of a text, or of one text of a pair, is left beside the tokenizer's own tokens."""
+    least = tokenizer.num_special_tokens_to_add(pair=pairs) + 1 + pairs
+    if max_length < least:
+        raise ValueError(
+            f"max_length {max_length} leaves no room for {'two texts' if pairs else 'a text'} beside the special tokens of "
+            f"{tokenizer.name_or_path}: it must be {least} at least, and as long as most texts to be of use"
+        )
+
+
 _encoded: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
 
@@ -150,6 +160,7 @@ def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max
     lengths: list[int] = []
     cut = 0
     pairs = "text_pair" in split.column_names
+    refuse_no_room(max_length, tokenizer, pairs)
     for begin in range(0, len(split), _PIECE):
         rows = split[begin : begin + _PIECE]
         tokens = tokenizer(

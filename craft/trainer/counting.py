@@ -30,14 +30,18 @@ from craft.methods import find_cutting, find_method
 from craft.methods.method import BuildContext
 from craft.models.compute import PRODUCTS, WEIGHTS, base_dtype
 from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import load_config, meta_model
+from craft.models.loading import load_config, load_tokenizer, meta_model
 from craft.models.quiet import quiet_libraries
 from craft.results import Counts
+from craft.scoring.encoding import refuse_no_room
 from craft.scoring.forgetting import refuse_under_task_head
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Kind
 from craft.tuners.craft.fingerprint import FINGERPRINT
+
+_SHORT = 8
+"""A `max_length` that no tokenizer's special tokens reach."""
 
 
 def count(model: nn.Module) -> Counts:
@@ -91,6 +95,13 @@ def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
     refuse_under_task_head(spec, task.kind)
     width = num_labels if num_labels is not None else len(task.labels)
     return _planned_of(spec, task.kind, width)[0]
+
+
+def check_room(run: RunSpec) -> None:
+    """Raises ValueError if `max_length` leaves no room for a text. Only a small one needs the tokenizer to know."""
+    if run.training.max_length < _SHORT:
+        task = find_task(run.task, run.data)
+        refuse_no_room(run.training.max_length, load_tokenizer(run.model, revision=run.revision), len(task.text) > 1)
 
 
 def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:

@@ -276,6 +276,11 @@ class Planner:
     def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:
         seed, chosen = self.sweep.seeds[0], (point.method, parameters, point.training, path)
         specs = [self._spec(*chosen, task, seed) for task in self.sweep.task_names]
+        if self._resolves:
+            from craft.trainer.counting import check_room
+
+            for spec in specs:
+                check_room(spec)
         return self._counter(self._widest(*chosen)), max(map(self._memory, specs)) if self._memory else None
 
     def _widest(self, method: str, parameters: dict[str, Any], training: dict[str, Any], path: YamlPath) -> RunSpec:

@@ -54,6 +54,11 @@ def test_a_type_of_peft_takes_its_config_whole_or_key_by_key() -> None:
         (["--task", "toy/sentiment", "--set", "batch_size"], "expected KEY=VALUE"),
         (["--task", "toy/sentiment", "--set", "batch_size=[1"], "cannot be read as YAML"),
         (["--task", "toy/sentiment", "--set", "batch_size=many"], "training.batch_size"),
+        (
+            ["--task", "toy/sentiment", "--method", "lora", "--set", "rank=true"],
+            "rank: Input should be a whole number, not",
+        ),
+        (["--task", "toy/sentiment", "--set", "max_length=1"], "max_length 1 leaves no room"),
         (["--task", "toy/sentiment", "--method", "lora", "--ranks", "all", "8", "8"], "unknown key 'ranks'"),
         (["--task", "toy/sentiment", "--ranks", "7", "8", "8"], "r1"),
         (["--task", "toy/sentiment", "--model", "./no-model-here"], "does not exist"),

@@ -13,9 +13,9 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic import AfterValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, create_model
 
-from craft.settings import Settings
+from craft.settings import Settings, number_instead
 from craft.words import nearest
 
 OWN_TARGETS = ("ADAPTION_PROMPT", "LN_TUNING", "SHADOW", "TRAINABLE_TOKENS")
@@ -149,10 +149,12 @@ def _check(peft_type: str, key: str, hint: Any, default: Any) -> Callable[[Any],
         if value is None and default is None:
             return value
         try:
+            if number_instead(value, hint):
+                raise ValueError
             with suppress(PydanticUserError):  # of a hint that pydantic cannot make a check of
                 adapter = TypeAdapter(hint, config=None if _has_own_config(hint) else ConfigDict(arbitrary_types_allowed=True))
                 adapter.validate_python(value)
-        except ValidationError:
+        except ValueError:
             raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_words(hint)}") from None
         return value
 

@@ -116,6 +116,40 @@ def test_overrides_change_one_value_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "assignment",
+    [
+        "training.epochs=true",
+        "training.max_length=true",
+        "training.evaluate_every=false",
+        "task_training.toy/sentiment.batch_size=true",
+        "seeds=[true]",
+        "search.seed=true",
+        "budget.trials=true",
+        "constraints.trainable_parameters.max=true",
+        "resources.cpu=true",
+        "resources.memory=true",
+        "resources.custom.fast_disk=true",
+        "data.search_fraction=true",
+        "data.generation.beams=true",
+        "space.0.ranks=[all, true, 8]",
+        "space.1.rank=true",
+        "space.1.rank.values=[8, true]",
+        "space.1.rank={min: true, max: 8}",
+        "space.1.dropout=false",
+        "space.1.learning_rate=true",
+        "space.1.sizes=true",
+        "space.1={method: peft, peft_type: LORA, config: {r: true}}",
+        "space.1={method: peft, peft_type: LORA, config: {layers_to_transform: [0, true]}}",
+    ],
+)
+def test_true_is_no_number(tmp_path: Path, assignment: str) -> None:
+    (line,) = refused(tmp_path, GOOD, assignment)
+    assert assignment.partition("=")[0].partition(".values")[0] in line
+    assert "true" in line.lower() or "false" in line
+    assert load(tmp_path, GOOD, "training.tf32=true", "measure.forgetting=true").training.tf32
+
+
+@pytest.mark.parametrize(
     ("assignment", "said"),
     [
         ("epochs", "not of the form key.path=value"),

@@ -1,0 +1,79 @@
+"""What a plan says of the data: how many rows each class has, what is doubtful, and how long inputs are in tokens.
+
+    custom/t: 5 classes: knowledge 130, household 120, ...
+    custom/t: 18 tokens in the median, 61 at most (a sample of 300 of 405 training rows); max_length 32 cuts 4 %
+
+Data that would have to be downloaded first are left out, as is the line on tokens where the model's tokenizer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from craft.results import Unavailable
+from craft.tasks import custom, find_task
+from craft.tasks.splits import Splits, cut, load_splits
+from craft.tasks.task import Task
+from orchestrator.plan.plan import Plan
+
+SAMPLE = 300
+DOUBT = "yellow"
+
+
+def at_hand(task: Task, root: str | None) -> bool:
+    """Whether the task's data are on this machine."""
+    return root is not None or task.suite in ("toy", "custom")
+
+
+def data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Lines on each task's data, each with its style. Raises DataError for a mistake in the data."""
+    data, tokenizer = plan.sweep.data, _tokenizer(plan)
+    for task in (find_task(name, data) for name in plan.sweep.task_names):
+        if not at_hand(task, data.root):
+            continue
+        if task.suite == "custom" and task.labels:
+            first, *doubts = custom.describe_classes(task, data.custom[task.name.removeprefix("custom/")])
+            yield f"{task.name}: {first}", ""
+            yield from ((f"{task.name}: {doubt}", DOUBT) for doubt in doubts)
+        splits = load_splits(task, data, protocol=plan.sweep.protocol)
+        yield from ((f"{task.name}: {note}", DOUBT) for note in splits.notes)
+        if tokenizer is not None:
+            yield f"{task.name}: {_token_line(plan, task, splits, tokenizer)}", ""
+
+
+def _tokenizer(plan: Plan) -> Any:
+    from craft.models.loading import load_tokenizer
+
+    try:
+        return load_tokenizer(plan.sweep.model, revision=plan.sweep.revision)
+    except Unavailable:
+        return None
+
+
+def _token_line(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> str:
+    from craft.models.loading import load_config
+    from craft.scoring.choose import token_lengths
+    from craft.scoring.encoding import longest_input
+
+    sweep, sample = plan.sweep, cut(splits.train, SAMPLE)
+    config = load_config(sweep.model, task.kind, task.labels, revision=sweep.revision)
+    lengths = token_lengths(task, sample, tokenizer, sweep.data.generation)
+    runs = [trial.run for trial in (*plan.trials, *plan.examples) if trial.run.task == task.name]
+    shares = []
+    for most in sorted({run.training.max_length for run in runs}):
+        limit = longest_input(most, tokenizer, config)
+        share = 100 * float(np.mean(lengths > limit))
+        model = f" ({limit} is the most that the model takes)" if limit < most else ""
+        shares.append(f"max_length {most}{model} cuts {_percent(share)}")
+    part = "all" if len(sample) == len(splits.train) else f"a sample of {len(sample)} of"
+    return (
+        f"{np.median(lengths):.0f} tokens in the median, {max(lengths)} at most ({part} {len(splits.train):,} training rows); "
+        + ", ".join(shares)
+    )
+
+
+def _percent(share: float) -> str:
+    return "none" if not share else "under 1 %" if share < 1 else f"{share:.0f} %"

@@ -1,0 +1,105 @@
+"""What `--plan` says of a task's data: classes with their doubts, rows that are learnt and scored, lengths in tokens."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from orchestrator import run
+from orchestrator.command import GOOD, WRONG
+from orchestrator.plan.data_lines import data_lines
+from orchestrator.plan.plan import make_plan
+from orchestrator.sweepfile.load import load_sweep
+
+SWEEP = """\
+name: mine
+model: {model}
+tasks: [{tasks}]
+data: {{custom: {{t: {{train: train.csv, {more}}}}}}}
+training: {{max_length: 8}}
+space:
+  - {{method: head}}
+  - {{method: lora, rank: 1, max_length: {{values: [64, 1000]}}}}
+"""
+LETTERS = "text: [text], label: label"
+PAIRS = "text: [text, text], label: label"
+
+
+def sweep(folder: Path, model: str, more: str = LETTERS, tasks: str = "custom/t") -> Path:
+    rows = [("the kettle is " + "very " * (row % 10) + f"new{row:03}", ("left", "right", "Left")[row % 3]) for row in range(60)]
+    with (folder / "train.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows, ("the last word", "up")])
+    (folder / "sweep.yaml").write_text(SWEEP.format(model=model, more=more, tasks=tasks))
+    return folder / "sweep.yaml"
+
+
+def lines_of(file: Path) -> list[str]:
+    return [line for line, _ in data_lines(make_plan(load_sweep(file)))]
+
+
+def test_classes_doubts_and_tokens_are_printed(
+    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run.main([str(sweep(tmp_path, tiny_bert)), "--plan"]) == GOOD
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("custom/t: ")]
+    assert lines[:3] == [
+        "custom/t: 4 classes: Left 20, left 20, right 20, up 1",
+        "custom/t: 'Left' and 'left' are different classes here: correct the labels if they should be one",
+        "custom/t: of fewer than 5 rows, too few to learn and score: up 1",
+    ]
+    assert " at most (all 49 training rows); max_length 8 cuts " in lines[3]
+    assert lines[3].endswith("max_length 64 cuts none, max_length 1000 (512 is the most that the model takes) cuts none")
+
+
+def test_tokens_are_those_of_the_tokenizer(tmp_path: Path, tiny_bert: str) -> None:
+    from craft.models.loading import load_tokenizer
+    from craft.settings import DataSettings
+    from craft.tasks import find_task
+    from craft.tasks.splits import load_splits
+
+    file = sweep(tmp_path, tiny_bert)
+    data: DataSettings = load_sweep(file).data
+    texts = load_splits(find_task("custom/t", data), data).train["text"][:]
+    lengths = sorted(len(ids) for ids in load_tokenizer(tiny_bert)(texts)["input_ids"])
+    share = 100 * sum(length > 8 for length in lengths) / len(lengths)
+    assert f"{lengths[len(lengths) // 2]} tokens in the median, {lengths[-1]} at most" in lines_of(file)[3]
+    assert f"max_length 8 cuts {share:.0f} %" in lines_of(file)[3]
+
+
+def test_reported_rows_that_are_learnt_are_counted(tmp_path: Path, tiny_bert: str) -> None:
+    lines = lines_of(sweep(tmp_path, tiny_bert, f"validation: train.csv, {LETTERS}"))
+    assert lines[3] == (
+        "custom/t: 61 of 61 reported rows are training rows too (equal texts): their score may be learnt by heart"
+    )
+
+
+def test_own_data_are_read_beside_data_of_the_hub(tmp_path: Path, tiny_bert: str) -> None:
+    file = sweep(tmp_path, tiny_bert, tasks="custom/t, glue/rte")
+    assert [line.partition(":")[0] for line in lines_of(file)] == ["custom/t"] * 4
+    with (tmp_path / "train.csv").open("a", encoding="utf-8") as written:
+        written.write(",left\n")
+    with pytest.raises(ValueError, match=r"train\.csv, line 63: column 'text' holds ''; text is expected"):
+        lines_of(file)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "more", "said"),
+    [
+        (["training.max_length=1"], LETTERS, "max_length 1 leaves no room for a text beside the special tokens of"),
+        (["training.max_length=2"], LETTERS, "it must be 3 at least"),
+        (["training.max_length=4"], PAIRS, "max_length 4 leaves no room for two texts"),
+        (["task_training={custom/t: {max_length: 2}}"], LETTERS, "max_length 2 leaves no room"),
+        (["space.1.max_length={values: [64, 2]}"], LETTERS, "space.1: LoRA r1, q v, max_length 2 cannot be built"),
+    ],
+)
+def test_a_length_without_room_is_refused(
+    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str], overrides: list[str], more: str, said: str
+) -> None:
+    file = sweep(tmp_path, tiny_bert, more)
+    flags = [flag for override in overrides for flag in ("--set", override)]
+    for call in ([str(file), "--plan", *flags], [str(file), "--storage", str(tmp_path / "runs"), *flags]):
+        assert run.main(call) == WRONG
+        assert said in capsys.readouterr().err
