@@ -38,15 +38,15 @@ EXAMPLES = """\
 The difference is that of the reported scores, first minus second, over what both configurations finished, with a 95 % t
 interval over the seeds: a seed's tasks share its luck, so each seed counts once, with its mean over the tasks. If the interval
 holds zero, no difference is shown. That does not mean that there is none: more seeds narrow the interval
-(--set seeds=[0,1,2,3,4] --resume). For accuracies a second interval, over the examples, pairs the two answers to each.
+(--set 'seeds=[0,1,2,3,4]' --resume). For accuracies a second interval, over the examples, pairs the two answers to each.
 
 examples:
-  python -m orchestrator.compare new old
+  python -m orchestrator.compare longer ranks
       the best configuration of each, best by the search score
-  python -m orchestrator.compare new old --configuration-a 'CRAFT 64, q v' --configuration-b 'LoRA r8, q v'
+  python -m orchestrator.compare ranks ranks --configuration-a 'CRAFT 64, q v' --configuration-b 'LoRA r8, q v'
       two that you name, by label or id, or by a rule: knee, smallest-within:1, under:70000
-  python -m orchestrator.compare new runs/old --metric f1 --tracking-uri http://tracker:5000
-      `new` from a shared store, `old` from a folder, by another metric
+  python -m orchestrator.compare longer runs/ranks --metric accuracy --tracking-uri http://tracker:5000
+      `longer` from a shared store, `ranks` from a folder, by a metric's name
 
 exit status: 0 compared, whatever the verdict; 1 nothing to compare; 2 the call is wrong, or the sweeps do not compare
 """

@@ -42,9 +42,9 @@ examples:
       continue after Ctrl-C, a crash or a reboot; finished trials are kept
   python -m orchestrator.run sweeps/ranks.yaml --resume --retry-failed
       the same, and run failed trials again, whatever they failed by
-  python -m orchestrator.run sweeps/ranks.yaml --set seeds=[0,1,2,3,4] --resume
+  python -m orchestrator.run sweeps/ranks.yaml --set 'seeds=[0,1,2,3,4]' --resume
       extend it: only the new seeds run
-  python -m orchestrator.run sweeps/ranks.yaml --name quick --set training.train_examples=200 --set space.1.rank=8
+  python -m orchestrator.run sweeps/ranks.yaml --name quick --set training.train_examples=200 --set space.1.learning_rate=2e-3
       a variant under its own name; space.1 is the second method block
   python -m orchestrator.run sweeps/glue/minilm.yaml --set data.root=DATA
       GLUE from files (DATA/glue/cola/train.parquet, ...) instead of the hub

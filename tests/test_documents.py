@@ -121,6 +121,58 @@ def as_tested(module: str, arguments: list[str]) -> list[str]:
     return [*kept, *([] if "--plan" in kept else ["--plan"])]
 
 
+def examples() -> Iterator[tuple[Path, str]]:
+    """The commands in the examples of `--help`, by the file that has them."""
+    for file in sorted((ROOT / "orchestrator").glob("*.py")):
+        for line in file.read_text().splitlines():
+            if line.startswith("  python -m orchestrator."):
+                yield file, line.strip()
+
+
+@pytest.mark.parametrize(("document", "command"), [*COMMANDS, *examples()], ids=lambda one: str(one).replace(f"{ROOT}/", ""))
+def test_no_shell_reads_a_command_as_a_pattern(document: Path, command: str) -> None:
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", command)
+    assert not set("[]{}*?") & set(bare), f"{document.name}: zsh looks for files of that name: quote it"
+
+
+def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps are those of `sweeps/`, or those that the same page runs under another name; labels are those of their plans."""
+    from orchestrator.plan.plan import make_plan
+    from orchestrator.plan.planner import Planner
+    from orchestrator.results.summary import summarize
+    from orchestrator.review.pick import pick
+    from orchestrator.sweepfile.load import load_sweep
+    from orchestrator.sweepfile.mistakes import NothingMeets
+
+    monkeypatch.chdir(ROOT)
+    shipped = {yaml.safe_load(file.read_text())["name"]: file for file in sorted((ROOT / "sweeps").glob("*.yaml"))}
+    pages = [(document, words) for document, command in [*COMMANDS, *examples()] if (words := own_command(command))]
+    named = {(page, words[words.index("--name") + 1]) for page, (_, words) in pages if "--name" in words}
+    named |= {(ROOT / "orchestrator/compare.py", "longer")}
+    checked = set()
+    for page, (module, words) in pages:
+        if module not in ("orchestrator.adapters", "orchestrator.compare", "orchestrator.export"):
+            continue
+        sweeps = [Path(word).name for word in words[: 2 if module.endswith("compare") else 1]]
+        for sweep in (one for one in sweeps if not one.isupper() and not one.startswith("SWEEP_")):
+            own = {
+                block["name"]
+                for block in map(yaml.safe_load, (b.text for b in BLOCKS if b.document == page and b.language == "yaml"))
+                if "name" in block
+            }
+            assert sweep in {*shipped, *own, "glue"} or (page, sweep) in named, f"{page.name}: no sweep is called {sweep}"
+        for flag in ("--pick", "--configuration-a", "--configuration-b"):
+            label = words[words.index(flag) + 1] if flag in words else ""
+            if " " in label and sweeps[0] in shipped:
+                checked.add((shipped[sweeps[0]], label))
+    assert len(checked) >= 2
+    for file, label in checked:
+        sweep = load_sweep(file)
+        plan = make_plan(sweep, Planner(sweep))
+        with pytest.raises(NothingMeets, match="has no finished trial"):
+            pick(label, summarize(plan.outputs, {}), sweep.objectives)
+
+
 def test_lengths() -> None:
     assert len(README.read_text().splitlines()) <= 120
     assert {

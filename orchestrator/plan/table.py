@@ -87,7 +87,9 @@ def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """How blocks that list several ranks could do with fewer trainings."""
+    """How blocks that list several ranks could do with fewer trainings, in a sweep that tunes every rank."""
+    if not plan.sweep.compare:
+        return
     for block in plan.sweep.blocks:
         row, here = METHODS[block.method], [one for one in plan.configurations if one.path == block.path]
         ranked = [one for one in here if _without(one, row.rank) == _without(here[0], row.rank)]
@@ -104,7 +106,7 @@ def _notes(plan: Plan) -> Iterator[str]:
                 f"{dotted(block.path)}: {row.rank} lists {len(counts)}: the largest alone with sizes: {within} gives as many "
                 f"adapters down to an eighth of its parameters{left}"
             )
-        if plan.sweep.compare and row.one_rate is not None and not row.one_rate.items() <= ranked[0].parameters.items():
+        if row.one_rate is not None and not row.one_rate.items() <= ranked[0].parameters.items():
             needed = ", ".join(f"{name}: {value}" for name, value in row.one_rate.items())
             yield f"{dotted(block.path)}: with {needed} one learning rate would be tuned for all {len(counts)} ranks"
 

@@ -48,7 +48,8 @@ def sizes_within(sizes: list[int] | int | None, whole: int) -> list[int]:
     """The sizes below `whole` that a block's `sizes` mean for an adapter of so many parameters, ascending."""
     if isinstance(sizes, list):
         return sorted(size for size in sizes if size < whole)
-    return [round(whole * SPAN ** (at / (sizes - 1) - 1)) for at in range(sizes - 1)] if sizes else []
+    evenly = {round(whole * SPAN ** (at / (sizes - 1) - 1)) for at in range(sizes - 1)} if sizes else set()
+    return sorted(size for size in evenly if 0 < size < whole)
 
 
 def size_labels(sizes: Sequence[int], whole: int) -> list[str]:
