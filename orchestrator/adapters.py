@@ -21,14 +21,13 @@ from typing import Any
 
 from rich.console import Console
 
-from craft.settings import DataSettings
-from craft.tasks import find_task
 from craft.trainer.checkpoint import MANIFEST_FILE
 from craft.words import redact
 from orchestrator.command import answer, flags_for, refuse_full, slug
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.summary import Entry
 from orchestrator.review.front_words import full_label
+from orchestrator.review.merging import reads_pairs
 from orchestrator.review.model_card import Origin, loading, model_card
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import RULES, choose_seed, pick, titles
@@ -164,7 +163,7 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
     origin = Origin(record.name, summary, taken.entry, taken.reasons)
     by_peft = adapter / "adapter_config.json"
     peft_type = json.loads(by_peft.read_text(encoding="utf-8"))["peft_type"] if by_peft.is_file() else None
-    card = model_card(origin, run, pair=_pair(run), merged=merged, peft_type=peft_type)
+    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type)
     (taken.folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 
@@ -188,7 +187,7 @@ def _register(given: argparse.Namespace, record: PastSweep, taken: Sequence[Take
         candidate = Candidate(
             one.folder,
             name,
-            pair=_pair(run),
+            pair=reads_pairs(run),
             labels=run["labels"] if run["kind"] == "classification" else ["value"],
             aliases=[alias for alias, configuration in earned.items() if configuration == one.entry.configuration],
             tags=_tags(record, one, run),
@@ -219,15 +218,8 @@ def _tell(given: argparse.Namespace, taken: Sequence[Taken], aside: Path, consol
         folder = given.to / one.folder.relative_to(aside)
         console.print(f"{one.entry.task}: written to {folder} ({CARD_FILE} tells what it is); load it with")
         run = json.loads((folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text(encoding="utf-8"))
-        for line in loading(run, pair=_pair(run), merged=given.merge, folder=str(folder)).splitlines():
+        for line in loading(run, pair=reads_pairs(run), merged=given.merge, folder=str(folder)).splitlines():
             console.print(f"    {line}")
-
-
-def _pair(run: Mapping[str, Any]) -> bool:
-    """Whether the run's task reads two texts. The run's own record says so for a user's task, whose files need not be here."""
-    task = run["spec"]["task"]
-    own = run["spec"]["data"]["custom"].get(task.removeprefix("custom/"), {}) if task.startswith("custom/") else {}
-    return len(own.get("text", ()) if own else find_task(task, DataSettings()).text) == 2
 
 
 def _folders(tasks: Sequence[str], to: Path) -> dict[str, Path]:

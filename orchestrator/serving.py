@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.review.merging import RECORD_FILE
+from orchestrator.review.merging import RECORD_FILE, reads_pairs
 
 
 class Answerer:
@@ -40,7 +40,8 @@ class Answerer:
         else:
             self.model, self.tokenizer = load_adapter(folder, base)
         training = self.record["spec"]["training"]
-        self.length = longest_input(training["max_length"], self.tokenizer, self.model.config)
+        self.columns_read = ("text", "text_pair")[: 1 + reads_pairs(self.record)]
+        self.length = longest_input(training["max_length"], self.tokenizer, self.model)
         self.batch_size = int(training["eval_batch_size"])
         self.collator = Collator(int(self.tokenizer.pad_token_id))
 
@@ -50,18 +51,27 @@ class Answerer:
         return list(self.record["labels"]) if self.record["kind"] == "classification" else ["value"]
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """The outputs (n, labels) for the rows of a table with the column `text`, and `text_pair` for pairs."""
+        """The outputs (n, labels) for the rows of a table with the column `text`, and `text_pair` for pairs.
+
+        Raises:
+            ValueError: the columns are not those that the adapter was trained on, or a row holds no text in one of them.
+        """
         from datasets import Dataset
 
         from craft.scoring.encoding import encode_split
         from craft.scoring.head_scorer import predict
 
         rows = pd.DataFrame(model_input)
-        if "text" not in rows:
-            raise ValueError(f"the input has the columns {', '.join(map(str, rows))}; it needs text (and text_pair for pairs)")
+        if tuple(name for name in ("text", "text_pair") if name in rows) != self.columns_read:
+            there = ", ".join(map(str, rows)) or "none"
+            raise ValueError(f"the input has the columns {there}; the adapter reads {' and '.join(self.columns_read)}")
         if rows.empty:
             return pd.DataFrame(np.empty((0, len(self.columns)), dtype=np.float32), columns=self.columns)
-        texts = {name: rows[name].astype(str).tolist() for name in ("text", "text_pair") if name in rows}
+        texts = {name: rows[name].tolist() for name in self.columns_read}
+        for name, cells in texts.items():
+            for row, cell in enumerate(cells, 1):
+                if not isinstance(cell, str) or not cell.strip():
+                    raise ValueError(f"row {row}: {name} is {cell!r}; a text is expected")
         split = Dataset.from_dict({**texts, "label": [0] * len(rows)})
         encoded = encode_split(split, self.record["kind"], self.tokenizer, self.length)
         return pd.DataFrame(predict(self.model, encoded, self.collator, self.batch_size), columns=self.columns)

@@ -20,8 +20,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring.encoding import Collator
-from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods, positions
+from craft.scoring.encoding import Collator, positions
+from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods
 from craft.scoring.predictions import Prediction, read_file, write_predictions
 from craft.scoring.scorer import Keep, Reported
 from craft.scoring.texts import EncodedTexts, Tick, encode_texts, mean_token_loss
@@ -49,7 +49,7 @@ class WordScorer(ABC):
         task: Task,
         splits: Splits,
         tokenizer: PreTrainedTokenizerBase,
-        config: Any,
+        model: nn.Module,
         length: int,
         key: tuple[object, ...],
         tick: Tick,
@@ -58,7 +58,7 @@ class WordScorer(ABC):
     ) -> None:
         """
         Args:
-            config: the model's configuration.
+            model: the base model, whose positions bound a text.
             length: tokens a training text is cut to.
             key: everything but the data's fingerprint that decides the tokens of the splits.
             tick: called after every batch.
@@ -66,7 +66,7 @@ class WordScorer(ABC):
         """
         self._task, self._tokenizer, self._tick, self._form = task, tokenizer, tick, form
         self._settings, self._batch_size = spec.data.generation, spec.training.eval_batch_size
-        self._positions, self._splits = positions(tokenizer, config), splits
+        self._positions, self._splits = positions(tokenizer, model), splits
         self._text_length, self._text_key = length, key
         self._reported = {suffix.removeprefix("_") or "reported": split for suffix, split in splits.reported.items()}
         train = self._encoded("train", splits.train)

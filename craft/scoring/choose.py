@@ -7,7 +7,9 @@ instructions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torch import nn
 
 from craft.models.gguf import gguf_digest
 from craft.scoring.answers import AnswerScorer
@@ -56,18 +58,18 @@ def make_scorer(
     task: Task,
     splits: Splits,
     tokenizer: PreTrainedTokenizerBase,
-    config: Any,
+    model: nn.Module,
     tick: Tick,
 ) -> Scorer:
     """The scorer of a run, its splits tokenized."""
     training, data = spec.training, spec.data
-    model = spec.model, gguf_digest(spec.model), spec.revision
+    base = spec.model, gguf_digest(spec.model), spec.revision
     rows = spec.protocol, data.search_fraction, data.search_groups, training.train_examples, training.eval_examples
-    key = *model, *rows, training.search_examples
-    length = longest_input(training.max_length, tokenizer, config)
+    key = *base, *rows, training.search_examples
+    length = longest_input(training.max_length, tokenizer, model)
     if task.kind == "generation":
         scorer = InstructionScorer if task.suite == "custom" else AnswerScorer
-        return scorer(spec, task, splits, tokenizer, config, length, key, tick)
+        return scorer(spec, task, splits, tokenizer, model, length, key, tick)
     tokens = encode(splits, task, tokenizer, length, key=key)
     collator = Collator(int(tokenizer.pad_token_id))
     return HeadScorer(task, tokens, collator, training.eval_batch_size, tick, splits.reported)

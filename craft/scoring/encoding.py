@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 
 from craft.scoring.positions import places_in_loss
@@ -20,7 +21,7 @@ from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind, Task
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from craft.tasks.splits import Splits
 
@@ -108,10 +109,22 @@ class TrainingCollator:
         return batch | {"tokens": int(batch["attention_mask"].sum())}
 
 
-def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int:
+def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
     """Tokens an input is cut to: `max_length`, or the most that tokenizer and model allow if that is less."""
-    positions = getattr(config, "max_position_embeddings", None) or max_length
-    return min(max_length, tokenizer.model_max_length, positions)
+    return min(max_length, positions(tokenizer, model))
+
+
+def positions(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
+    """The most tokens that an input may have, by the tokenizer and the model; 10^9 where neither has a limit."""
+    config: Any = model.config
+    stated = getattr(config.get_text_config(), "max_position_embeddings", None) or 0
+    # RoBERTa and its relatives count places from the one after the padding token's, which has a row of the table too.
+    tables = [
+        len(module.weight) - module.padding_idx - 1
+        for name, module in model.named_modules()
+        if "position" in name.rpartition(".")[2] and isinstance(getattr(module, "padding_idx", None), int)
+    ]
+    return int(min([tokenizer.model_max_length, 10**9, *tables, *([stated] if stated > 0 else [])]))
 
 
 def refuse_no_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pairs: bool) -> None:

@@ -17,14 +17,13 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
 from craft.results import TEXT, TEXT_DIGEST, Unavailable
-from craft.scoring.encoding import Collator
-from craft.scoring.generation import positions
+from craft.scoring.encoding import Collator, positions
 from craft.scoring.texts import EncodedTexts, Tick, mean_token_loss
 from craft.settings import ForgettingSettings
 from craft.spec import RunSpec
@@ -45,18 +44,18 @@ class Forgetting:
         self,
         settings: ForgettingSettings,
         tokenizer: PreTrainedTokenizerBase,
-        config: Any,
+        model: nn.Module,
         tick: Tick,
         before: float | None = None,
     ) -> None:
         """
         Args:
-            config: the model's configuration.
+            model: the base model, or one with an adapter on it.
             tick: called after every window.
             before: the loss before training, if a record of a run on the same base tells it.
         """
         text = read_text(settings)
-        self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, config)))
+        self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, model)))
         self._collator = Collator(int(tokenizer.pad_token_id))
         self._tick: Tick = lambda _what, done, total: tick("forgetting", done, total)
         self._before = before

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def positions(tokenizer: PreTrainedTokenizerBase, config: Any) -> int:
-    """The most tokens a text may have, by the tokenizer and the model."""
-    return int(min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9, 10**9))
-
-
 def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], special: bool = True) -> list[list[int]]:
     """Prompts as tokens, without an end-of-text token that a tokenizer may add."""
     end, found = tokenizer.eos_token_id, tokenizer(list(prompts), add_special_tokens=special)["input_ids"]

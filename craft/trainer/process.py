@@ -1,18 +1,29 @@
 """A run in a process that it shares with others: the same process state at every start.
 
 The workers of a sweep train one run after another in one process. Nothing that decides a run's numbers may be left over from
-the run before: the default dtype, deterministic algorithms, environment variables set by libraries, random states.
+the run before: the default dtype, deterministic algorithms, environment variables set by libraries, random states. Nor may a
+launcher decide them (`accelerate launch`, `torchrun`, `mpirun`): libraries read its variables, and no key holds those.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+
+LAUNCHERS = re.compile(
+    # Number of processes, their order and their wrappers: accelerate, torch.distributed, DeepSpeed, MPI, Kubeflow.
+    r"(ACCELERATE|FSDP|DEEPSPEED|MEGATRON_LM|PARALLELISM_CONFIG|TORCHELASTIC|PMI|OMPI|MV2|KUBEFLOW)_\w+"
+    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|CROSS_(RANK|SIZE)|NODE_RANK|MASTER_(ADDR|PORT)|FORK_LAUNCHED"
+    # Number formats of float32 products: cuBLAS, torch, oneDNN.
+    r"|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(ONEDNN|DNNL)_DEFAULT_FPMATH_MODE"
+)
+"""Names of environment variables that would change a run which its settings describe completely."""
 
 
 @contextmanager
@@ -28,6 +39,9 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     products = torch.backends.cuda.matmul.fp32_precision
     autocast = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
+    for name in filter(LAUNCHERS.fullmatch, environment):
+        del os.environ[name]
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # the model has its own autocast (`craft.models.compute`)
     torch.set_default_dtype(torch.float32)
     torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
     _set_autocast(dict.fromkeys(autocast, False))

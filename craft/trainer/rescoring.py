@@ -73,10 +73,10 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
             )
         model, tokenizer = load_adapter(folder, base, trains=recovers)
         model.to(compute_device())
-        scorer = make_scorer(spec, task, splits, tokenizer, model.config, _no_tick)
+        scorer = make_scorer(spec, task, splits, tokenizer, model, _no_tick)
         forgetting, before = None, record["metrics"].get(BEFORE)
         if spec.measure.forgetting is not None and before is not None and task.kind == "generation":
-            forgetting = Forgetting(spec.measure.forgetting, tokenizer, model.config, _no_tick, before=before)
+            forgetting = Forgetting(spec.measure.forgetting, tokenizer, model, _no_tick, before=before)
             _refuse_other_text(folder, record["facts"], forgetting.facts)
         if recovers:
             with memory_errors_named(f"micro-batches of {training.batch_size} x {training.max_length} tokens"):

@@ -132,11 +132,11 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     refuse_other_words(spec.model, tokenizer, base)
     scored = listener.answered if task.kind == "generation" else listener.scored
     with meter.phase("data"):
-        scorer = make_scorer(spec, task, splits, tokenizer, base.config, scored)
+        scorer = make_scorer(spec, task, splits, tokenizer, base, scored)
     forgetting = None
     if spec.measure.forgetting is not None:
         refuse_under_task_head(spec, task.kind)
-        forgetting = Forgetting(spec.measure.forgetting, tokenizer, base.config, listener.answered)
+        forgetting = Forgetting(spec.measure.forgetting, tokenizer, base, listener.answered)
         forgetting.measure_before(base)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []

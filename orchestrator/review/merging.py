@@ -7,8 +7,12 @@ the merged model is always written in float32.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from craft.settings import DataSettings
+from craft.tasks import find_task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -47,7 +51,13 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
     with quiet_libraries():
         method = shown_method(record["spec"]["method"], record["spec"]["parameters"])
         whole = _merged(model, method)
-        whole.save_pretrained(str(folder))
+        try:
+            whole.save_pretrained(str(folder))
+        except RuntimeError as error:  # safetensors: two names for the memory of one weight
+            raise ValueError(
+                f"method {method} cannot be merged here: layers of its model share weights (layer_replication, tied weights), "
+                "which a file of weights cannot say; take the adapter without --merge"
+            ) from error
         tokenizer.save_pretrained(str(folder))
         auto = AutoModelForCausalLM if record["kind"] == "generation" else AutoModelForSequenceClassification
         again = auto.from_pretrained(str(folder), use_safetensors=True, trust_remote_code=False).eval()
@@ -70,6 +80,13 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         "The adapter is merged into the weights, in float32: on two test sentences its outputs differ from the adapter's by at "
         f"most {difference:.0e} of the largest.{note}"
     )
+
+
+def reads_pairs(run: Mapping[str, Any]) -> bool:
+    """Whether the task of a run's record reads two texts. A user's files need not be here: the record says it."""
+    task = run["spec"]["task"]
+    own = run["spec"]["data"]["custom"].get(task.removeprefix("custom/")) if task.startswith("custom/") else None
+    return len(find_task(task, DataSettings()).text if own is None else own.get("text", ())) == 2
 
 
 def _merged(model: nn.Module, method: str) -> Any:

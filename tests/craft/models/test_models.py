@@ -10,6 +10,7 @@ import huggingface_hub.constants
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     BertConfig,
     DistilBertConfig,
     DistilBertModel,
@@ -234,3 +235,38 @@ def test_loading_prints_nothing_and_leaves_the_libraries_logging_alone(capfd: py
     out, err = capfd.readouterr()
     assert out == err == ""
     assert before == (transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "said"),
+    [
+        *[
+            (architecture, {}, "in both directions")
+            for architecture in ("bert", "roberta", "camembert", "electra", "big_bird", "megatron-bert", "rembert", "xlm")
+        ],
+        ("xlnet", {"d_head": 8}, "in both directions"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "in both directions"),
+        ("modernbert", {}, "transformers has no language model for this kind of model"),
+        ("distilbert", {}, "transformers has no language model for this kind of model"),
+        ("t5", {}, "reads with an encoder"),
+        ("bart", {}, "reads with an encoder"),
+        ("pegasus", {}, "reads with an encoder"),
+        ("bert", {"is_decoder": True}, None),
+        ("llama", {}, None),
+        ("gpt2", {}, None),
+        ("gpt_neox", {}, None),
+        ("opt", {}, None),
+        ("gemma3_text", {}, None),
+        ("mamba", {}, None),
+        ("bloom", {}, None),
+    ],
+)
+def test_what_would_read_its_own_answer_is_refused(
+    architecture: str, changes: dict[str, object], said: str | None, tmp_path: Path
+) -> None:
+    AutoConfig.for_model(architecture, **SMALL | {"vocab_size": 128, "pad_token_id": 0} | changes).save_pretrained(tmp_path)
+    if said is None:
+        meta_model(str(tmp_path), "generation", ())
+    else:
+        with pytest.raises(ModelUnsuited, match=f"model {tmp_path}.*{said}"):
+            meta_model(str(tmp_path), "generation", ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -157,3 +158,34 @@ def test_tf32_lasts_as_long_as_the_run() -> None:
         with own_process_state():
             assert matmul.fp32_precision == "ieee"
     assert matmul.fp32_precision == before
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The weights of `test_a_launchers_variables_change_nothing` without such variables."""
+    return _weights(tiny_bert, tmp_path_factory.mktemp("plain"))
+
+
+def _weights(model: str, folder: Path) -> dict[str, torch.Tensor]:
+    spec = spec_of(model, "lora", "float32", epochs=3)
+    return load_file(train_run(spec, folder).adapter / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        "ACCELERATE_MIXED_PRECISION=bf16 ACCELERATE_DYNAMO_BACKEND=inductor ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4",
+        "ACCELERATE_USE_DEEPSPEED=true ACCELERATE_TORCH_DEVICE=meta KUBEFLOW_TRAINER_SERVER_URL=http://127.0.0.1:1",
+        "WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 ACCELERATE_USE_FSDP=true",
+        "WORLD_SIZE=two LOCAL_RANK=one TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 PMI_RANK=1",
+    ],
+)
+def test_a_launchers_variables_change_nothing(
+    plain: dict[str, torch.Tensor], tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: str
+) -> None:
+    pairs = dict(pair.split("=", 1) for pair in variables.split())
+    for name, value in pairs.items():
+        monkeypatch.setenv(name, value)
+    trained = _weights(tiny_bert, tmp_path)
+    assert {name for name in plain if not torch.equal(plain[name], trained[name])} == set()
+    assert {name: os.environ[name] for name in pairs} == pairs, "they are the caller's again"

@@ -1,0 +1,27 @@
+"""A model that cannot be written merged is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import LlamaConfig, LlamaModel
+
+from craft.models.loading import MINILM, load_tokenizer
+from craft.spec import RunSpec
+from craft.trainer.training import train_run
+from orchestrator.review.merging import write_merged
+
+
+def test_layers_that_share_weights_are_not_merged(tmp_path: Path) -> None:
+    base = str(tmp_path / "base")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}
+    LlamaModel(LlamaConfig(**sizes, vocab_size=30_522, pad_token_id=0)).save_pretrained(base)
+    load_tokenizer(MINILM).save_pretrained(base)
+    training = {"train_examples": 16, "eval_examples": 8, "max_steps": 1, "batch_size": 8, "max_length": 16}
+    config = {"r": 2, "target_modules": ["q_proj"], "layer_replication": [[0, 2], [1, 3]]}
+    parameters = {"peft_type": "LORA", "config": config}
+    spec = RunSpec(model=base, task="toy/sentiment", method="peft", parameters=parameters, training=training)
+    adapter = train_run(spec, tmp_path / "run").adapter
+    with pytest.raises(ValueError, match=r"method peft LORA cannot be merged here: .*take the adapter without --merge"):
+        write_merged(adapter, tmp_path / "merged")
