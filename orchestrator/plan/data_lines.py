@@ -54,20 +54,20 @@ def _tokenizer(plan: Plan) -> Any:
 
 
 def _token_line(plan: Plan, task: Task, splits: Splits, tokenizer: Any) -> str:
-    from craft.models.loading import load_config
+    from craft.models.loading import meta_model
     from craft.scoring.choose import token_lengths
     from craft.scoring.encoding import longest_input
 
     sweep, sample = plan.sweep, cut(splits.train, SAMPLE)
-    config = load_config(sweep.model, task.kind, task.labels, revision=sweep.revision)
+    model = meta_model(sweep.model, task.kind, task.labels, revision=sweep.revision)
     lengths = token_lengths(task, sample, tokenizer, sweep.data.generation)
     runs = [trial.run for trial in (*plan.trials, *plan.examples) if trial.run.task == task.name]
     shares = []
     for most in sorted({run.training.max_length for run in runs}):
-        limit = longest_input(most, tokenizer, config)
+        limit = longest_input(most, tokenizer, model)
         share = 100 * float(np.mean(lengths > limit))
-        model = f" ({limit} is the most that the model takes)" if limit < most else ""
-        shares.append(f"max_length {most}{model} cuts {_percent(share)}")
+        bound = f" ({limit} is the most that the model takes)" if limit < most else ""
+        shares.append(f"max_length {most}{bound} cuts {_percent(share)}")
     part = "all" if len(sample) == len(splits.train) else f"a sample of {len(sample)} of"
     return (
         f"{np.median(lengths):.0f} tokens in the median, {max(lengths)} at most ({part} {len(splits.train):,} training rows); "
