@@ -156,9 +156,14 @@ def _tell(one: Side, other: Side, comparison: Comparison, unit: str, console: Co
         ends = f"{gap.low:+.2f} to {gap.high:+.2f}, {gap.n} seeds" if gap.n > 1 else "one seed"
         console.print(f"  {task}: {gap.mean:+.2f} ({ends})")
     if unit == "points" and (over := _over_examples(one, other)) is not None:
-        few = "More examples" if over.high - over.low > comparison.difference.high - comparison.difference.low else "More seeds"
+        few = "More examples" if over.half > comparison.difference.half else "More seeds"
+        says = (
+            f"{few} would tell more of this difference."
+            if comparison.difference.n > 1
+            else "What another seed would change is not in it."
+        )
         ends = f"95 % interval {over.low:+.2f} to {over.high:+.2f}"
-        console.print(f"Over other examples, by the answers to {over.n:,}: {over.mean:+.2f} ({ends}). {few} would tell more.")
+        console.print(f"Over other examples, by the answers to {over.n:,}: {over.mean:+.2f} ({ends}). {says}")
     for side in (one, other):
         sizes = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
         score = shown(side.summary, "score")

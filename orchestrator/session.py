@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -97,7 +98,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         objectives = plan.sweep.objectives
         console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
         console.print(caption(summaries, objectives), markup=False)
-    show_outcome(plan, outcome, console, uri, files, again)
+    show_outcome(plan, outcome, summaries, console, uri, files, again)
     show_rest(outcome, left, folder, console, again)
     return outcome
 
@@ -121,7 +122,7 @@ def _run(
         summaries = mark_front(found, sweep.objectives, deciding)
         for one in summaries:
             # It was on record before those that it is compared with, or as complete until others had more seeds.
-            if one.screened or one.tuning is not None or NORMALIZED in one.metrics or one.score.n > 1:
+            if one.screened or one.tuning is not None or NORMALIZED in one.metrics or math.isfinite(one.score.half):
                 content = one.tracked() | {"judged": True}
                 tracker.configuration_ended(one.configuration, one.label, one.parameters, content)
         files = _front_files(plan, summaries, console)

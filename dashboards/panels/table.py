@@ -21,7 +21,7 @@ from dashboards.panels.base import (
     parameters_that_differ,
     scalar,
 )
-from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict
+from dashboards.panels.verdicts import finished, in_words, shown_as_possible, taken, verdict
 from orchestrator.results.presentation import Metric, amount, heading
 
 TASK_LABELS = {
@@ -76,6 +76,7 @@ def data(view: View) -> Plain:
         "id": frame["id"].tolist(),
         "label": frame["label"].astype(str).tolist(),
         "front": sorted(identity for found, _ in verdicts for identity in found.on_front),
+        "enough": [name for _, group in verdicts for name in taken(group)],
         "possible": sorted(identity for found, _ in verdicts for identity in shown_as_possible(found)),
         "objectives": in_words(view.sweeps),
         "complete": (frame["state"] == "done").tolist(),

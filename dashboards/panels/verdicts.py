@@ -14,8 +14,8 @@ import pandas as pd
 
 from dashboards.frames import Frames
 from dashboards.panels.base import View, column, done
-from orchestrator.results.chances import P_FRONT
-from orchestrator.results.front import Verdict, axes, judge
+from orchestrator.results.chances import P_FRONT, P_WITHIN
+from orchestrator.results.front import Verdict, axes, enough, judge
 from orchestrator.results.presentation import Metric, titled
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}
@@ -30,6 +30,12 @@ def finished(view: View) -> list[tuple[Frames, pd.DataFrame]]:
 def verdict(sweep: Frames, ready: pd.DataFrame) -> Verdict:
     """Which of a sweep's finished configurations are on its front, which may be on it, and which one is the knee."""
     return _judged(ready, sweep.objectives, chance=True)
+
+
+def taken(ready: pd.DataFrame) -> list[str]:
+    """The id of the one of a sweep's finished configurations that is enough; empty without one."""
+    name = enough(ready["id"].tolist(), column(ready, f"m.{P_WITHIN}"), column(ready, "m.trainable_parameters"))
+    return [name] if name else []
 
 
 def verdict_over(sweep: Frames, ready: pd.DataFrame, x: Metric, y: Metric) -> Verdict:

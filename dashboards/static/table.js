@@ -47,6 +47,7 @@ Craft.Table = class {
     this.index = new Map(table.id.map((id, row) => [id, row]));
     this.front = new Set(table.front || []);
     this.possible = new Set(table.possible || []);
+    this.enough = new Set(table.enough || []);
     // words to filter by are put together once, not at every key
     this.texts = table.columns.map(column => table.id.map((_, row) => Craft.cell(table, column, row)));
     this.words = table.id.map((_, row) => table.columns.map(column => String(column.values[row] ?? "")).join("\u0001").toLowerCase());
@@ -112,7 +113,7 @@ Craft.Table = class {
     this.more.textContent = this.all ? "Fewer columns" : "All columns";
     this.draw();
     const all = table.id.length, shown = this.shown.length;
-    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ☆ may be" : ""}; ± half of the 95 % interval over seeds and examples.`;
+    this.count.textContent = table.plain ? "" : `${shown}${shown < all ? ` of ${all}` : ""} configurations. ★ is on the front${table.objectives ? ` of ${table.objectives}` : ""}${this.possible.size ? ", ☆ may be" : ""}${this.enough.size ? "; ✓ is the smallest whose chance to be within 1 point of the best is at least 0.9" : ""}; ± half of the 95 % interval over seeds and examples.`;
     this.chip.hidden = !this.selected;
     this.chip.textContent = this.selected ? `${this.selected.size} selected  ✕ clear` : "";
   }
@@ -204,7 +205,8 @@ Craft.Table = class {
         const name = Craft.element("button", {type: "button", class: "name", title: text, "data-focus": "row " + id}, text);
         cell.append(name);
         const [star, says] = this.front.has(id) ? ["★", "on the front"] : this.possible.has(id) ? ["☆", "may be on the front"] : [];
-        if (star) cell.append(Craft.element("span", {class: "star", title: says, role: "img", "aria-label": says}, star));
+        const marks = [[star, says], this.enough.has(id) ? ["✓", "enough"] : []];
+        for (const [mark, says] of marks) if (mark) cell.append(Craft.element("span", {class: "star", title: says, role: "img", "aria-label": says}, mark));
       } else {
         cell.textContent = text.replace(/ (?=[±(])/, "\n");  // narrow screens show the interval below its value
         if (text.length > 30) cell.title = text;

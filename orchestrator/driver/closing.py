@@ -14,13 +14,23 @@ from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.tracking_uri import resolve_uri
+from orchestrator.results.limits import Limit, limit
 from orchestrator.results.presentation import PHASES
+from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.settings import TrackingSettings
 
 FAILURES_SHOWN = 5
 
 
-def show_outcome(plan: Plan, outcome: SweepOutcome, console: Console, uri: str, files: Sequence[Path], again: str) -> None:
+def show_outcome(
+    plan: Plan,
+    outcome: SweepOutcome,
+    summaries: Sequence[Summary],
+    console: Console,
+    uri: str,
+    files: Sequence[Path],
+    again: str,
+) -> None:
     """Prints the first failures with their reasons, where files, runs and the log are, and what can be done next."""
     trials = {trial.key: trial for trial in plan.trials}
     for key in outcome.failed[:FAILURES_SHOWN]:
@@ -35,11 +45,11 @@ def show_outcome(plan: Plan, outcome: SweepOutcome, console: Console, uri: str, 
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
     if outcome.finished:
-        for what, command in _next(plan, uri, again).items():
+        for what, command in _next(plan, uri, again, limit(summaries)).items():
             console.print(f"{what:<16} {command}", markup=False, soft_wrap=True)
 
 
-def _next(plan: Plan, uri: str, again: str) -> dict[str, str]:
+def _next(plan: Plan, uri: str, again: str, limits: Limit) -> dict[str, str]:
     sweep = plan.sweep
     rule = "knee" if len(sweep.objectives) == 2 else "best"
     store = "" if uri == resolve_uri(TrackingSettings().uri) else f" --tracking-uri {redact(uri)}"
@@ -47,7 +57,7 @@ def _next(plan: Plan, uri: str, again: str) -> dict[str, str]:
         "take an adapter:": f"python -m orchestrator.adapters {shown_path(sweep.folder)} --pick {rule} --to adapter",
         "open the page:": f"python -m dashboards serve{store}",
     }
-    if len(sweep.seeds) < 3 and sweep.replication is None:
+    if len(sweep.seeds) < 3 and sweep.replication is None and limits != "examples":
         seeds = [*sweep.seeds, *(seed for seed in range(3) if seed not in sweep.seeds)][:3]
         commands["add seeds:"] = f"{again} --set 'seeds={str(seeds).replace(' ', '')}'"
     return commands

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from craft.settings import TrainingSettings
 from craft.tasks import find_task
@@ -63,10 +63,22 @@ def scored_line(sweep: Sweep, sizes: Mapping[str, tuple[int, int]]) -> str:
         scored for task, (_, scored) in sizes.items() if find_task(task, sweep.data).primary not in ("likelihood", "chrf")
     ]
     if min(judged, default=FEW) < FEW:
-        line += (
-            f"; fewer than {FEW} leave an error of 7 points or more at 50 % right: give more rows, or a larger eval_examples"
-        )
+        few = [task for task, (_, scored) in sizes.items() if scored < FEW]
+        ways = more_rows(few, any(sweep.training_for(task, {}).eval_examples == sizes[task][1] for task in few))
+        line += f"; fewer than {FEW} leave an error of 7 points or more at 50 % right{ways and f': set {ways}'}"
     return line
+
+
+def more_rows(tasks: Iterable[str], cut: bool) -> str:
+    """What gives more scored rows of these tasks; empty where their data has no more.
+
+    Args:
+        cut: whether `eval_examples` cuts them.
+    """
+    own = sorted({task.removeprefix("custom/") for task in tasks if task.startswith("custom/")})
+    if cut or not own:
+        return "a larger eval_examples" if cut else ""
+    return f"a larger `validation` file, or data.custom.{own[0] if len(own) == 1 else 'NAME'}.reported"
 
 
 def steps(training: TrainingSettings, examples: int) -> int:

@@ -160,9 +160,8 @@ class MlflowWriter:
         if "description" in summary:
             pictures = [one.path for one in self._table.client.list_artifacts(run.id) if one.path.endswith(".png")]
             run.add_tags({"mlflow.note.content": with_pictures(summary.pop("description"), run.id, pictures)})
-        marks = {
-            name: set(summary.pop(name)) for name in ("on_front", "may_be_on_front") if isinstance(summary.get(name), list)
-        }
+        marked = ("on_front", "may_be_on_front", "enough")
+        marks = {name: set(summary.pop(name)) for name in marked if isinstance(summary.get(name), list)}
         if summary.get("knee"):
             marks["knee"] = {summary["knee"]}
         for name, members in marks.items():

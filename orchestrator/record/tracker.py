@@ -173,8 +173,8 @@ class Tracker:
 
         Args:
             status: "finished", "failed" or "interrupted". Runs of trials and configurations still open are marked as killed.
-            summary: numbers become metrics; `description` the run's description (Markdown); `on_front` and
-                `may_be_on_front` (lists of configuration ids) and `knee` (one id) tag those configurations and their trials.
+            summary: numbers become metrics; `description` the run's description (Markdown); `on_front`, `may_be_on_front` and
+                `enough` (lists of configuration ids) and `knee` (one id) tag those configurations and their trials.
             files: become artifacts of the sweep's run.
         """
         events: list[Event] = [{"kind": "trial_interrupted", "key": key} for key in self._open_trials]

@@ -1,18 +1,19 @@
 """What the seeds of all configurations say together: intervals with moderated variances, and each one's chance of the front.
 
-    interval of a score   mean ± sqrt((t s)² / n + (1.96 e)²), inside the metric's range
+    interval of a score   mean ± sqrt((t s)² / n + e²), inside the metric's range
     P(front)              the chance that no configuration that costs no more has a better true score
-    P(within 1)           the chance that none is better by more than one point
+    P(within 1 of best)   the chance that no configuration at all is better by more than one point
 
 Two or three seeds say little about one configuration's spread s. Its variance is therefore moderated by those of all
 configurations with the same tasks and seeds: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular
 Biology 3(1), 3), as limma has it. What a seed does to all configurations cancels between them; it widens the intervals
-and leaves the chances alone. `e` is the sampling error of the scored examples, which all configurations share: it is in the
-intervals and not in the chances, which are about these examples.
+and leaves the chances alone. `e` is the reach of the interval over the scored examples, which all configurations share: it is
+in the intervals and not in the chances, which are about these examples. The interval of one seed is `e` alone.
 
 The chances come from a hierarchical model: true scores scatter around a trend in the logarithm of the parameters, and the
 spread around it is integrated over. Draws around each mean alone would give too small a chance to each of several that lie
-close together. Where true differences are far below the noise no model can tell who is ahead by a hair: P(within 1) still can.
+close together. Where true differences are far below the noise no model can tell who is ahead by a hair: P(within 1 of best)
+still can, and the rule of what is enough (`orchestrator.results.front.enough`) goes by it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 P_FRONT, P_WITHIN = "p_front", "p_within_1"
+WITHIN, SURE = 1.0, 0.9
+"""A configuration is enough if it is within so many points of the best, with at least this chance."""
 DRAWS = 2000
 SPREADS = 24
 """Values of the spread around the trend over which the model is integrated."""
@@ -156,30 +159,23 @@ def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters
     return shares(draw_scores(means, errors, freedom, parameters), np.asarray(costs, dtype=float))
 
 
-def chances_within(scores: Sequence[Interval], parameters: ArrayLike, points: float) -> Numbers | None:
-    """Each configuration's chance that no other one's true score is better by more than `points`, `(n,)`.
-
-    Args:
-        scores: Student's t intervals over seeds. None is the answer where one of them is of a single seed.
-        parameters: `(n,)`.
-    """
-    from scipy.special import stdtrit
-
-    if any(one.n < 2 for one in scores):
-        return None
-    seeds = np.array([one.n for one in scores])
-    errors = (np.array([one.half for one in scores]) / stdtrit(seeds - 1, 0.975)) ** 2
-    variances, freedom = moderate(errors * seeds, float(seeds.min()) - 1)
-    drawn = draw_scores([one.mean for one in scores], variances / seeds, freedom, parameters)
-    return shares(drawn, np.zeros((len(scores), 1)), points + 1e-9)
+def within_best(summaries: Sequence[Summary], objectives: Objectives, points: float) -> dict[str, float]:
+    """Each complete configuration's chance, by id, that no other one's true score is better by more than `points`; empty where
+    one of them has a single seed."""
+    complete = _complete(summaries)
+    scores = _draws(complete, _moderated(complete)[1], objectives)
+    if scores is None:
+        return {}
+    chances = shares(scores, np.zeros((len(complete), 1)), points)
+    return {one.configuration: float(chance) for one, chance in zip(complete, chances, strict=True)}
 
 
 def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
-    """The same summaries, the complete ones with their scores' moderated intervals, and with `p_front` and `p_within_1` where
-    every complete one has two seeds or more and the score is the one objective that is not exact."""
-    complete = [one for one in summaries if one.complete and math.isfinite(one.score.mean)]
+    """The same summaries, the complete ones with their scores' intervals, and with `p_front` and `p_within_1` where every
+    complete one has two seeds or more and the score is the one objective that is not exact."""
+    complete = _complete(summaries)
     intervals, errors = _moderated(complete)
-    counts = _chances(complete, errors, objectives) if complete and len(errors) == len(complete) else {}
+    counts = _chances(complete, errors, objectives)
     return [
         replace(
             one,
@@ -192,19 +188,25 @@ def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[S
     ]
 
 
+def _complete(summaries: Sequence[Summary]) -> list[Summary]:
+    return [one for one in summaries if one.complete and math.isfinite(one.score.mean)]
+
+
 def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[str, tuple[float, float]]]:
-    """By configuration with two seeds or more: its score's interval; the variance of its mean, with the degrees of freedom."""
+    """By configuration: its score's interval; where it has two seeds or more the variance of its mean, with the degrees of
+    freedom."""
     groups: dict[tuple[Any, ...], list[tuple[Summary, list[float]]]] = {}
     for one in complete:
         seeds = by_seed(one.scores, one.tasks)
         if len(seeds) > 1:
             groups.setdefault((frozenset(one.tasks), *seeds), []).append((one, list(seeds.values())))
-    intervals: dict[str, Interval] = {}
+    single = [one for one in complete if one.score.n == 1 and any(one.sampling)]
+    intervals = {one.configuration: _interval(one, 0.0, 1.0, 0.0) for one in single}
     errors: dict[str, tuple[float, float]] = {}
     for group in groups.values():
         variances, freedom, shared = _variances(np.array([scores for _, scores in group]))
         for (one, scores), variance in zip(group, variances.tolist(), strict=True):
-            intervals[one.configuration] = _interval(one, variance, freedom, shared, len(scores))
+            intervals[one.configuration] = _interval(one, variance, freedom, shared)
             errors[one.configuration] = variance / len(scores), freedom
     return intervals, errors
 
@@ -212,20 +214,32 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
 def _chances(
     complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives
 ) -> dict[str, dict[str, float]]:
-    """`p_front` and `p_within_1` by configuration; empty where another objective than the score is not exact."""
+    """`p_front` and `p_within_1` by configuration; empty where `_draws` has none or an objective has no value."""
+    scores = _draws(complete, errors, objectives)
+    if scores is None:
+        return {}
     exact = [name for name in objectives if name != "score"]
     costs = np.array([[one.value(name) for name in exact] for one in complete], dtype=float).reshape(len(complete), len(exact))
-    uncertain = any(name in one.metrics for one in complete for name in exact)
-    if "score" not in objectives or uncertain or not np.isfinite(costs).all():
+    if not np.isfinite(costs).all():
         return {}
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
+    chances = shares(scores, costs), shares(scores, np.zeros((len(complete), 1)), WITHIN)
+    return {
+        one.configuration: {P_FRONT: float(front), P_WITHIN: float(within)}
+        for one, front, within in zip(complete, *chances, strict=True)
+    }
+
+
+def _draws(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives) -> Numbers | None:
+    """Draws `(draws, n)` of the true scores, more is better; None where one has no error, or another objective is not exact."""
+    uncertain = any(name in one.metrics for one in complete for name in objectives if name != "score")
+    if "score" not in objectives or uncertain or not complete or len(errors) < len(complete):
+        return None
     variances, degrees = np.array([errors[one.configuration] for one in complete]).T
     size = np.nan_to_num([one.value("trainable_parameters") for one in complete])
     draws = max(200, min(DRAWS, 10**7 // len(size)))
     scores = draw_scores([one.score.mean for one in complete], variances, degrees, size, draws)
-    scores *= 1.0 if objectives["score"] == "maximize" else -1.0
-    pairs = zip(complete, shares(scores, costs), shares(scores, costs, within=1.0), strict=True)
-    return {one.configuration: {P_FRONT: float(front), P_WITHIN: float(within)} for one, front, within in pairs}
+    return scores * (1.0 if objectives["score"] == "maximize" else -1.0)
 
 
 def _variances(table: Numbers) -> tuple[Numbers, float, float]:
@@ -241,13 +255,13 @@ def _variances(table: Numbers) -> tuple[Numbers, float, float]:
     return variances, degrees, max(0.0, float((effect**2).sum()) / (seeds - 1) - float(variances.mean()) / many)
 
 
-def _interval(one: Summary, variance: float, freedom: float, shared: float, seeds: int) -> Interval:
+def _interval(one: Summary, variance: float, freedom: float, shared: float) -> Interval:
     """The score's interval; the degrees of freedom of both variances together are Satterthwaite's."""
     from scipy.special import stdtrit
 
-    whole = variance + shared
+    seeds, whole = one.score.n, variance + shared
     degrees = whole**2 / (variance**2 / freedom + shared**2 / (seeds - 1)) if whole else freedom
-    half = math.hypot(float(stdtrit(degrees, 0.975)) * math.sqrt(whole / seeds), 1.96 * math.sqrt(one.sampling))
-    mean = one.score.mean
-    floor = -100.0 if mean - half < 0 and one.signed else 0.0
-    return Interval(mean, max(mean - half, min(floor, mean)), min(mean + half, max(100.0, mean)), seeds)
+    half, mean = float(stdtrit(degrees, 0.975)) * math.sqrt(whole / seeds), one.score.mean
+    low, high = mean - math.hypot(half, one.sampling[0]), mean + math.hypot(half, one.sampling[1])
+    floor = -100.0 if one.signed else 0.0
+    return Interval(mean, max(low, min(floor, mean)), min(high, max(100.0, mean)), seeds)

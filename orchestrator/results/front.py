@@ -8,7 +8,7 @@ interval over seeds, or a count (parameters, bytes, seconds), which is exact.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
-from orchestrator.results.chances import P_FRONT, with_chances
+from orchestrator.results.chances import P_FRONT, P_WITHIN, SURE, with_chances
 from orchestrator.results.control import with_normalized
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 
@@ -73,7 +73,7 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: I
 
     Where some have finished all the seeds `deciding`, those that were not given them are `screened` and take no part either.
     Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean, their
-    moderated intervals and their chances.
+    moderated intervals and their chances; the one that is `enough` is marked.
     """
     names = {summary.configuration for summary in summaries}
     summaries = [summary for summary in summaries if summary.tunes not in names]
@@ -83,17 +83,38 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: I
         pairs = zip(summaries, decided, strict=True)
         summaries = [replace(one, screened=one.screened or (one.all_finished and not sure)) for one, sure in pairs]
     summaries = with_chances(summaries, objectives)
-    verdict = _judged([one for one in summaries if one.complete], objectives)
+    verdict, taken = _judged([one for one in summaries if one.complete], objectives), enough_of(summaries)
     return with_normalized(
         [
             replace(
                 one,
                 on_front=one.configuration in verdict.on_front,
                 may_be_on_front=one.configuration in verdict.may_be_on_front,
+                enough=one.configuration == taken,
             )
             for one in summaries
         ]
     )
+
+
+def enough(ids: Sequence[str], chance: ArrayLike, size: ArrayLike) -> str | None:
+    """The id of the smallest configuration whose chance is at least SURE, of equal sizes the likeliest; None without one.
+
+    Args:
+        chance: `(n,)`, the chance to be within some points of the best (`chances.P_WITHIN`), NaN where it is not known.
+        size: `(n,)`, trainable parameters.
+    """
+    rows = zip(np.asarray(size, dtype=float).tolist(), np.asarray(chance, dtype=float).tolist(), ids, strict=True)
+    sure = [(parameters, -likely, name) for parameters, likely, name in rows if likely >= SURE]
+    return min(sure)[2] if sure else None
+
+
+def enough_of(summaries: Sequence[Summary], chances: Mapping[str, float] | None = None) -> str | None:
+    """The same for summaries, by other chances than their own where they are given (by id)."""
+    if chances is None:
+        chances = {one.configuration: one.counts[P_WITHIN] for one in summaries if P_WITHIN in one.counts}
+    size = {one.configuration: one.value("trainable_parameters") for one in summaries if one.configuration in chances}
+    return enough([*size], [chances[name] for name in size], [*size.values()])
 
 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
@@ -104,11 +125,13 @@ def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None
 
 
 def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any]:
-    """The ids of the configurations that are marked `on_front` and `may_be_on_front`, and that of the knee if there is one."""
+    """The ids of the configurations that are marked `on_front`, `may_be_on_front` and `enough`, and that of the knee if there
+    is one."""
     best = knee(summaries, objectives)
     found: dict[str, Any] = {
         "on_front": [one.configuration for one in summaries if one.on_front],
         "may_be_on_front": [one.configuration for one in summaries if one.may_be_on_front],
+        "enough": [one.configuration for one in summaries if one.enough],
     }
     return found | ({"knee": best.configuration} if best else {})
 

@@ -2,7 +2,8 @@
 
 One rule turns a configuration's scores into its value, everywhere in the project: the mean over tasks of the mean over seeds.
 The tasks are fixed and not a sample, so the interval is over the seeds' averages over the tasks: Student's t here, moderated
-over all configurations where a sweep is judged (`chances`). One seed has no interval: its ends are NaN, never of zero width.
+over all configurations where a sweep is judged (`chances`). One seed has no interval over seeds: its ends are NaN, never of
+zero width. Where a sweep is judged it has that of the scored examples (`sampling_reach`).
 """
 
 from __future__ import annotations
@@ -119,22 +120,25 @@ def examples_interval(answers: Mapping[tuple[str, int], tuple[ArrayLike, ArrayLi
     return Interval(mean, mean - half, mean + half, sum(map(len, gaps)))
 
 
-def sampling_variance(metrics: Mapping[str, float], examples: float) -> float:
-    """The variance, in squared points, that a score has because only so many examples were scored.
+def sampling_reach(metrics: Mapping[str, float], examples: float) -> tuple[float, float]:
+    """How far, in points, the 95 % interval over so many scored examples reaches below and above a score.
 
-    A share of right answers is binomial, with two right and two wrong ones added (Agresti and Coull 1998), so that 39 of 39 is
-    not without error. A correlation r has (1 - r²)² / (n - 1); so, about, has Matthews' for two classes. A likelihood's is in
-    its metrics.
+    A share of right answers has Wilson's interval (1927), so that 39 of 39 is not without error; a correlation has Fisher's,
+    and so, about, has Matthews' for two classes. The error of a likelihood is in its metrics.
     """
     if not examples > 1:
-        return 0.0
+        return 0.0, 0.0
     score = metrics["score"] / 100
     if metrics.get("likelihood") == metrics["score"]:
-        return metrics.get("likelihood_error", 0.0) ** 2
+        return (1.96 * metrics.get("likelihood_error", 0.0),) * 2
     if any(metrics.get(name) == metrics["score"] for name in SIGNED):
-        return 1e4 * (1 - min(1.0, score**2)) ** 2 / (examples - 1)
-    share = (score * examples + 2) / (examples + 4)
-    return 1e4 * max(0.0, share * (1 - share)) / examples
+        z, half = math.atanh(max(-0.999999, min(0.999999, score))), 1.96 / math.sqrt(max(1.0, examples - 3))
+        ends = math.tanh(z - half), math.tanh(z + half)
+    else:
+        share, extra = max(0.0, min(1.0, score)), 1.96**2 / examples
+        center, half = share + extra / 2, math.sqrt(extra * share * (1 - share) + extra**2 / 4)
+        ends = (center - half) / (1 + extra), (center + half) / (1 + extra)
+    return 100 * max(0.0, score - ends[0]), 100 * max(0.0, ends[1] - score)
 
 
 @functools.cache

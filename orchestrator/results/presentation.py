@@ -48,7 +48,7 @@ METRICS = {
         Metric("chance", "chance", "maximize", "score"),
         Metric(NORMALIZED, "normalized", "maximize", "score"),
         Metric(P_FRONT, "P(front)", "maximize", "chance"),
-        Metric(P_WITHIN, "P(within 1)", "maximize", "chance"),
+        Metric(P_WITHIN, "P(within 1 of best)", "maximize", "chance"),
         Metric("examples", "examples", "maximize", "count"),
         Metric("trainable_parameters", "parameters", "minimize", "count"),
         Metric("adapter_bytes", "adapter size", "minimize", "bytes"),
@@ -124,7 +124,7 @@ def amount(name: str, value: float) -> str:
 
 def spread(interval: Interval, digits: int = 2) -> str:
     """` ± 4.46`; ` (97.3 to 100)` for an interval that ends at a bound of the metric; empty where there is none."""
-    if interval.n < 2 or not math.isfinite(interval.half):
+    if not math.isfinite(interval.half):
         return ""
     if abs(interval.high + interval.low - 2 * interval.mean) > 0.01:
         low, high = (f"{end:.1f}".removesuffix(".0") for end in (interval.low, interval.high))

@@ -18,7 +18,7 @@ import numpy as np
 from craft.results import METRIC
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
-from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_variance, suite_interval
+from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_reach, suite_interval
 from orchestrator.results.tuning import Tuning, ends, varied
 from orchestrator.sweepfile.fair import RATE
 
@@ -74,9 +74,10 @@ class Summary:
     configuration ran only to choose another one, with other seeds or with fewer: it is not compared with those that ran with
     all seeds, and it does not count as complete. `tunes` is the configuration for which it is a candidate; then it has search
     scores alone. `tuning` is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its
-    tuning. `sampling` is the variance that the score has by the number of examples; a `signed` score may be below 0. The count
-    `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class. `metric` names what
-    the score is, where that is the same on all tasks.
+    tuning. `sampling` is how far the interval over the scored examples alone reaches below and above the score; a `signed`
+    score may be below 0. The count `examples` is the fewest that a task was scored on, and `chance` the score of the most
+    frequent class. `enough` marks the configuration that the rule of `orchestrator.results.front.enough` takes.
+    `metric` names what the score is, where that is the same on all tasks.
     """
 
     configuration: str
@@ -97,10 +98,11 @@ class Summary:
     notes: tuple[str, ...] = ()
     on_front: bool = False
     may_be_on_front: bool = False
+    enough: bool = False
     screened: bool = False
     tunes: str | None = None
     tuning: Tuning | None = None
-    sampling: float = 0.0
+    sampling: tuple[float, float] = (0.0, 0.0)
     signed: bool = False
     metric: str = ""
     keys: tuple[str, ...] = field(default=(), repr=False)
@@ -231,7 +233,6 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
                 by_metric.setdefault(name, {})[entry.task, entry.seed] = value
     metrics = {name: suite_interval(scores, tasks) for name, scores in by_metric.items()}
     reported = [] if first.only_tunes else [(entry.task, result) for entry, result in finished if "score" in result.metrics]
-    errors = {task: sampling_variance(one.metrics, float(one.facts.get(EXAMPLES, 0))) for task, one in reported}
     scores = by_metric.get("score", {})
     return Summary(
         configuration=first.configuration,
@@ -242,7 +243,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         metrics={name: value for name, value in metrics.items() if value.n or name == "score"},
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
         counts=_counts(finished, planned_counts) | _examples(reported, len(tasks)),
-        sampling=sum(errors.values()) / len(tasks) ** 2,
+        sampling=_sampling(reported, len(tasks)),
         signed=any(result.metrics.get(name) == result.metrics["score"] for _, result in reported for name in SIGNED),
         metric=shared_metric(result.facts.get(METRIC) for _, result in reported),
         scores=scores,
@@ -265,6 +266,16 @@ def shared_metric(names: Iterable[Any]) -> str:
     """The name of the metric that all of them are; empty where they differ, or one is not known."""
     distinct = {str(name or "") for name in names}
     return distinct.pop() if len(distinct) == 1 else ""
+
+
+def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[float, float]:
+    """The reach of the interval over examples of the mean over tasks: each side's reaches are added in squares (Zou and
+    Donner 2008). A task's reach is the mean over its seeds."""
+    reaches: dict[str, list[tuple[float, float]]] = {}
+    for task, result in reported:
+        reaches.setdefault(task, []).append(sampling_reach(result.metrics, float(result.facts.get(EXAMPLES, 0))))
+    below, above = np.sqrt(sum((np.mean(rows, axis=0) ** 2 for rows in reaches.values()), np.zeros(2))) / tasks
+    return float(below), float(above)
 
 
 def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, float]:

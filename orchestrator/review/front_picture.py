@@ -112,7 +112,7 @@ def _draw_front(
     axes.step(x, [one.mean for one in bounds], where=where, color="#333333", linewidth=1.1, zorder=3)
     for one, across, value in zip(front, x, bounds, strict=True):
         colour, marker = looks[one.method]
-        if value.n > 1 and math.isfinite(value.half):
+        if value.high > value.low:
             ends = [[value.mean - value.low], [value.high - value.mean]]
             axes.errorbar([across], [value.mean], yerr=ends, fmt="none", elinewidth=1.2, capsize=3, color=colour, zorder=3)
         axes.scatter([across], [value.mean], s=LARGE, marker=marker, color=colour, edgecolors="white", linewidths=0.8, zorder=4,
@@ -138,9 +138,7 @@ def _number(
         *_boxes(np.vstack([at, to_pixels(rings or np.empty((0, 2)))]), point * LARGE**0.5 / 2 + 1),
         *_boxes(to_pixels(others or np.empty((0, 2))), point * SMALL**0.5 / 2 + 1),
     ]
-    lines = [
-        (*to_pixels((x, one.low)), *to_pixels((x, one.high))) for x, one in members if one.n > 1 and math.isfinite(one.half)
-    ]
+    lines = [(*to_pixels((x, one.low)), *to_pixels((x, one.high))) for x, one in members if one.high > one.low]
     for (x, y), (further, higher) in pairwise(at):
         corner = (further, y) if better_x < 0 else (x, higher)
         lines += [(x, y, *corner), (*corner, further, higher)]
@@ -220,7 +218,7 @@ def _list(
         return Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=6, alpha=alpha, label=words[:56])
 
     rows = [
-        row(f"{place}  {full_label(one)}{' (knee)' if one is chosen else ''}", one.method)
+        row(f"{place}  {full_label(one)}{' (knee)' if one is chosen else ''}{' ✓' if one.enough else ''}", one.method)
         for place, one in enumerate(front[:LABELS], start=1)
     ]
     shown = {one.method for one in front[:LABELS]}

@@ -10,6 +10,7 @@ import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
@@ -23,6 +24,7 @@ from orchestrator.review.front_words import (
     columns_of,
     full_label,
     has_tuning,
+    legend,
     metric_among,
     number,
     ranked,
@@ -39,17 +41,19 @@ if TYPE_CHECKING:
 
 
 def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: str = "", tasks_shown: int = 8) -> Table:
-    """A rich table: front rows marked and bright, dominated ones dimmed; per-task columns where there are few enough."""
+    """A rich table under what its chances mean: front rows marked and bright, dominated ones dimmed; per-task columns where
+    there are few enough."""
     from rich.markup import escape
     from rich.table import Table
 
     tasks = tasks_of(summaries) if 1 < len(tasks_of(summaries)) <= tasks_shown else []
-    table = Table(title=escape(title) or None, title_justify="left", header_style="bold", pad_edge=False)
+    above = "\n".join(filter(None, (title, legend(summaries, objectives))))
+    table = Table(title=escape(above) or None, title_justify="left", header_style="bold", pad_edge=False)
     heads, cells = _columns(summaries, objectives, tasks)
-    table.add_column("", width=1)
+    table.add_column("", width=2 if any(one.enough for one in summaries) else 1)
     table.add_column("configuration", overflow="fold", min_width=16)
     for head in heads[2:]:
-        table.add_column(escape(head), justify="right", no_wrap=head != "tuning")
+        table.add_column(escape("\n".join(wrap(head, 14))), justify="right", no_wrap=head != "tuning")
     for summary in ranked(summaries, objectives):
         style = "bold" if summary.on_front else "red" if summary.failed else "" if _open(summary) else "dim"
         table.add_row(*map(escape, cells(summary)), style=style)
@@ -65,7 +69,8 @@ def markdown(summaries: Sequence[Summary], objectives: Objectives, limit: int = 
     lines.insert(1, "| " + " | ".join("---" for _ in heads) + " |")
     if len(rows) > limit:
         lines.append(f"\n{len(rows) - limit} more configurations are in `{FRONT_CSV}`.")
-    return "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
+    above = f"{plain(says)}\n\n" if (says := legend(summaries, objectives)) else ""
+    return above + "\n".join(lines) + f"\n\n{plain(caption(summaries, objectives))}\n"
 
 
 def _columns(
@@ -83,7 +88,8 @@ def _columns(
 
     def cells(one: Summary) -> list[str]:
         values = [*(shown(one, name) for name in names), *(number(one.value(f"score/{task}")) for task in tasks)]
-        return ["●" if one.on_front else "", full_label(one), *values, trials(one), *([tuning(one)] if tuned else [])]
+        mark = ("●" if one.on_front else "") + ("✓" if one.enough else "")
+        return [mark, full_label(one), *values, trials(one), *([tuning(one)] if tuned else [])]
 
     return [*heads, *(["tuning"] if tuned else [])], cells
 
@@ -176,7 +182,12 @@ def _escape(text: str) -> str:
 def _csv_row(summary: Summary) -> dict[str, Any]:
     row: dict[str, Any] = {"configuration": summary.configuration, "label": summary.label, "method": summary.method}
     row |= {"metric": summary.metric} if summary.metric else {}
-    row |= {"on_front": summary.on_front, "may_be_on_front": summary.may_be_on_front, "complete": summary.complete}
+    row |= {
+        "on_front": summary.on_front,
+        "may_be_on_front": summary.may_be_on_front,
+        "enough": summary.enough,
+        "complete": summary.complete,
+    }
     measured: Mapping[str, Interval] = summary.metrics | {f"score/{task}": value for task, value in summary.tasks.items()}
     for name, value in measured.items():
         row |= {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from craft.methods import METHODS
 from craft.methods.whole import BASE_MODEL
 from craft.words import format_duration
-from orchestrator.results.chances import P_FRONT, P_WITHIN
+from orchestrator.results.chances import P_FRONT, P_WITHIN, SURE
 from orchestrator.results.control import NORMALIZED, no_better_than_head
 from orchestrator.results.front import knee
+from orchestrator.results.limits import limit, more_examples
 from orchestrator.results.presentation import amount, spread
 from orchestrator.results.summary import Summary, shared_metric
 from orchestrator.sweepfile.objectives import Direction, Objectives
@@ -34,7 +34,8 @@ def ranked(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary
 
 
 def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
-    """One line under the table: how many configurations, on the front, incomplete; the knee; what the interval means."""
+    """One line under the table: how many configurations, on the front, incomplete; the knee; the one that is enough; what the
+    interval means."""
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
     incomplete = sum(not summary.complete and not summary.screened for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
@@ -53,30 +54,54 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"no better than no adapter: {named} (try another learning rate, more steps or a larger size)")
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
+    if any(P_WITHIN in one.counts for one in summaries):
+        parts.append(_enough(summaries))
     if NORMALIZED in columns_of(summaries, objectives):
         parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
-    seeds = max((summary.score.n for summary in summaries), default=0)
-    interval = f"± is the 95 % interval over seeds and examples{_what_narrows(summaries)}"
-    parts.append(interval if seeds > 1 else "one seed: no interval")
+    parts.append(_intervals(summaries))
     examples = {summary.value("examples") for summary in summaries if "examples" in summary.counts}
     chance = {number(summary.value("chance"), 1) for summary in summaries if "chance" in summary.counts}
     if len(examples) == 1:
         parts.append(
             f"scored on {examples.pop():,.0f} examples" + (f", where chance is {chance.pop()}" if len(chance) == 1 else "")
         )
-    if P_FRONT in columns_of(summaries, objectives):
-        parts.append("P(front), P(within 1): the chances that nothing of at most its cost is better, or better by over a point")
     return "; ".join(parts)
 
 
-def _what_narrows(summaries: Sequence[Summary]) -> str:
-    """Whether the seeds or the scored examples make the intervals as wide as they are; empty where no error is known."""
-    known = [one for one in summaries if one.complete and one.sampling and one.score.n > 1 and one.score.high > one.score.low]
-    if not known:
+def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
+    """What the chances in the table mean, to be read before it; empty where it shows none."""
+    if P_FRONT not in columns_of(summaries, objectives):
         return ""
-    shares = [(2 * 1.96) ** 2 * one.sampling / (one.score.high - one.score.low) ** 2 for one in known]
-    less, more = ("seeds", "scored examples") if median(shares) > 0.5 else ("scored examples", "seeds")
-    return f", which more {more} would narrow more than more {less}"
+    return (
+        "P(front): the chance that nothing of at most its cost is better. P(within 1 of best): that nothing at all is better "
+        "by more than 1 point."
+    )
+
+
+def _enough(summaries: Sequence[Summary]) -> str:
+    """Which configuration the rule takes, or how far the likeliest one is from it."""
+    rule = f"whose chance to be within 1 point of the best is at least {SURE:g}"
+    if taken := next((one for one in summaries if one.enough), None):
+        return f"✓ the smallest {rule}: {full_label(taken)}"
+    likeliest = max(summaries, key=lambda one: one.counts.get(P_WITHIN, -1.0))
+    return f"none {rule}; the likeliest is {full_label(likeliest)} ({likeliest.counts[P_WITHIN]:.2f})"
+
+
+def _intervals(summaries: Sequence[Summary]) -> str:
+    """What the intervals are over, and what would narrow them most."""
+    complete = [one for one in summaries if one.complete]
+    seeds, limits, how = max((one.score.n for one in complete), default=0), limit(summaries), more_examples(summaries)
+    how = f" ({how})" if how else ""
+    if seeds < 2 and not any(sum(one.sampling) for one in complete):
+        return "one seed: no interval"
+    if seeds < 2:
+        few = f"; they are few, and more of them would tell more than more seeds{how}" if limits == "examples" else ""
+        return f"one seed: the interval is over examples alone, and another seed may differ by more{few}"
+    words = "± is the 95 % interval over seeds and examples"
+    words += ", of one seed over examples alone" if any(one.score.n == 1 for one in complete) else ""
+    if limits == "examples":
+        return f"{words}, which more scored examples{how} would narrow more than more seeds"
+    return f"{words}, which more seeds would narrow more than more scored examples" if limits else words
 
 
 def metric_among(summaries: Sequence[Summary]) -> str:

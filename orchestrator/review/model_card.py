@@ -203,9 +203,9 @@ def _scores(origin: Origin) -> str:
 
 
 def _ends(value: Interval | None) -> str:
-    if value is None or value.n < 2:
+    if value is None or not math.isfinite(value.half):
         return "one value: no interval"
-    return f"{number(value.low)} to {number(value.high)}"
+    return f"{number(value.low)} to {number(value.high)}{'' if value.n > 1 else ' over examples, one seed'}"
 
 
 def _notes(record: Mapping[str, Any]) -> list[str]:

@@ -1,19 +1,20 @@
 """Rules that pick a configuration to take home, and one of its trials, with a sentence that says why.
 
 The front shows reported scores. Choosing among many configurations by those would make the reported score of the chosen one too
-good to be true. So `best`, `smallest-within` and `under` go by the search score, which training was allowed to see, and so does
-the choice of a seed: the reported score of the choice stays honest. `knee` names the point that the front shows.
+good to be true. So `best` and `under` go by the search score, which training was allowed to see, and so does the choice of a
+seed: the reported score of the choice stays honest. `knee` and `smallest-within` name what the table shows: the knee, and for 1
+point the row that it marks as enough.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from craft.words import nearest
-from orchestrator.results.chances import chances_within
-from orchestrator.results.front import knee
+from orchestrator.results.chances import SURE, within_best
+from orchestrator.results.front import enough_of, knee
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.front_words import full_label, number, trials
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
@@ -24,7 +25,7 @@ SEARCH, SIZE, CUT_TO = "search_score", "trainable_parameters", "cut_to"
 RULES = """\
   knee                 the front's knee: past it, parameters buy little
   best                 the best mean search score
-  smallest-within:1    the fewest parameters that are as likely as not within 1 point of the best search score (any number)
+  smallest-within:1    the fewest parameters whose chance to be within 1 point of the best is at least 0.9 (or other points)
   under:70000          the best search score with at most 70,000 trainable parameters
   CONFIGURATION        one you name: its id, its label as the front's table shows it, or a part that no other id or label has
 """
@@ -46,9 +47,10 @@ def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pic
         NothingMeets: nothing has finished, or nothing is that small.
     """
     name, _, amount = rule.partition(":")
-    if name in ("smallest-within", "under"):
-        limit = _amount(rule, amount)
-        return _MEASURED[name](_complete(summaries), limit)
+    if name == "smallest-within":
+        return _smallest_within(summaries, objectives, _amount(rule, amount))
+    if name == "under":
+        return _under(_complete(summaries), _amount(rule, amount))
     if rule == "best":
         complete = _complete(summaries)
         best = _best(complete)
@@ -104,19 +106,23 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
     return best, f"seed {best.seed}, the best search score ({number(_search(best))}) of {len(ordered)} seeds"
 
 
-def _smallest_within(candidates: Sequence[Summary], points: float) -> Pick:
-    best = _best(candidates)
-    chances = chances_within([one.bounds(SEARCH) for one in candidates], [one.value(SIZE) for one in candidates], points)
-    if chances is None:
+def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, points: float) -> Pick:
+    candidates, chances = _complete(summaries), within_best(summaries, objectives, points)
+    if not chances:
+        best = _best(candidates)
         close = [one for one in candidates if one.value(SEARCH) >= best.value(SEARCH) - points]
-    else:
-        close = [one for one, chance in zip(candidates, chances, strict=True) if chance >= 0.5 or one is best]
-    chosen = min(close, key=lambda one: (one.value(SIZE), -one.value(SEARCH), one.label))
-    within = f"within {points:g} point(s) of the best search score ({_score(best)})"
-    if chances is None:
-        return Pick(chosen, f"the fewest parameters {within}, by means: one seed gives no chances")
-    chance = chances[candidates.index(chosen)]
-    return Pick(chosen, f"the fewest parameters that are as likely as not {within}: P = {chance:.2f}")
+        chosen = min(close, key=lambda one: (one.value(SIZE), -one.value(SEARCH), one.label))
+        within = f"within {points:g} point(s) of the best search score ({_score(best)})"
+        return Pick(chosen, f"the fewest parameters {within}, by means: this sweep has no chances")
+    by_id = {one.configuration: one for one in summaries}
+    rule = f"to be within {points:g} point(s) of the best"
+    if (taken := enough_of(summaries, chances)) is None:
+        likeliest = max(chances, key=lambda name: chances[name])
+        raise NothingMeets(
+            f"no configuration has a chance of {SURE:g} {rule}; the likeliest is {full_label(by_id[likeliest])} "
+            f"({chances[likeliest]:.2f}). Name it, take more points, or --pick best"
+        )
+    return Pick(by_id[taken], f"the fewest parameters whose chance {rule} is at least {SURE:g}: P = {chances[taken]:.2f}")
 
 
 def _under(candidates: Sequence[Summary], limit: float) -> Pick:
@@ -129,9 +135,6 @@ def _under(candidates: Sequence[Summary], limit: float) -> Pick:
         )
     best = _best(small)
     return Pick(best, f"the best mean search score ({_score(best)}) with at most {limit:,.0f} trainable parameters")
-
-
-_MEASURED: Mapping[str, Callable[[Sequence[Summary], float], Pick]] = {"smallest-within": _smallest_within, "under": _under}
 
 
 def _named(name: str, summaries: Sequence[Summary]) -> Pick:

@@ -44,7 +44,7 @@ space:
 """
 # rank -> mean score, peak memory in MB; a rank has a thousand parameters. Seeds are half a point apart.
 MEASURED = {1: (81.0, 3000), 2: (60.0, 100), 4: (80.0, 200), 8: (79.8, 210), 16: (84.0, 1000), 32: (50.0, 2000)}
-ON_FRONT, MAY_BE, KNEE = {2, 4, 16}, {8}, 4
+ON_FRONT, MAY_BE, KNEE, ENOUGH = {2, 4, 16}, {8}, 4, 16
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 def test_the_terminal_and_the_files(finished: Finished) -> None:
-    marks = {int(rank): mark for mark, rank in re.findall(r"^\W?([● ]) .*?LoRA r(\d+)", finished.screen, re.MULTILINE)}
+    marks = {int(rank): mark for mark, rank in re.findall(r"^\W?([● ])[✓ ] .*?LoRA r(\d+)", finished.screen, re.MULTILINE)}
     assert {rank for rank, mark in marks.items() if mark == "●"} == ON_FRONT
     assert re.search(rf"● 3 of 6 .*; knee: LoRA r{KNEE},", finished.screen)
+    assert re.search(rf"●✓ .*LoRA r{ENOUGH}\b", finished.screen)
     rows = list(csv.DictReader((finished.folder / "front.csv").open()))
+    assert [int(row["rank"]) for row in rows if row["enough"] == "True"] == [ENOUGH]
     assert {int(row["rank"]) for row in rows if row["on_front"] == "True"} == ON_FRONT
     assert {int(row["rank"]) for row in rows if row["may_be_on_front"] == "True"} == ON_FRONT | MAY_BE
     assert {int(row["rank"]) for row in rows if float(row["p_front"]) >= 0.05} == ON_FRONT | MAY_BE
@@ -122,9 +124,9 @@ def test_the_tags_in_the_tracking_store(finished: Finished) -> None:
     runs = client.search_runs([client.get_experiment_by_name("memory").experiment_id], "tags.`craft.kind` = 'configuration'")
     tagged = {
         name: {int(run.data.params["rank"]) for run in runs if run.data.tags.get(f"craft.{name}") == "true"}
-        for name in ("on_front", "may_be_on_front", "knee")
+        for name in ("on_front", "may_be_on_front", "knee", "enough")
     }
-    assert tagged == {"on_front": ON_FRONT, "may_be_on_front": ON_FRONT | MAY_BE, "knee": {KNEE}}
+    assert tagged == {"on_front": ON_FRONT, "may_be_on_front": ON_FRONT | MAY_BE, "knee": {KNEE}, "enough": {ENOUGH}}
 
 
 @pytest.mark.parametrize("place", ["folder", "store"])
@@ -132,6 +134,7 @@ def test_the_pick(finished: Finished, place: str) -> None:
     found = find_sweep(str(finished.folder)) if place == "folder" else find_sweep("memory", finished.uri)
     assert {finished.ranks[one.configuration] for one in found.summaries if one.on_front} == ON_FRONT
     assert finished.ranks[pick("knee", found.summaries, found.sweep.objectives).summary.configuration] == KNEE
+    assert finished.ranks[pick("smallest-within:1", found.summaries, found.sweep.objectives).summary.configuration] == ENOUGH
 
 
 def test_the_data_of_the_page(finished: Finished) -> None:
@@ -142,6 +145,7 @@ def test_the_data_of_the_page(finished: Finished) -> None:
     table, plain = table_data(view), front_data(view)
     assert {finished.ranks[one] for one in table["front"]} == ON_FRONT
     assert {finished.ranks[one] for one in table["possible"]} == MAY_BE
+    assert [finished.ranks[one] for one in table["enough"]] == [ENOUGH]
     values = {one["key"]: one["values"] for one in table["columns"]}
     chances = dict(zip(table["id"], values["m.p_front"], strict=True))
     written = {row["configuration"]: row for row in csv.DictReader((finished.folder / "front.csv").open())}

@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest, pearsonr
 
-from orchestrator.results.chances import draw_scores, moderate, shares, with_chances
-from orchestrator.results.intervals import compare, examples_interval, interval, sampling_variance
-from orchestrator.results.summary import Summary
+from orchestrator.plan.trial import TrialResult
+from orchestrator.results.chances import P_WITHIN, draw_scores, moderate, shares, with_chances, within_best
+from orchestrator.results.intervals import compare, examples_interval, interval, sampling_reach
+from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
 VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
@@ -97,7 +99,7 @@ def test_chances_are_right_where_true_differences_are_two_points() -> None:
 
 def made(name: str, scores: dict[tuple[str, int], float], parameters: float, examples: float = 0.0) -> Summary:
     metrics = {"score": interval(scores.values())}
-    sampling = sampling_variance({"score": metrics["score"].mean}, examples)
+    sampling = sampling_reach({"score": metrics["score"].mean}, examples)
     tasks = {task: metrics["score"] for task, _ in scores}
     counts = {"trainable_parameters": parameters}
     return Summary(name, name, "lora", {}, metrics, tasks, counts, scores, len(scores), len(scores), 0, 0, len(scores),
@@ -107,14 +109,51 @@ def made(name: str, scores: dict[tuple[str, int], float], parameters: float, exa
 def test_few_examples_widen_an_interval_that_seeds_leave_at_zero() -> None:
     right = 100 * 36 / 39
     (found,) = with_chances([made("a", {("toy", 0): right, ("toy", 1): right}, 10, examples=39)], DEFAULT_OBJECTIVES)
-    # 38 of 43 after Agresti and Coull, over 39 examples: 1.96 times 5.1 points, cut at 100
-    assert found.score.low == pytest.approx(right - 1.96 * 100 * math.sqrt(38 / 43 * 5 / 43 / 39))
-    assert found.score.high == 100
+    ends = binomtest(36, 39).proportion_ci(method="wilson")
+    assert (found.score.low, found.score.high) == pytest.approx((100 * ends.low, 100 * ends.high), abs=0.01)
 
 
-def test_one_seed_has_neither_interval_nor_chance() -> None:
+@pytest.mark.parametrize(
+    ("right", "rows", "low", "high"),
+    [(48, 50, 86.5, 98.9), (49, 50, 89.5, 99.6), (50, 50, 92.9, 100), (0, 20, 0, 16.1), (121, 240, 44.1, 56.7)],
+)
+def test_one_seed_has_the_interval_of_its_examples(right: int, rows: int, low: float, high: float) -> None:
+    (found,) = with_chances([made("a", {("toy", 0): 100 * right / rows}, 10, examples=rows)], DEFAULT_OBJECTIVES)
+    assert (found.score.low, found.score.high, found.score.n) == (
+        pytest.approx(low, abs=0.06),
+        pytest.approx(high, abs=0.06),
+        1,
+    )
+    assert found.score.low >= 0
+    assert "p_front" not in found.counts, "what another seed would give is not known"
+
+
+def test_one_seed_without_a_number_of_examples_has_no_interval() -> None:
     several = [made(name, {("toy", 0): score}, size) for name, score, size in (("a", 80.0, 1), ("b", 90.0, 2))]
     assert all(math.isnan(one.score.half) and "p_front" not in one.counts for one in with_chances(several, DEFAULT_OBJECTIVES))
+
+
+def test_a_mean_over_tasks_has_a_narrower_interval_than_each() -> None:
+    results = [
+        (entry, TrialResult(entry, "finished", {"score": 90.0}, facts={"reported_examples": 100})) for entry in ("a", "b")
+    ]
+    below, above = sampling_reach({"score": 90.0}, 100)
+    entries = [Entry(key, "c", "c", "lora", key, 0, "honest", {}, result) for key, result in results]
+    (found,) = summarize_entries(entries)
+    assert found.sampling == pytest.approx((below / math.sqrt(2), above / math.sqrt(2)))
+
+
+def test_within_the_best_is_among_all_and_not_among_the_smaller_ones() -> None:
+    """The smallest is always on the front of score against size, however bad it is; it is not near the best."""
+    scores = {"head": (56.0, 0), "small": (94.6, 2000), "large": (95.0, 70000)}
+    found = with_chances(
+        [made(name, {("toy", seed): score + seed / 10 for seed in range(3)}, size) for name, (score, size) in scores.items()],
+        DEFAULT_OBJECTIVES,
+    )
+    assert [round(one.counts["p_front"], 2) for one in found] == [1, 1, 1]
+    assert [round(one.counts[P_WITHIN], 2) for one in found] == [0, 1, 1]
+    assert within_best(found, DEFAULT_OBJECTIVES, 1.0) == {one.configuration: one.counts[P_WITHIN] for one in found}
+    assert within_best(found, DEFAULT_OBJECTIVES, 0.2)["small"] < 0.1
 
 
 def test_what_a_seed_does_to_all_alike_changes_no_chance() -> None:
@@ -133,13 +172,18 @@ def test_what_a_seed_does_to_all_alike_changes_no_chance() -> None:
     calm, shaken = found(0), found(10)
     assert [one.counts["p_front"] for one in calm] == pytest.approx([one.counts["p_front"] for one in shaken])
     assert all(b.score.half > 5 * a.score.half for a, b in zip(calm, shaken, strict=True))
-    assert all(one.counts["p_within_1"] >= one.counts["p_front"] for one in calm)
 
 
 def test_a_correlation_and_a_share_have_their_sampling_errors() -> None:
-    assert sampling_variance({"score": 80.0, "pearson": 80.0}, 101) == pytest.approx(1e4 * 0.36**2 / 100)
-    assert sampling_variance({"score": 100.0}, 39) > 0
-    assert sampling_variance({"score": 50.0}, 0) == 0
+    random = np.random.default_rng(0)
+    x = random.normal(size=101)
+    found = pearsonr(x, x + random.normal(size=101))
+    score, ends = 100 * found.statistic, found.confidence_interval(0.95)
+    below, above = sampling_reach({"score": score, "pearson": score}, 101)
+    assert (score - below, score + above) == pytest.approx((100 * ends.low, 100 * ends.high), abs=0.01)
+    assert sampling_reach({"score": 100.0, "matthews": 100.0}, 50) == pytest.approx((0, 0), abs=0.01)
+    assert sampling_reach({"score": 40.0, "likelihood": 40.0, "likelihood_error": 2.0}, 50) == (3.92, 3.92)
+    assert sampling_reach({"score": 50.0}, 0) == (0, 0)
 
 
 def test_a_seeds_luck_on_all_tasks_is_no_verdict() -> None:

@@ -19,8 +19,9 @@ from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.control import no_better_than_head
-from orchestrator.results.front import knee, mark_front
+from orchestrator.results.front import knee, mark_front, marks
 from orchestrator.results.intervals import Interval
+from orchestrator.results.limits import limit
 from orchestrator.results.presentation import amount, unit_of
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv, write_front
@@ -265,7 +266,7 @@ def test_terminal_and_markdown_show_the_same_rows(four: list[Summary]) -> None:
         assert words in screen + caption(four, OBJECTIVES)
         assert words in description
     assert screen.count("●") == 3
-    assert [line.split("|")[1].strip() for line in description.splitlines()[2:6]] == ["●", "●", "●", ""]
+    assert [line.split("|")[1].strip() for line in description.splitlines()[4:8]] == ["●", "●", "●✓", ""]
 
 
 def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:
@@ -280,16 +281,55 @@ def test_hostile_names_stay_text(four: list[Summary], tmp_path: Path) -> None:
     assert "\n'=cmd" in paths[0].read_text().replace(",", "\n").replace('"', "")
 
 
-@pytest.mark.parametrize(("sampling", "said"), [(4.0, "more scored examples would narrow more than more seeds"),
-    (0.01, "more seeds would narrow more than more scored examples"), (0.0, "over seeds and examples;")])  # fmt: skip
-def test_the_caption_says_what_would_narrow_the_intervals(four: list[Summary], sampling: float, said: str) -> None:
-    # Three seeds a point apart: half a width of a point or two by the seeds alone.
-    wider = [
-        replace(one, sampling=sampling, metrics=one.metrics | {"score": Interval(mean, mean - half, mean + half, 3)})
+@pytest.mark.parametrize(
+    ("task", "seeds", "examples", "cut", "reach", "limits", "said"),
+    [
+        ("glue/rte", 3, 277, None, 4.0, "examples", "over seeds and examples, which more scored examples would narrow more"),
+        ("glue/rte", 3, 277, None, 0.2, "seeds", "which more seeds would narrow more than more scored examples"),
+        ("glue/rte", 3, 0, None, 0.0, "", "± is the 95 % interval over seeds and examples"),
+        ("custom/mail", 3, 50, None, 4.0, "examples", "(a larger `validation` file, or data.custom.mail.reported)"),
+        ("custom/mail", 1, 50, None, 4.0, "examples", "one seed: the interval is over examples alone"),
+        ("custom/mail", 1, 50, None, 4.0, "examples", "tell more than more seeds (a larger `validation` file"),
+        ("custom/mail", 1, 500, None, 4.0, "seeds", "over examples alone, and another seed may differ by more;"),
+        ("glue/rte", 1, 100, 100, 4.0, "examples", "more seeds (a larger eval_examples)"),
+        ("glue/rte", 1, 100, 200, 4.0, "examples", "tell more than more seeds;"),
+        ("glue/rte", 1, 0, None, 0.0, "seeds", "one seed: no interval"),
+    ],
+)
+def test_the_caption_says_what_the_intervals_are_over_and_what_would_narrow_them(
+    four: list[Summary], task: str, seeds: int, examples: int, cut: int | None, reach: float, limits: str, said: str
+) -> None:
+    half = math.hypot(1.5, reach)  # seeds alone: a point or two
+    scored = [
+        replace(
+            one,
+            sampling=(reach, reach),
+            tasks={task: one.score},
+            counts=one.counts | ({"examples": float(examples)} if examples else {}),
+            parameters=one.parameters | ({"eval_examples": cut} if cut else {}),
+            metrics=one.metrics | {"score": Interval(one.score.mean, one.score.mean - half, one.score.mean + half, seeds)},
+        )
         for one in four
-        for mean, half in [(one.score.mean, math.hypot(1.5, 1.96 * sampling**0.5))]
     ]
-    assert said in caption(wider, OBJECTIVES)
+    assert said in caption(scored, OBJECTIVES)
+    assert limit(scored) == limits
+
+
+def test_one_row_is_enough_in_every_form(four: list[Summary], tmp_path: Path) -> None:
+    """The others are 2 points and more below the best; with seeds a point apart nothing smaller is within 1."""
+    assert [one.configuration for one in four if one.enough] == ["lora16"]
+    rule = "whose chance to be within 1 point of the best is at least 0.9"
+    assert f"✓ the smallest {rule}: lora r16 qv lr 3e-4" in caption(four, OBJECTIVES)
+    assert marks(four, OBJECTIVES)["enough"] == ["lora16"]
+    write_csv(four, OBJECTIVES, tmp_path / "front.csv")
+    rows = {row["configuration"]: row for row in csv.DictReader((tmp_path / "front.csv").open())}
+    assert [name for name, row in rows.items() if row["enough"] == "True"] == ["lora16"]
+    assert float(rows["craft8"]["p_within_1"]) < 0.01 < 0.99 < float(rows["craft8"]["p_front"])
+    for form in (rendered(four), markdown(four, OBJECTIVES)):
+        assert form.count("●✓") == 1
+        assert form.index("P(front): the chance") < form.index("configuration"), "explained before it is shown"
+    level = [replace(one, enough=False, counts=one.counts | {"p_within_1": 0.3 + 0.1 * at}) for at, one in enumerate(four)]
+    assert f"none {rule}; the likeliest is lora r16 qv lr 3e-4 (0.60)" in caption(level, OBJECTIVES)
 
 
 def test_an_empty_sweep_has_tables_and_a_picture_too(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""The next commands that the terminal proposes when a sweep has ended."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from craft.results import Counts
+from orchestrator.driver.closing import show_outcome
+from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.plan.plan import make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import TrialResult
+from orchestrator.plan.workload import scored_line
+from orchestrator.results.front import mark_front
+from orchestrator.results.summary import summarize
+from orchestrator.sweepfile.load import load_sweep
+
+SWEEP = """\
+name: mine
+model: sentence-transformers/all-MiniLM-L6-v2
+tasks: [custom/mail]
+seeds: {seeds}
+data: {{custom: {{mail: {{train: {file}, text: text, label: label}}}}}}
+space: [{{method: lora, rank: {{values: [1, 2]}}}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("seeds", "examples", "differ", "proposed"),
+    [
+        ([0], 50, 0.0, False),  # 96 against 98 of 50 is one example: rows are missing, not seeds
+        ([0], 500, 0.0, True),
+        ([0, 1], 50, 0.1, False),
+        ([0, 1], 50, 9.0, True),
+        ([0, 1, 2], 500, 9.0, False),  # there are three
+    ],
+)
+def test_seeds_are_proposed_where_seeds_are_missing(
+    tmp_path: Path, seeds: list[int], examples: int, differ: float, proposed: bool
+) -> None:
+    (tmp_path / "mail.csv").write_text("text,label\n" + "".join(f"letter {row},{row % 2}\n" for row in range(40)))
+    (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=seeds, file=tmp_path / "mail.csv"))
+    sweep = load_sweep(tmp_path / "mine.yaml", [f"storage={tmp_path / 'runs'}"])
+    plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1000 * run.parameters["rank"], 2, 10**6, 4000)))
+    results = {}
+    for trial in plan.trials:
+        score = 90.0 + trial.run.seed * differ * (1 if trial.run.parameters["rank"] == 1 else -1)
+        facts = {"reported_examples": examples}
+        results[trial.key] = TrialResult(trial.key, "finished", {"score": score}, {}, 3, 1.0, facts=facts)
+    summaries = mark_front(summarize(plan.trials, results, plan.counts), sweep.objectives)
+    console = Console(file=io.StringIO(), width=200)
+    show_outcome(plan, SweepOutcome(results, [*results], [], [], [], [], 1.0), summaries, console, "sqlite:///x", [], "again")
+    assert ("add seeds:" in console.file.getvalue()) == proposed  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("scored", "setting", "said"),
+    [
+        (40, "", "set a larger `validation` file, or data.custom.mail.reported"),
+        (40, "training={eval_examples: 40}", "set a larger eval_examples"),
+        (200, "", ""),
+    ],
+)
+def test_the_plan_proposes_what_gives_more_rows(tmp_path: Path, scored: int, setting: str, said: str) -> None:
+    (tmp_path / "mail.csv").write_text("text,label\na,0\nb,1\n")
+    (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=[0], file=tmp_path / "mail.csv"))
+    line = scored_line(load_sweep(tmp_path / "mine.yaml", [setting] if setting else []), {"custom/mail": (400, scored)})
+    assert line.endswith(f"at 50 % right: {said}" if said else "200 examples of custom/mail")
