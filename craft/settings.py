@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import not_
 from typing import Annotated, Any, Literal, get_args
 
@@ -19,33 +18,18 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
-from pydantic_core.core_schema import CoreSchema, with_info_after_validator_function
 
 Protocol = Literal["honest", "customary"]
 
 Precision = Literal["float32", "bf16-mixed", "bfloat16"]
 
 HeadStart = Literal["random", "labels", "probe"]
-
-OLDER: dict[str, dict[str, Any]] = {
-    "training": {"head_start": "random", "head_learning_rate": None},
-    "data": {"search_groups": False},
-}
-"""What a setting means in a record of a version that did not have it, by its section of a run or a sweep file.
-
-Such a value is left out of keys and records, so that earlier runs keep theirs. New files get the setting's own default.
-"""
-
-RECORDED = {"recorded": True}
-"""Context in which what an earlier version wrote is validated: it may hold settings that new runs are refused."""
 
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -101,39 +85,10 @@ class Settings(BaseModel):
         return value
 
 
-@dataclass(frozen=True)
-class Retired:
-    """Marks a setting that earlier versions had: a record keeps it, and a new file that gives it is refused with `advice`."""
-
-    advice: str
-    default: Any = False
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return with_info_after_validator_function(self._refuse_in_files, handler(source))
-
-    def _refuse_in_files(self, given: Any, info: ValidationInfo) -> Any:
-        if given != self.default and info.context != RECORDED:
-            raise ValueError(f"this setting was removed: {self.advice}")
-        return given
-
-
-PAPERS = "the paper's value is used"
-IN_PEFT = f"{PAPERS}; method: peft takes another in its config"
-
-
-def why_retired(model: type[BaseModel], name: str) -> str | None:
-    """What to say of a field that only records hold; None for other names."""
-    field = model.model_fields.get(name)
-    marks = [mark for mark in (field.metadata if field else ()) if isinstance(mark, Retired)]
-    return f"this setting was removed: {marks[0].advice}" if marks else None
-
-
 def spellings(model: type[BaseModel]) -> dict[str, str]:
     """Every name that a file may use for a field of `model` -> the field's own name. The name to show comes first."""
     found: dict[str, str] = {}
     for name, field in model.model_fields.items():
-        if any(isinstance(mark, Retired) for mark in field.metadata):
-            continue
         alias = field.validation_alias
         choices = alias.choices if isinstance(alias, AliasChoices) else [name]
         found |= {str(choice): name for choice in choices}
@@ -152,18 +107,6 @@ def by_field(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]
     """`given` with the fields' own names; names that `model` does not know stay."""
     names = spellings(model)
     return {names.get(key, key): value for key, value in given.items()}
-
-
-def with_older(content: Mapping[str, Any]) -> dict[str, Any]:
-    """`content` of an earlier version's run or sweep file, with what it meant (`OLDER`) where it says nothing."""
-    return {**content, **{section: meant | (content.get(section) or {}) for section, meant in OLDER.items()}}
-
-
-def without_older(section: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """`settings` of that section without those that mean what the versions before them did (`OLDER`)."""
-    older = OLDER[section]
-    # Earlier versions wrote their settings that were None.
-    return {name: value for name, value in settings.items() if value is None or older.get(name) != value}
 
 
 class TrainingSettings(Settings):
@@ -197,11 +140,8 @@ class TrainingSettings(Settings):
     )
     max_grad_norm: float = Field(1.0, ge=0, description="Gradients are cut to this norm; 0 leaves them as they are.")
     max_length: int = Field(128, gt=0, description="Tokens of an input; longer inputs are cut.")
-    # Files say `precision`. Records, keys and the tracking store say `dtype`, as all versions have written it.
-    dtype: Precision = Field(
+    precision: Precision = Field(
         "float32",
-        validation_alias=AliasChoices("precision", "dtype"),
-        serialization_alias="precision",
         description="Number formats: base weights and products in `float32`; weights in float32 and products in bfloat16 "
         "(`bf16-mixed`); frozen weights and products in `bfloat16`. Trained weights are float32 always.",
     )
@@ -222,34 +162,9 @@ class TrainingSettings(Settings):
         False, description="Make batches of examples of about equal length: less padding, another order."
     )
 
-    @property
-    def precision(self) -> Precision:
-        return self.dtype
-
     def without_head(self) -> TrainingSettings:
         """The settings of a task that is answered in words: it has no head that could start anywhere."""
-        return self.model_copy(update=OLDER["training"])
-
-    def recorded(self) -> dict[str, Any]:
-        """The settings as records hold them. One that was added later is left out where it is not used."""
-        content = without_older("training", self.model_dump(mode="json"))
-        if not self.tf32:
-            del content["tf32"]
-        return content
-
-    def identity(self, master_weights: bool) -> dict[str, Any]:
-        """The settings that a run's key is made of.
-
-        A setting that was added later counts only where it is used, so that earlier runs keep their keys.
-        """
-        content = self.recorded()
-        if master_weights and self.precision == "bfloat16":
-            content["master_weights"] = "float32"
-        if not self.group_by_length:
-            del content["group_by_length"]
-        if self.search_examples is None:
-            del content["search_examples"]
-        return content
+        return self.model_copy(update={"head_start": "random", "head_learning_rate": None})
 
 
 class WarmStart(Settings):
@@ -402,9 +317,6 @@ class ForgettingSettings(Settings):
     text: str | None = Field(None, min_length=1, description="Text file in UTF-8; the shipped text if absent.")
 
 
-NO_SERVING = "a merged adapter has the speed of its base by construction"
-
-
 class MeasureSettings(Settings):
     """What is measured of each trained model besides its scores. Each takes time, so nothing is measured unless asked for."""
 
@@ -413,16 +325,10 @@ class MeasureSettings(Settings):
         description="`forgetting`, for language models: the mean loss on a text, after training minus before.",
     )
 
-    serving: Annotated[SkipJsonSchema[bool], Retired(NO_SERVING)] = Field(False, exclude_if=not_)
-
     @field_validator("forgetting", mode="before")
     @classmethod
     def _true_is_the_shipped_text(cls, given: Any) -> Any:
         return ForgettingSettings() if given is True else None if given is False else given
-
-    def recorded(self) -> dict[str, Any]:
-        """What is asked for; nothing is written of the rest, so that later additions change no record."""
-        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def content_hash(content: Any, digits: int) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from craft.methods import find_method
 from craft.settings import (
-    RECORDED,
     CutFrom,
     DataSettings,
     MeasureSettings,
@@ -22,7 +21,6 @@ from craft.settings import (
     TrainingSettings,
     WarmStart,
     content_hash,
-    with_older,
 )
 from craft.tasks import TASKS
 
@@ -49,10 +47,9 @@ class RunSpec(Settings):
     measure: MeasureSettings = Field(default_factory=MeasureSettings)
 
     @model_validator(mode="after")
-    def _method_knows_its_parameters(self, info: ValidationInfo) -> RunSpec:
-        method = find_method(self.method)
-        checked = method.parameters.model_validate(self.parameters, context=info.context).model_dump(mode="json")
-        object.__setattr__(self, "parameters", checked)
+    def _method_knows_its_parameters(self) -> RunSpec:
+        checked = find_method(self.method).parameters.model_validate(self.parameters)
+        object.__setattr__(self, "parameters", checked.model_dump(mode="json"))
         return self
 
     @model_validator(mode="after")
@@ -68,44 +65,30 @@ class RunSpec(Settings):
             return own.kind if own else None
         return TASKS[self.task].kind if self.task in TASKS else None
 
-    @classmethod
-    def recorded(cls, content: Any) -> RunSpec:
-        """The run of a record that some version wrote: it may hold settings that new runs are refused."""
-        return cls.model_validate(with_older(content), context=RECORDED)
-
     @property
     def key(self) -> str:
         """16 hexadecimal digits that name this run by its effective content."""
         return content_hash(self.identity(), 16)
 
     def identity(self) -> dict[str, Any]:
-        """What the key is made of, as plain data.
+        """Returns what the key is made of, as plain data.
 
-        What does not affect this run's numbers is left out: where the data folder lies, other tasks' files and settings.
+        Left out is what does not affect this run's numbers (where the data folder is, other tasks' files and settings), and
+        each setting that has its default: a new setting changes no key. The method's parameters are written out.
         """
-        own = self.training.identity(find_method(self.method).master_weights)
-        content = self.model_dump(mode="json") | {"training": own}
-        content["parameters"] = {name: one for name, one in self.parameters.items() if (name, one) != ("rate_scaling", "none")}
-        del content["warm_start"]
+        content = self.model_dump(mode="json", exclude_defaults=True)
+        content |= {"protocol": self.protocol, "seed": self.seed, "parameters": self.parameters}
         if self.warm_start is not None:
             content["warm_start"] = self.warm_start.run
-        if self.cut_from is None:
-            del content["cut_from"]
-        del content["measure"]
-        if measured := self.measure.recorded():
-            content["measure"] = measured
-        data = content["data"]
-        del data["root"]
-        row = TASKS.get(self.task)
-        grouped = self._kind == "generation" if row is None else row.groups is not None
-        if not (self.data.search_groups and self.protocol == "honest" and grouped):
-            del data["search_groups"]
-        data["custom"] = {name: one for name, one in data["custom"].items() if f"custom/{name}" == self.task}
-        if self._kind != "generation":
-            del data["generation"]
-        elif row is None:
-            data["generation"] = {name: data["generation"][name] for name in ("prompt", "loss", "beams", "max_new_tokens")}
-        return content
+        data = content.pop("data", {})
+        data.pop("root", None)
+        custom = {name: task for name, task in data.pop("custom", {}).items() if f"custom/{name}" == self.task}
+        written = data.pop("generation", {}) if self._kind == "generation" else {}
+        data.pop("generation", None)
+        if self.task not in TASKS:
+            written = {name: value for name, value in written.items() if name in ("prompt", "loss", "beams", "max_new_tokens")}
+        data |= {name: part for name, part in (("custom", custom), ("generation", written)) if part}
+        return content | ({"data": data} if data else {})
 
     def cut_to(self, to: str, recovery: float) -> RunSpec:
         """The run of this one's adapter cut to `to` (`craft.trainer.cutting.Cut`), whose key names the cut adapter."""

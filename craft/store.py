@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
-from craft.factors.store import Store, origin_in
+from craft.factors.store import Store
 from craft.words import be_printable, format_bytes
 
 
@@ -60,7 +60,7 @@ def _described(path: Path) -> tuple[str, str, str]:
     """What a file was made of: what it is, the shape, the beginning of the weights' hash."""
     try:
         with safe_open(path, framework="pt") as file:
-            origin = json.loads(origin_in(file.metadata() or {}))
+            origin = json.loads((file.metadata() or {}).get("origin", "{}"))
         what = f"head, {origin['kind']}" if "kind" in origin else origin.get("projection", "singular vectors")
         return what, " x ".join(map(str, origin["shape"])), origin["weights"][:8]
     except (SafetensorError, OSError, KeyError, ValueError):

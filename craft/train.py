@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS, find_method
-from craft.methods.from_peft.any_type import refuse_retired
 from craft.methods.method import refuse_elsewhere
 from craft.plain_yaml import YamlProblem, read_plain
-from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings, why_retired
+from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.words import be_printable, nearest
@@ -97,8 +96,6 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
     """The run that the flags describe."""
     try:
         method = find_method(arguments.method)
-        if wrong := refuse_retired(arguments.method):
-            raise ValueError(wrong)
     except ValueError as error:
         raise CallError(f"--method: {error}") from None
     content: dict[str, Any] = {name: getattr(arguments, name) for name in ("model", "revision", "task", "protocol", "seed")}
@@ -111,8 +108,6 @@ def run_spec(arguments: argparse.Namespace) -> RunSpec:
         first, *rest = key.split(".")
         path = [first, *rest] if first in ("data", "measure") and rest else [*known.get(first, []), *rest]
         if first not in known and path == rest:
-            if removed := why_retired(method.parameters, first):
-                raise CallError(f"{flag}: {removed}")
             names = [*known, *(f"data.{name}" for name in DataSettings.model_fields)]
             names += [f"measure.{name}" for name in shown_names(MeasureSettings)]
             raise CallError(f"{flag}: unknown key {key!r}.{nearest(key, names)} Keys: {', '.join(names)}")
@@ -152,7 +147,7 @@ def _warm_start(folder: Path) -> WarmStart:
 
 def _recorded(adapter: Path) -> RunSpec:
     try:
-        return RunSpec.recorded(json.loads((adapter / "run.json").read_text(encoding="utf-8"))["spec"])
+        return RunSpec.model_validate(json.loads((adapter / "run.json").read_text(encoding="utf-8"))["spec"])
     except (ValueError, KeyError):
         raise CallError(f"{adapter / 'run.json'} cannot be read") from None
 

@@ -127,8 +127,7 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
             "task": row.tags.get("craft.task", "?"),
             "seed": typed(row.tags.get("craft.seed", "0")),
             "protocol": row.tags.get("craft.protocol", ""),
-            "slice": "craft.training" in row.tags,  # another trial trained it
-            "tunes": _only_tunes(row),
+            "tunes": "craft.tunes" in row.tags,
             "state": _trial_state(row),
             "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
             "started": row.started,
@@ -139,21 +138,16 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
         }
         for row in rows
     ]
-    columns = [*IDENTITY, "key", "configuration", "task", "seed", "slice", "tunes"]
+    columns = [*IDENTITY, "key", "configuration", "task", "seed", "tunes"]
     frame = pd.DataFrame.from_records(records, columns=None if records else columns)
     return frame.sort_values(["started", "run_id"], ignore_index=True) if records else frame
-
-
-def _only_tunes(row: RunRow) -> bool:
-    # An earlier version's trials name a group here, which is longer than a configuration's id, and are reported.
-    return len(row.tags.get("craft.tunes", "")) == len(row.tags.get("craft.configuration", "-"))
 
 
 def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: pd.DataFrame) -> pd.DataFrame:
     trials = trials[~trials["tunes"].astype(bool)]
     counts = _trial_counts(trials)
     known: dict[str, dict[str, Any]] = {}
-    for row in sorted((row for row in rows if not _only_tunes(row)), key=lambda row: row.started or 0):
+    for row in sorted((row for row in rows if "craft.tunes" not in row.tags), key=lambda row: row.started or 0):
         identity = row.tags.get("craft.configuration") or row.tags.get("craft.key") or row.run_id
         values = _values(row)
         status = row.tags.get("craft.status", "")

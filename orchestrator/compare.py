@@ -210,7 +210,7 @@ def _warnings(one: Side, other: Side, comparison: Comparison) -> Iterator[str]:
     for side in (one, other):
         if not side.summary.complete:
             done = f"{side.summary.finished} of {side.summary.planned} trials have finished"
-            yield f"{side.name} is incomplete: {'it ran only to choose another' if side.summary.screened else done}."
+            yield f"{side.name} is incomplete: {'it ran only to choose another' if side.summary.tunes else done}."
 
 
 def _nothing_shared(metric: str, one: Side, other: Side) -> str:

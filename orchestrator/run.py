@@ -1,6 +1,6 @@
 """The command line of a sweep: `python -m orchestrator.run SWEEP.yaml` plans it, runs it, resumes it and shows its front.
 
-    load_as_begun --> make_plan --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
+    load_sweep --> make_plan --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
 
 Nothing heavier than pydantic is imported until the file has been checked. Exit status: 0 all good, 1 some trials have no
 result, 2 the file or the call is wrong, 130 stopped by Ctrl-C and 143 by SIGTERM with trials left.
@@ -23,8 +23,9 @@ from rich.console import Console
 from craft.words import redact
 from orchestrator.command import GOOD, NO, WIDTH, answer, joinable
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.resume import check_resume, load_as_begun
+from orchestrator.record.resume import check_resume
 from orchestrator.record.tracking_uri import resolve_uri
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -108,7 +109,7 @@ def _main(given: argparse.Namespace, again: str) -> int:
     console = Console(file=sys.stdout, quiet=given.quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     if given.retry_failed and not (given.resume or given.plan):
         raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
-    sweep = load_as_begun(given.sweep, _overrides(given))
+    sweep = load_sweep(given.sweep, _overrides(given))
     folder = sweep.folder
     resolve_uri(given.tracking_uri or sweep.tracking.uri)
     resume = given.resume

@@ -116,13 +116,12 @@ def _run(
     try:
         outcome = run_sweep(plan, options, tracker=tracker, shared=shared, last_words=last_words)
         status = _status_of(outcome)
-        deciding = sweep.replication.deciding if sweep.replication else ()
         cuts = recorded_cuts(sweep.folder, {trial.key for trial in plan.trials}, plan.counts)
         found = [*summarize(plan.outputs, outcome.results, plan.counts), *cuts]
-        summaries = mark_front(found, sweep.objectives, deciding)
+        summaries = mark_front(found, sweep.objectives)
         for one in summaries:
             # It was on record before those that it is compared with, or as complete until others had more seeds.
-            if one.screened or one.tuning is not None or NORMALIZED in one.metrics or math.isfinite(one.score.half):
+            if one.tunes or one.tuning is not None or NORMALIZED in one.metrics or math.isfinite(one.score.half):
                 content = one.tracked() | {"judged": True}
                 tracker.configuration_ended(one.configuration, one.label, one.parameters, content)
         files = _front_files(plan, summaries, console)
@@ -137,7 +136,7 @@ def _run(
 def _begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
     """Opens the sweep's record; every configuration that breaks a constraint is on record from then on, as infeasible."""
     sweep, rule = plan.sweep, plan.sweep.replication
-    reported = rule.seeds if rule is not None and rule.tunes_apart else sweep.seeds
+    reported = rule.seeds if rule is not None and rule.tunes else sweep.seeds
     tracker.sweep_started(
         {
             "model": sweep.model,

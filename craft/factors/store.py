@@ -222,16 +222,11 @@ def read(path: Path) -> tuple[Tensors, dict[str, str]]:
     return tensors, facts
 
 
-def origin_in(facts: Mapping[str, str]) -> str:
-    """What the file says it was made of, as JSON; earlier versions wrote it under other names."""
-    return next((facts[name] for name in ("origin", "svd", "head") if name in facts), "{}")
-
-
 def _read_of(path: Path, said: str, warn: bool = False) -> Tensors | None:
     """What is stored at `path`, if it has this origin; with `warn` a file that is wrong is named."""
     try:
         tensors, facts = read(path)
-        if origin_in(facts) != said:
+        if facts.get("origin") != said:
             raise Corrupt(f"{path} has another origin than its name says")
     except FileNotFoundError:
         return None

@@ -35,9 +35,7 @@ METHODS: dict[str, Method] = {
 
 
 def find_method(name: str) -> Method:
-    """The row called `name`, also one that only records name; a ValueError with the nearest names otherwise."""
-    if name in any_type.RETIRED:
-        return any_type.retired_row(name)
+    """Returns the row called `name`. Raises ValueError with the nearest names if there is none."""
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}.{nearest(name, METHODS)} Known methods: {', '.join(METHODS)}")
     return METHODS[name]

@@ -11,14 +11,13 @@ loretta      houlsby's places with tensor trains for matrices; layer norms froze
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
-from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach, projections_field, rank_field
-from craft.settings import PAPERS, Projections, Retired
+from craft.settings import Projections
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,13 +29,10 @@ _PLACES = "Projections behind whose outputs an adapter is put."
 class PfeifferParameters(Projected):
     projections: Projections = projections_field("down", description=_PLACES)
     bottleneck: int = Field(16, gt=0, description="Width of the small network.")
-    activation: Annotated[SkipJsonSchema[str], Retired("gelu is used", "gelu")] = "gelu"
-    train_layer_norms: Annotated[SkipJsonSchema[bool], Retired(PAPERS, False)] = False
 
 
 class HoulsbyParameters(PfeifferParameters):
     projections: Projections = projections_field("o", "down", description=_PLACES)
-    train_layer_norms: Annotated[SkipJsonSchema[bool], Retired(PAPERS, True)] = True
 
 
 class AdapterdropParameters(PfeifferParameters):
@@ -49,15 +45,15 @@ class LorettaParameters(PfeifferParameters):
     rank: int = rank_field(5, "Rank of the tensor trains.")
 
 
-def builder(kind: str) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
-    """A builder of the tuner `kind`, a row of `craft.tuners.registration.TUNERS`."""
+def builder(kind: str, *, layer_norms: bool = False) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
+    """Returns a builder of the tuner `kind`, a row of `craft.tuners.registration.TUNERS`; it may train layer norms too."""
 
     def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-        settings: dict[str, Any] = {"bottleneck": parameters.bottleneck, "activation": parameters.activation}
+        settings: dict[str, Any] = {"bottleneck": parameters.bottleneck}
         if kind == "LORETTA":
             settings["r"] = parameters.rank
-        if parameters.train_layer_norms:
-            settings["modules_to_save"] = layer_norms(model)
+        if layer_norms:
+            settings["modules_to_save"] = find_layer_norms(model)
         dropped = getattr(parameters, "dropped_layers", 0)
         if dropped:
             settings["exclude_modules"] = first_layers(model, parameters.projections, dropped)
@@ -66,7 +62,7 @@ def builder(kind: str) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
     return build
 
 
-def layer_norms(model: nn.Module) -> list[str]:
+def find_layer_norms(model: nn.Module) -> list[str]:
     """Paths of the normalizations inside the layers; that of the embeddings is not among them."""
     return [
         name
@@ -98,7 +94,15 @@ _DROP = "Rücklé et al. 2021, arXiv 2010.11918"
 _LORETTA = "Yang et al. 2024, arXiv 2402.11417"
 METHODS: tuple[Method, ...] = (
     # The layer norms that it trains are the base's.
-    Method("houlsby", "Houlsby adapter", _HOULSBY, HoulsbyParameters, builder("BOTTLENECK"), label, master_weights=True),
+    Method(
+        "houlsby",
+        "Houlsby adapter",
+        _HOULSBY,
+        HoulsbyParameters,
+        builder("BOTTLENECK", layer_norms=True),
+        label,
+        master_weights=True,
+    ),
     Method("pfeiffer", "Pfeiffer adapter", _PFEIFFER, PfeifferParameters, builder("BOTTLENECK"), label),
     Method("adapterdrop", "AdapterDrop", _DROP, AdapterdropParameters, builder("BOTTLENECK"), label),
     Method("loretta", "LoRETTA", _LORETTA, LorettaParameters, builder("LORETTA"), label),

@@ -5,24 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import Field, WithJsonSchema, field_validator
 
 from craft.methods.cutting import J_MINUS_I
 from craft.methods.method import BuildContext, Method
-from craft.settings import PAPERS, RECORDED, Projections, Retired, Settings
+from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +24,6 @@ Triple = tuple[Rank, Rank, Rank]
 DEFAULT_RATE_SCALING: Literal["none", "rank"] = "none"
 REFERENCE_RANK = 64
 """The rank at which `rate_scaling: rank` changes nothing."""
-NESTED = ("nested", "nested_training")
-"""Parameters of an earlier version, whose training made slices of several ranks. Each slice is an adapter of its `ranks`."""
 
 
 class CraftParameters(Settings):
@@ -50,19 +38,11 @@ class CraftParameters(Settings):
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of the entries of J, in training only.")
     scaling: float = Field(1.0, gt=0, description="Factor on the change of the weights.")
     init_epsilon: float = Field(1e-3, ge=0, description="J starts at I + epsilon N(0, 1); 0 starts at the pre-trained model.")
-    dropout_mask: Annotated[SkipJsonSchema[Literal["shared", "per_layer"]], Retired(PAPERS, "shared")] = "shared"
     rate_scaling: Literal["none", "rank"] = Field(
         DEFAULT_RATE_SCALING,
         description=f"`rank`: J2 and J3 learn at `learning_rate` x {REFERENCE_RANK} / their rank. `none`: all of J learns at "
         "`learning_rate`.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_recorded(cls, given: Any, info: ValidationInfo) -> Any:
-        if info.context == RECORDED and isinstance(given, Mapping):
-            return {"rate_scaling": "none"} | {name: value for name, value in given.items() if name not in NESTED}
-        return given
 
     @field_validator("ranks")
     @classmethod
@@ -70,13 +50,6 @@ class CraftParameters(Settings):
         if any(rank != "all" and rank < 1 for rank in ranks):
             raise ValueError(f"ranks are whole numbers from 1, or 'all'; got {list(ranks)}")
         return ranks
-
-    @model_serializer(mode="wrap")
-    def _as_earlier_versions_where_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = plain(self)
-        if self.rate_scaling == DEFAULT_RATE_SCALING == "none":
-            content.pop("rate_scaling", None)
-        return content
 
 
 class CraftStarParameters(CraftParameters):

@@ -35,7 +35,7 @@ class Method:
         label: a short text of the parameters that matter, in parts between ", " (`64, q v`); a plan adds what tells two apart.
         requires: `"cuda"` where the method runs on a GPU only; see `refuse_elsewhere`.
         packages: packages that must be installed in addition to this project's own requirements.
-        quantization: `quantization(parameters)` gives the arguments of transformers' `BitsAndBytesConfig`, with which the base
+        quantization: the arguments of transformers' `BitsAndBytesConfig`, with which the base
             is loaded quantized; the base has the run's precision if absent.
         base_bytes: bytes per number of a quantized linear layer, for estimates.
         resolve: `resolve(model, parameters)` gives plain data that are equal for parameters with the same meaning on `model`
@@ -63,7 +63,7 @@ class Method:
     label: Callable[[Any], str]
     requires: str | None = None
     packages: tuple[str, ...] = ()
-    quantization: Callable[[Any], dict[str, Any]] | None = None
+    quantization: dict[str, Any] | None = None
     base_bytes: float | None = None
     resolve: Callable[[nn.Module, Any], Any] | None = None
     optimizer: Callable[[nn.Module, list[dict[str, Any]], Any, BuildContext], Optimizer] | None = None

@@ -31,7 +31,7 @@ from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
-from craft.settings import RECORDED, WarmStart
+from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import write_folder
 from craft.tuners.stored_svd import svd_from_store
@@ -107,11 +107,11 @@ def load_adapter(
                 f"{file} is damaged ({error}): take the adapter from the sweep's folder or from MLflow again"
             ) from error
     record = read_record(folder)
-    spec = RunSpec.recorded(record["spec"])
+    spec = RunSpec.model_validate(record["spec"])
     name = base or spec.model
     refuse_other_file(name, record)
     row = find_method(spec.method)
-    parameters = row.parameters.model_validate(spec.parameters, context=RECORDED)
+    parameters = row.parameters.model_validate(spec.parameters)
     if row.quantization is not None:
         refuse_elsewhere(row)
     tokenizer = load_tokenizer(name, revision=spec.revision)
@@ -127,7 +127,7 @@ def load_adapter(
         device=compute_device() if row.quantization else "cpu",
         seed=spec.seed,
         pad_token_id=tokenizer.pad_token_id,
-        quantization=row.quantization(parameters) if row.quantization else None,
+        quantization=row.quantization,
     )
     with quiet_libraries(), svd_from_store():
         if by_peft:
@@ -170,7 +170,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     if folder is None or not (folder / RUN_FILE).is_file():
         where = f"{folder} is no adapter of this project (it has no {RUN_FILE})" if folder else "no folder is given for it"
         raise ValueError(f"this run starts from the adapter of run {start.run}, but {where}")
-    theirs = RunSpec.recorded(read_record(folder)["spec"])
+    theirs = RunSpec.model_validate(read_record(folder)["spec"])
     if theirs.key != start.run:
         raise ValueError(f"{folder} holds the adapter of run {theirs.key}, not of {start.run}, which this run starts from")
     goes_on = theirs.task == spec.task

@@ -62,7 +62,7 @@ def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
         ValueError: the adapter is smaller than that, is itself a cut one, or one direction already takes more.
     """
     record = read_record(folder)
-    spec = RunSpec.recorded(record["spec"])
+    spec = RunSpec.model_validate(record["spec"])
     if spec.cut_from is not None:
         raise ValueError(
             f"{folder} holds an adapter that was cut from run {spec.cut_from.run}; cut the one that was trained, or its "

@@ -59,7 +59,7 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
         ValueError: the data are not here, or are others than those of the run; an output is not finite.
     """
     record = read_record(folder)
-    spec = RunSpec.recorded(record["spec"])
+    spec = RunSpec.model_validate(record["spec"])
     training = spec.training
     batches = memory_errors_named(f"evaluation batches of {training.eval_batch_size} texts", scoring=True)
     with own_process_state(tf32=training.tf32), quiet_libraries(), batches:

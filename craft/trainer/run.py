@@ -57,7 +57,6 @@ from craft.trainer.rescoring import score_model, size_result
 
 BEST_FILE = "best.safetensors"
 STATE_FILE = "state.json"
-_OLD_STATE_FILE = "run.json"  # older checkpoints use this name
 _TRAINERS_FILES = (TRAINABLE_FILE, "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 _KEPT_CHECKPOINTS = 2
 CUT_ADAPTER = "cut"
@@ -343,17 +342,16 @@ class Run:
 
 
 def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:
-    """The state of the run that a checkpoint holds, in this version's file or under the file's older name.
+    """Reads the state of the run that a checkpoint holds.
 
     Raises:
         CheckpointCorrupt: the folder is not what was written.
         RunFailed: the checkpoint belongs to another run.
     """
     verify(folder)
-    file = folder / (STATE_FILE if (folder / STATE_FILE).is_file() else _OLD_STATE_FILE)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        theirs = RunSpec.recorded(content["spec"])
+        content = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        theirs = RunSpec.model_validate(content["spec"])
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointCorrupt(f"checkpoint {folder} has no readable {STATE_FILE}") from error
     if _without_micro_batch(theirs) != _without_micro_batch(spec):
@@ -362,11 +360,10 @@ def read_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any]:
 
 
 def _without_micro_batch(spec: RunSpec) -> dict[str, Any]:
-    content = spec.identity()
-    training = content["training"]
-    training["effective_batch"] = training.pop("batch_size") * training.pop("gradient_accumulation")
+    training = spec.training.model_dump()
+    effective_batch = training.pop("batch_size") * training.pop("gradient_accumulation")
     del training["eval_batch_size"]
-    return content
+    return spec.identity() | {"training": training, "effective_batch": effective_batch}
 
 
 def _older_checkpoints(directory: Path, step: int) -> list[Path]:

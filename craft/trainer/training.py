@@ -128,7 +128,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     with meter.phase("data"):
         splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
-    base = _base_model(spec, task, compute_device(), tokenizer.pad_token_id, parameters)
+    base = _base_model(spec, task, compute_device(), tokenizer.pad_token_id)
     refuse_other_words(spec.model, tokenizer, base)
     scored = listener.answered if task.kind == "generation" else listener.scored
     with meter.phase("data"):
@@ -190,7 +190,7 @@ def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *
         start_head(model, training.head_start, kind, scorer.train, collator, training.eval_batch_size, shared=shared)
 
 
-def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: int | None, parameters: Any) -> Any:
+def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: int | None) -> Any:
     """The base model with the task's head, before a method is put on it."""
     method = find_method(spec.method)
     base: Any = load_model(
@@ -203,7 +203,7 @@ def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: i
         device=device,
         seed=spec.seed,
         pad_token_id=pad_token_id,
-        quantization=method.quantization(parameters) if method.quantization else None,
+        quantization=method.quantization,
     )
     if spec.training.gradient_checkpointing:
         checkpoint_activations(base)

@@ -36,7 +36,7 @@ def trial_counts(frame: Any) -> dict[str, int]:
     A trial that never had its turn has no run of its own. Its configuration counts it among the stopped.
     """
     trained = not_cut(frame.trials)
-    states = trained[~trained["slice"].astype(bool)]["state"].value_counts() if len(trained) else pd.Series(dtype=int)
+    states = trained["state"].value_counts() if len(trained) else pd.Series(dtype=int)
     counts = {state: int(states.get(state, 0)) for state in STATES}
     counts["stopped"] = max(counts["stopped"], int(frame.configurations["stopped"].sum()))
     return counts

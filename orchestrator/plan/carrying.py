@@ -68,7 +68,7 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], carry
             groups.setdefault(planner.group(one), []).append(one)
     rule = planner.sweep.replication
     assert rule is not None
-    carry = carry and rule.tunes_apart and rule.tuned == (RATE,) and not planner.sweep.warm_start
+    carry = carry and rule.tunes and rule.tuned == (RATE,) and not planner.sweep.warm_start
     related: dict[str, list[tuple[Configuration, ...]]] = {}
     for name, group in groups.items():
         row, parameters = METHODS[group[0].method], group[0].parameters

@@ -35,7 +35,7 @@ def flat_parameters(run: RunSpec) -> dict[str, Any]:
     if run.cut_from is not None:
         flat["cut_from"], flat["cut_to"] = run.cut_from.run, run.cut_from.to
     flat.update(flatten(run.parameters))
-    for name, value in flatten(run.training.recorded()).items():
+    for name, value in flatten(run.training.model_dump(mode="json")).items():
         flat[name if name not in flat else f"training.{name}"] = value
     return flat
 

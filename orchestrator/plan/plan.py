@@ -193,7 +193,7 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     plan = Plan(sweep, planner, list(dropped.values()), duplicates)
     rule = sweep.replication
     seeds: dict[str, tuple[int, ...]] = {}
-    if rule is not None and rule.tunes_apart:
+    if rule is not None and rule.tunes:
         for family in families_of(planner, kept.values()):
             if family.candidates == 1:  # nothing to choose, so its trials are reported
                 seeds[family.groups[0][0].id] = rule.seeds

@@ -122,7 +122,7 @@ class Planner:
         overruled = {name for settings in self.sweep.task_training.values() for name in settings}
         return {
             "method": method,
-            "training": self.sweep.training_for("", training).identity(METHODS[method].master_weights),
+            "training": self.sweep.training_for("", training).model_dump(mode="json", exclude_defaults=True),
             # A choice that equals the file's general setting is the same choice, unless a task would overrule the general one.
             "chosen": sorted(overruled & set(training)),
             **(block.own if block else {}),
@@ -260,7 +260,7 @@ class Planner:
     def group(self, configuration: Configuration, over: Iterable[str] = ()) -> str:
         """Equal for configurations that differ in nothing but the dimensions that are tuned, and those of `over`; what a block
         says for single tasks, or of where its runs start, is a difference, and so is `tuned: false`. It is the id of the tuned
-        configuration; an earlier version's groups were longer, and no ids."""
+        configuration."""
         rule = _rule(self.sweep)
         names = {*rule.tuned, *over}
         content = self._content(configuration.method, configuration.training, configuration.path)
@@ -271,7 +271,7 @@ class Planner:
             content[part] = {name: value for name, value in content[part].items() if name not in names}
         if inside := content["parameters"].get(CONFIG):
             content["parameters"][CONFIG] = {key: value for key, value in inside.items() if f"{CONFIG}.{key}" not in names}
-        return content_hash(content | {"over": sorted(names)}, 10) if rule.tunes_apart else content_hash(content, 16)
+        return content_hash(content | {"over": sorted(names)}, 10)
 
     def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:
         seed, chosen = self.sweep.seeds[0], (point.method, parameters, point.training, path)

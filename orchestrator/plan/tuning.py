@@ -57,13 +57,12 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
     planned, _, measuring = budget_of(sweep, families)
     groups = [(family, group) for family in families for group in family.groups]
     fixed = [group[0].label for _, group in groups if len(group) == 1]
-    chosen = len(groups) - (len(fixed) if rule.apart else 0)
-    further = chosen * len(sweep.task_names) * len(rule.seeds)
+    further = (len(groups) - len(fixed)) * len(sweep.task_names) * len(rule.seeds)
     all_steps = round(sum(_steps(family, rule, len(sweep.seeds), steps) for family in families))
     carried = [family for family in families if family.later]
-    how = ", on each task by its search score" if rule.apart else ", by its search score"
     lines = [
-        f"then with the seeds {_listed(rule.seeds)}: the best of each of {chosen} groups{how}: at most {further} trials more, "
+        f"then with the seeds {_listed(rule.seeds)}: the best of each of {len(groups) - len(fixed)} groups, on each task "
+        f"by its search score: at most {further} trials more, "
         f"{'about ' if carried else ''}{planned + measuring} in all" + (f", {all_steps:,} steps" if all_steps else "")
     ]
     sizes = {len(group) for _, group in groups if len(group) > 1}
@@ -72,7 +71,7 @@ def lines_of(planner: Planner, families: Sequence[Family], steps: Mapping[str, i
         tune = f"{'seed' if len(sweep.seeds) == 1 else 'the seeds'} {_listed(sweep.seeds)}"
         lines.append(
             f"tuned: {', '.join(rule.tuned)}; {_between(sizes)} candidates and {_between(each)} trials for each configuration, "
-            f"with {tune}" + (", whose scores are not reported" if rule.apart else "")
+            f"with {tune}, whose scores are not reported"
         )
     if carried:
         first = _shortened([planner.label_of(family.groups[family.start]) for family in carried])
@@ -91,9 +90,9 @@ def rates_words(sweep: Sweep, families: Sequence[Family], trainings: int) -> str
 
 def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
     """How many trials tune if learning rates carry over ranks, how many if none does, and how many are reported at most: those
-    of a best one in every group. A group of one has nothing to wait for where tuning is apart."""
+    of a best one in every group. A group of one has nothing to wait for."""
     rule, tasks = _rule(sweep), len(sweep.task_names)
-    alone = sum(family.candidates == 1 for family in families) if rule.apart else 0
+    alone = sum(family.candidates == 1 for family in families)
     planned, every = sum(one.planned for one in families) - alone, sum(one.candidates for one in families) - alone
     each = tasks * len(sweep.seeds)
     return planned * each, every * each, sum(len(one.groups) for one in families) * tasks * len(rule.seeds)
@@ -102,7 +101,7 @@ def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
 def _steps(family: Family, rule: ReplicationSettings, seeds: int, steps: Mapping[str, int]) -> float:
     """The steps of its tuning and of the seeds after it. All ranks of a family are trained for as many."""
     first = [steps.get(one.id, 0) for one in family.groups[family.start]]
-    reported = 0 if family.candidates == 1 and rule.apart else len(family.groups) * len(rule.seeds) / seeds
+    reported = 0 if family.candidates == 1 else len(family.groups) * len(rule.seeds) / seeds
     return sum(first) + max(first) * (family.planned - len(first) + reported)
 
 

@@ -101,8 +101,6 @@ class StoreReader:
     def _entry(self, run: Run) -> Entry:
         tags, params = run.data.tags, dict(run.data.params)
         params.pop("total_steps", None)
-        if "craft.training" in tags:  # an earlier version: a smaller rank that another trial trained
-            params |= {"cut_from": tags["craft.training"], "cut_to": params.get("ranks", "")}
         return Entry(
             key=tags["craft.key"],
             configuration=tags["craft.configuration"],

@@ -12,8 +12,7 @@ A trial is named by its content, so finished work is recognised wherever it stan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ import yaml
 
 from craft.models.gguf import MODEL_DIGEST
 from craft.results import TEXT, TEXT_DIGEST
-from craft.settings import OLDER
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.folder import SweepFolder
-from orchestrator.sweepfile.fair import EARLIER, as_recorded
-from orchestrator.sweepfile.load import load_sweep, read_effective
+from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
-from orchestrator.sweepfile.space.sizes import GONE, is_gone
 from orchestrator.sweepfile.sweep import Sweep
 
 MEANING = ("name", "model", "revision", "protocol", "objectives", "training", "task_training", "data", "measure")
@@ -53,26 +49,6 @@ def contradictions(before: Sweep, now: Sweep) -> list[str]:
     return lines
 
 
-def load_as_begun(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
-    """The sweep file at `path`. Where its sweep began with an earlier version, a setting that came later keeps the meaning of
-    that version, unless the file sets it.
-    """
-    sweep = load_sweep(path, overrides)
-    stored = SweepFolder(sweep.folder).effective
-    return load_sweep(path, overrides, _older(stored)) if stored.exists() else sweep
-
-
-def _older(effective: Path) -> dict[str, dict[str, Any]]:
-    """The rows of OLDER, and EARLIER, that an effective sweep file lacks: its version did not have these settings."""
-    try:
-        content = yaml.safe_load(effective.read_text(encoding="utf-8"))
-        said = {section: content.get(section) or {} for section in OLDER}
-    except (yaml.YAMLError, AttributeError, UnicodeDecodeError):
-        return {}  # `check_resume` says what is wrong with it
-    older = {section: {name: meant[name] for name in meant if name not in said[section]} for section, meant in OLDER.items()}
-    return older | ({"replication": EARLIER} if as_recorded(content) != content else {})
-
-
 def check_resume(folder: Path, sweep: Sweep) -> None:
     """Compares `sweep` with the effective file in `folder`.
 
@@ -87,8 +63,6 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
     except (SweepError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         lines = getattr(error, "lines", [" ".join(str(error).split())])
         raise SweepError([f"{stored} is what this sweep ran with, but it cannot be read any more:", *lines]) from None
-    if any(is_gone(key, value) for block in before.space for key, value in block.items()):
-        raise SweepError([f"{folder} holds a sweep that this version cannot go on with: {GONE}"])
     lines = contradictions(before, sweep)
     if lines:
         advice = "seeds, tasks, space and search.configurations may change; for anything else give the sweep another --name"
@@ -133,7 +107,7 @@ def check_data(results: Iterable[TrialResult], trials: Iterable[TrialSpec], fing
 def _tuning(sweep: Sweep) -> dict[str, Any]:
     """What makes a trial one that only tunes, under whose configuration it is then on record."""
     rule = sweep.replication
-    if rule is None or not rule.tunes_apart:
+    if rule is None or not rule.tunes:
         return {"tuning_seeds": None, "tuned": None}
     return {"tuning_seeds": list(sweep.seeds), "tuned": sorted(rule.tuned)}
 

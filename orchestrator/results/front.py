@@ -68,20 +68,14 @@ def judge(ids: Sequence[str], mean: ArrayLike, objectives: Objectives, chance: A
     )
 
 
-def mark_front(summaries: Sequence[Summary], objectives: Objectives, deciding: Iterable[int] = ()) -> list[Summary]:
+def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
     """The same summaries with `on_front` and `may_be_on_front` set as `judge` says; incomplete ones take no part.
 
-    Where some have finished all the seeds `deciding`, those that were not given them are `screened` and take no part either.
     Candidates whose tuned configuration is there are left out: it says what they took. All get their normalized mean, their
     moderated intervals and their chances; the one that is `enough` is marked.
     """
     names = {summary.configuration for summary in summaries}
     summaries = [summary for summary in summaries if summary.tunes not in names]
-    needed = set(deciding)
-    decided = [summary.all_finished and needed <= {seed for _, seed in summary.scores} for summary in summaries]
-    if needed and any(decided):
-        pairs = zip(summaries, decided, strict=True)
-        summaries = [replace(one, screened=one.screened or (one.all_finished and not sure)) for one, sure in pairs]
     summaries = with_chances(summaries, objectives)
     verdict, taken = _judged([one for one in summaries if one.complete], objectives), enough_of(summaries)
     return with_normalized(
@@ -168,7 +162,7 @@ def recorded_objectives(text: str | None) -> Objectives:
     """The objectives as the sweep's run has them in its parameter `objectives`: JSON, in order.
 
     Args:
-        text: the parameter; None for a sweep that was recorded before objectives were. It had the default ones.
+        text: the parameter; without one the default objectives hold.
     """
     try:
         found = json.loads(text or "")

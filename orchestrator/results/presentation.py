@@ -98,7 +98,7 @@ PHASES = {
 
 
 def metric_of(name: str) -> Metric:
-    """The row of METRICS; for a task's score, an estimate or a name of an older version a row made for it."""
+    """The row of METRICS; for a task's score or an estimate a row made for it."""
     if name in METRICS:
         return METRICS[name]
     if name.startswith("score/"):

@@ -31,8 +31,8 @@ AVERAGED = ("step_seconds", "tokens_per_second", "seconds")
 class Entry:
     """A planned trial as summing up sees it; `result` is None while it has not ended.
 
-    `tunes` names the configuration for which it helps to choose settings, or, from an earlier version, the configurations among
-    which it does. `carried` is the label of the configuration whose learning rate it has. The parameter `cut_from` is the key
+    `tunes` names the configuration for which the trial helps to choose settings; such a trial's scores are not reported.
+    `carried` is the label of the configuration whose learning rate it has. The parameter `cut_from` is the key
     of the trial from whose adapter it is cut.
     """
 
@@ -60,23 +60,17 @@ class Entry:
         """Its result, if it finished."""
         return self.result if self.result is not None and self.result.status == "finished" else None
 
-    @property
-    def only_tunes(self) -> bool:
-        """Whether the trial's scores choose settings and are not reported: then `tunes` is as long as a configuration's id."""
-        return self.tunes is not None and len(self.tunes) == len(self.configuration)
-
 
 @dataclass(frozen=True)
 class Summary:
     """One configuration. `metrics` are over tasks and seeds, `tasks` the score's mean of each task over its seeds.
 
-    `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. A `screened`
-    configuration ran only to choose another one, with other seeds or with fewer: it is not compared with those that ran with
-    all seeds, and it does not count as complete. `tunes` is the configuration for which it is a candidate; then it has search
-    scores alone. `tuning` is what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its
-    tuning. `sampling` is how far the interval over the scored examples alone reaches below and above the score; a `signed`
-    score may be below 0. The count `examples` is the fewest that a task was scored on, and `chance` the score of the most
-    frequent class. `enough` marks the configuration that the rule of `orchestrator.results.front.enough` takes.
+    `scores` holds every finished trial's score by (task, seed); `reasons` the distinct causes of failures. `tunes` is the
+    configuration for which this one is a candidate; then it has search scores alone and does not count as complete. `tuning` is
+    what the choice of its settings took, in a sweep that tunes; what was cut from an adapter has its tuning. `sampling` is
+    how far the interval over the scored examples alone reaches below and above the score; a `signed` score may be below 0. The
+    count `examples` is the fewest that a task was scored on, and `chance` the score of the most frequent class. `enough` marks
+    the configuration that the rule of `orchestrator.results.front.enough` takes.
     `metric` names what the score is, where that is the same on all tasks.
     """
 
@@ -99,7 +93,6 @@ class Summary:
     on_front: bool = False
     may_be_on_front: bool = False
     enough: bool = False
-    screened: bool = False
     tunes: str | None = None
     tuning: Tuning | None = None
     sampling: tuple[float, float] = (0.0, 0.0)
@@ -109,8 +102,8 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Every planned trial finished, with all the seeds that others of the sweep ran with."""
-        return self.all_finished and not self.screened
+        """Whether every planned trial finished and is reported."""
+        return self.all_finished and self.tunes is None
 
     @property
     def all_finished(self) -> bool:
@@ -202,10 +195,6 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
             candidates.setdefault(entry.task, {})[entry.configuration] = entry.parameters
         most = max(candidates.values(), key=len)
         whole = Tuning.of(len({entry.configuration for entry in group}), [entry.result for entry in group])
-        if not group[0].only_tunes:
-            rows = [*most.values()]
-            found |= {one: replace(whole, at_end=ends({"": rows}, {"": own})) for one, own in most.items()}
-            continue
         by_task = chosen.get(name, {})
         values = _values(varied([*most.values()]), by_task)
         at_end = ends({task: [*rows.values()] for task, rows in candidates.items()}, by_task)
@@ -229,10 +218,10 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
     by_metric: dict[str, dict[tuple[str, int], float]] = {}
     for entry, result in finished:
         for name, value in result.metrics.items():
-            if name.startswith("search_") or not first.only_tunes:
+            if name.startswith("search_") or first.tunes is None:
                 by_metric.setdefault(name, {})[entry.task, entry.seed] = value
     metrics = {name: suite_interval(scores, tasks) for name, scores in by_metric.items()}
-    reported = [] if first.only_tunes else [(entry.task, result) for entry, result in finished if "score" in result.metrics]
+    reported = [(entry.task, result) for entry, result in finished if "score" in result.metrics and not first.tunes]
     scores = by_metric.get("score", {})
     return Summary(
         configuration=first.configuration,
@@ -255,9 +244,8 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         protocol=first.protocol,
         reasons=tuple(dict.fromkeys(result.error for _, result in ended if result.error and result.status == "failed")),
         notes=tuple(dict.fromkeys(f"{entry.task}: {note}" for entry, result in finished for note in result.notes)),
-        screened=first.only_tunes,
-        tunes=first.tunes if first.only_tunes else None,
-        tuning=None if first.only_tunes else tuning,
+        tunes=first.tunes,
+        tuning=None if first.tunes else tuning,
         keys=tuple(entry.key for entry in entries),
     )
 

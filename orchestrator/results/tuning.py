@@ -1,8 +1,7 @@
 """What was spent on tuning a configuration: the trials among which its settings were chosen, and their time.
 
 A trial says by `tunes` for which configuration it helps to choose settings: among candidates that differ in nothing but what is
-tuned. A configuration without candidates kept the settings that the sweep file gives it, so it was not tuned. In sweeps of
-earlier versions `tunes` names the candidates themselves, and one of them was chosen for all tasks.
+tuned. A configuration without candidates kept the settings that the sweep file gives it, so it was not tuned.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Tuning:
         over: whether all of its trials have ended.
         at_end: numbers of this configuration that are the lowest or highest of those tried, such as `highest learning_rate`: a
             better value may lie beyond.
-        seeds: those that tuned and are not reported; empty where an earlier version reported them.
+        seeds: those that tuned; they are not reported.
         values: what was chosen, as text by setting and task; empty where the configuration itself says it.
         carried: the label of the configuration whose value it has, on the tasks on which it was not tuned itself.
     """

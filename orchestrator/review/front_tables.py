@@ -165,7 +165,7 @@ _LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def _open(summary: Summary) -> bool:
-    return summary.may_be_on_front or not (summary.complete or summary.screened)
+    return summary.may_be_on_front or not (summary.complete or summary.tunes)
 
 
 def _title(task: str) -> str:

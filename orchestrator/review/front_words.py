@@ -37,12 +37,10 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
     """One line under the table: how many configurations, on the front, incomplete; the knee; the one that is enough; what the
     interval means."""
     front, chosen = [summary for summary in summaries if summary.on_front], knee(summaries, objectives)
-    incomplete = sum(not summary.complete and not summary.screened for summary in summaries)
+    incomplete = sum(not summary.complete and not summary.tunes for summary in summaries)
     parts = [f"● {len(front)} of {len(summaries)} configurations on the front"]
     if incomplete:
         parts.append(f"{incomplete} incomplete, not ranked")
-    if screened := sum(summary.screened and summary.tunes is None for summary in summaries):
-        parts.append(f"{screened} with fewer seeds, not ranked")
     if tuning := sum(summary.tunes is not None for summary in summaries):
         parts.append(f"{tuning} that only tune, not ranked")
     if budgets := _budgets(summaries):
@@ -178,19 +176,14 @@ def number(value: float, digits: int = 2) -> str:
 
 
 def trials(summary: Summary) -> str:
-    """`3/3`, or `2/3, 1 failed` with the first reason; `1/1, fewer seeds`, `1/1, only tunes` for one that is screened."""
-    parts = [f"{summary.finished}/{summary.planned}", *([why_screened(summary)] if summary.screened else [])]
+    """`3/3`, or `2/3, 1 failed` with the first reason; `1/1, only tunes` for a candidate."""
+    parts = [f"{summary.finished}/{summary.planned}", *(["only tunes"] if summary.tunes else [])]
     parts += [f"{count} {word}" for count, word in ((summary.failed, "failed"), (summary.stopped, "stopped")) if count]
     text = ", ".join(parts)
     if summary.reasons:
         reason = summary.reasons[0].splitlines()[0]
         text += f": {reason[:57]}…" if len(reason) > 58 else f": {reason}"
     return text
-
-
-def why_screened(summary: Summary) -> str:
-    """Why a screened configuration is not compared with the others."""
-    return "only tunes" if summary.tunes else "fewer seeds"
 
 
 def _worse(value: float, direction: Direction) -> float:

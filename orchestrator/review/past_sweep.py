@@ -54,8 +54,7 @@ class SweepTerms:
     generation: Mapping[str, Any]
     uri: str
     further_seeds: tuple[int, ...] = ()
-    deciding: tuple[int, ...] = ()
-    tunes_apart: bool = False
+    tunes: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class PastSweep:
     @cached_property
     def summaries(self) -> list[Summary]:
         """Its configurations; those on the front are marked."""
-        return mark_front(summarize_entries(self.entries), self.sweep.objectives, self.sweep.deciding)
+        return mark_front(summarize_entries(self.entries), self.sweep.objectives)
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
         """A configuration's trials, on all tasks or one."""
@@ -146,12 +145,9 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     known = {}
     for event in events_of(SweepFolder(folder).journal, "trial_started"):
         names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
-        parameters = event["params"]
-        if "training" in event:  # an earlier version: a smaller rank that another trial trained
-            parameters = parameters | {"cut_from": event["training"], "cut_to": parameters.get("ranks", "")}
         known[event["key"]] = Entry(
             **{name: event[name] for name in names},
-            parameters=parameters,
+            parameters=event["params"],
             result=None,
             tunes=event.get("tunes"),
             carried=event.get("carried"),
@@ -171,8 +167,6 @@ def read_terms(file: Path) -> SweepTerms:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         own = (content.get("data") or {}).get("custom") or {}
         replication = content.get("replication") or {}
-        further, best = tuple(replication.get("seeds", ())), replication.get("choose") == "best"
-        apart = best and replication.get("apart", False)
         tasks: list[str] = []
         for name in content["tasks"]:
             tasks += [f"custom/{one}" for one in own] if name == "custom" else SUITES.get(name, (name,))
@@ -186,9 +180,8 @@ def read_terms(file: Path) -> SweepTerms:
             objectives=content.get("objectives", DEFAULT_OBJECTIVES),
             generation=(content.get("data") or {}).get("generation") or {},
             uri=(content.get("tracking") or {}).get("uri", DEFAULT_URI),
-            further_seeds=further,
-            deciding=further if best and not apart else (),
-            tunes_apart=apart,
+            further_seeds=tuple(replication.get("seeds", ())),
+            tunes=replication.get("choose") == "best",
         )
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is no effective sweep file: {' '.join(str(error).split())}") from error
@@ -215,11 +208,11 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     for there in by_configuration.values():
         like = next(iter(there.values()))
         given = {seed for _, seed in there}
-        if like.only_tunes:  # which of them tune on which task is known while the sweep runs
+        if like.tunes:  # which of them tune on which task is known while the sweep runs
             whole += [one for one in there.values() if one.seed in sweep.seeds and one.task in sweep.task_names]
             continue
         seeds = [*sweep.seeds, *(seed for seed in sweep.further_seeds if seed in given)]
-        if sweep.tunes_apart:
+        if sweep.tunes:
             seeds = [*sweep.further_seeds]
         for task in sweep.task_names:
             for seed in seeds:

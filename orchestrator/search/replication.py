@@ -7,8 +7,6 @@
 - `choose: best` decides once, for each task. Configurations that differ only in the dimensions `tuned` are candidates; those
   with the best search score on a task make up one tuned configuration, which runs with `replication.seeds`. Of equal ones it is
   the first. The trials that chose are not reported. `compare: fair` sets this up.
-- `choose: best` with `apart: false`, as earlier versions had it: the best by the mean over tasks gets the seeds in addition to
-  its own, and all its scores are reported.
 
 A training whose adapter is cut to sizes gets further seeds under `front` if one of its outputs does. Under `best` it is worth
 the area under the search scores of its outputs (`orchestrator.results.search_values`).
@@ -30,7 +28,7 @@ from orchestrator.plan.carrying import Family, choose, to_try
 from orchestrator.plan.tuning import rates_words
 from orchestrator.results.chances import front_chances
 from orchestrator.results.front import POSSIBLE
-from orchestrator.results.search_values import area, of_training
+from orchestrator.results.search_values import area
 from orchestrator.results.summary import Summary
 
 if TYPE_CHECKING:
@@ -47,29 +45,22 @@ SEARCH_SCORE = "search_score"
 def chosen(
     plan: Plan, results: Mapping[str, TrialResult], summaries: Mapping[str, Summary], rule: ReplicationSettings
 ) -> list[Configuration]:
-    """The trained configurations of the plan that get more seeds, judged by the results of all their outputs so far; those with
-    an incomplete one never do."""
+    """Returns the trained configurations that get another seed under `choose: front`, by their results so far, sizes included.
+    Those with an incomplete output never do."""
     whole = [
         one
         for one in plan.configurations
         if all(output.id in summaries and _judged(plan, summaries[output.id]) for output in one.outputs)
     ]
-    if rule.choose == "front":
-        outputs = [output for one in whole for output in one.outputs]
-        seeds = [_search_scores(plan, results, one) for one in outputs]
-        chances = _front_chances(plan, [summaries[one.id] for one in outputs], seeds, rule.margin)
-        deserving = {
-            one.id
-            for one, scores, chance in zip(outputs, seeds, chances, strict=True)
-            if chance >= POSSIBLE and (chance <= 1 - POSSIBLE or len(scores) == 1)
-        }
-        return [one for one in whole if any(output.id in deserving for output in one.outputs)]
-    best: dict[str, tuple[float, Configuration]] = {}
-    for one in whole:
-        group, score = plan.planner.group(one), of_training(summaries[output.id] for output in one.outputs)
-        if group not in best or score > best[group][0]:
-            best[group] = score, one
-    return [one for _, one in best.values()]
+    outputs = [output for one in whole for output in one.outputs]
+    seeds = [_search_scores(plan, results, one) for one in outputs]
+    chances = _front_chances(plan, [summaries[one.id] for one in outputs], seeds, rule.margin)
+    deserving = {
+        one.id
+        for one, scores, chance in zip(outputs, seeds, chances, strict=True)
+        if chance >= POSSIBLE and (chance <= 1 - POSSIBLE or len(scores) == 1)
+    }
+    return [one for one in whole if any(output.id in deserving for output in one.outputs)]
 
 
 def tuned(plan: Plan, results: Mapping[str, TrialResult]) -> list[Configuration]:
@@ -180,9 +171,9 @@ class Replicating:
     def advance(self) -> None:
         """Goes on to the next round, and the next, as far as all that came before is on record."""
         while self._rounds and self._first_over and not self._waiting and not self._recorder.standing.remaining:
-            new = self._more_rates() if self._rule.tunes_apart else []
+            new = self._more_rates() if self._rule.tunes else []
             if not new:
-                seeds, more = self._rounds.pop(0), self._plan.add if self._rule.tunes_apart else self._plan.replicate
+                seeds, more = self._rounds.pop(0), self._plan.add if self._rule.tunes else self._plan.replicate
                 for configuration in self._chosen(seeds):
                     if not self._affordable(len(seeds)):
                         self._rounds.clear()
@@ -198,7 +189,7 @@ class Replicating:
             ]
 
     def _more_rates(self) -> list[TrialSpec]:
-        """Trials of the candidates that are needed by what is known now, and of those that an earlier version tried."""
+        """Adds the trials of the candidates that are needed by what is known now; returns them."""
         plan, standing = self._plan, self._recorder.standing
         new: list[TrialSpec] = []
         for family in (family for family in plan.families if family.later):
@@ -207,8 +198,7 @@ class Replicating:
                 wanted = to_try(tried, len(family.groups[family.start]), family.start)
                 for rank, group in enumerate(family.groups):
                     for place, one in enumerate(group):
-                        trials = [trial for trial in plan.planner.trials(one) if trial.run.task == task]
-                        if place not in tried[rank] and (place in wanted[rank] or all(map(standing.is_on_record, trials))):
+                        if place not in tried[rank] and place in wanted[rank]:
                             new += plan.replicate(one, plan.sweep.seeds, (task,))
                             self._waiting += [] if one in self._waiting else [one]
         return new
@@ -216,22 +206,15 @@ class Replicating:
     def _chosen(self, seeds: tuple[int, ...]) -> list[Configuration]:
         """The configurations that get trials now."""
         results = self._recorder.standing.results
-        if self._rule.tunes_apart:
+        if self._rule.tunes:
             self._recorder.notes += filter(None, [rates_line(self._plan, results)])
             return tuned(self._plan, results)
         summaries = {one.configuration: one for one in self._recorder.standing.summaries()}
         deserving = chosen(self._plan, results, summaries, self._rule)
-        if self._rule.choose == "front":
-            if not deserving and not self._known and any(one.complete for one in summaries.values()):
-                self._known = True
-                self._recorder.say(f"Which configurations are on the front is known: seed {seeds[0]} is not needed")
-            # What an earlier version chose by another rule is trained and stays.
-            named = {one.id for one in deserving}
-            deserving += [one for one in self._plan.configurations if one.id not in named and self._trained(one, seeds)]
+        if not deserving and not self._known and any(one.complete for one in summaries.values()):
+            self._known = True
+            self._recorder.say(f"Which configurations are on the front is known: seed {seeds[0]} is not needed")
         return deserving
-
-    def _trained(self, configuration: Configuration, seeds: tuple[int, ...]) -> bool:
-        return any(map(self._recorder.standing.is_on_record, self._plan.planner.trials(configuration, seeds)))
 
     def _affordable(self, seeds: int) -> bool:
         allowed = self._plan.sweep.budget.trials

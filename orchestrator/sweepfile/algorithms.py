@@ -80,9 +80,3 @@ SCHEDULERS: dict[str, SchedulerRow] = {
         ("grace", "factor"),
     ),
 }
-
-REMOVED_SEARCHERS = {"sobol": "auto or random", "nsga2": "auto or tpe", "nsga3": "auto or tpe", "cmaes": "auto or gp"}
-"""Searchers of earlier versions, with what to take instead. A record may name them."""
-REMOVED_SCHEDULERS = dict.fromkeys(("asha", "hyperband", "median", "pbt"), "promotion or auto")
-
-OF_EARLIER_VERSIONS = SearcherRow("a searcher of an earlier version", "", samples=True, adaptive=True)

@@ -27,8 +27,6 @@ FAIR = "fair"
 RATE = "learning_rate"
 TUNING_SEED = 1000
 """The seed that tunes unless the file says which. It lies far from the first numbers, so that seeds can be added later."""
-EARLIER = {"apart": False}
-"""`replication` of a sweep that an earlier version began, where its file says no more than `compare: fair`."""
 
 
 def tuned_settings(given: Any) -> dict[str, dict[str, Any]]:
@@ -46,34 +44,23 @@ def tuned_settings(given: Any) -> dict[str, dict[str, Any]]:
     return given
 
 
-def as_recorded(content: dict[str, Any]) -> dict[str, Any]:
-    """An effective file's content with EARLIER filled in where an earlier version wrote it."""
-    rule = content.get("replication")
-    if isinstance(rule, dict) and rule.get("choose") == "best":
-        return content | {"replication": EARLIER | rule}
-    return content
-
-
 def written_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:
     """A file's content with what `compare: fair` stands for in its place; what is written by hand stays.
 
     Returns:
         The content, and by each path that is new the path that it comes from.
     """
-    by_version = content.get("replication") == EARLIER
     if content.get("compare") != FAIR:
-        return (content | {"replication": None} if by_version else content), {}
+        return content, {}
     try:
         tuned = tuned_settings(content["tuned"]) if content.get("tuned") is not None else {RATE: {}}
     except ValueError:
         return content, {}  # pydantic says so
     new: dict[YamlPath, YamlPath] = {}
     seeds, space = content.get("seeds", [0]), content.get("space")
-    if (by_version or content.get("replication") is None) and isinstance(seeds, list) and seeds:
+    if content.get("replication") is None and isinstance(seeds, list) and seeds:
         tuning = content.get("tuning_seeds") or [next(seed for seed in itertools.count(TUNING_SEED) if seed not in seeds)]
         rule: dict[str, Any] = {"seeds": seeds, "choose": "best", "tuned": [*tuned]}
-        if by_version:
-            tuning, rule = seeds[:1], rule | {"seeds": seeds[1:]} | EARLIER
         content = content | {"seeds": tuning, "replication": rule, "tuning_seeds": None}
         new |= {("seeds",): ("tuning_seeds",), ("replication",): ("seeds",), ("replication", "seeds"): ("seeds",)}
         new |= {("replication", "tuned", index): ("tuned",) for index in range(len(tuned))}

@@ -18,13 +18,13 @@ from pydantic import ValidationError
 
 from craft.models.gguf import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
-from craft.settings import RECORDED, ForgettingSettings, with_older
+from craft.settings import ForgettingSettings
 from orchestrator.sweepfile.algorithms import AUTO
 from orchestrator.sweepfile.auto import settle
 from orchestrator.sweepfile.checks.fair import check_fair
 from orchestrator.sweepfile.checks.search import check_search
 from orchestrator.sweepfile.checks.tasks import check_measures, check_names, check_prerequisites, check_tasks
-from orchestrator.sweepfile.fair import as_recorded, written_out
+from orchestrator.sweepfile.fair import written_out
 from orchestrator.sweepfile.mistakes import Mistake, SweepError, dotted, from_pydantic, section_of, shown
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
@@ -32,14 +32,8 @@ from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.sweepfile.yaml_source import read_yaml
 
 
-def load_sweep(
-    path: str | os.PathLike[str], overrides: Sequence[str] = (), older: Mapping[str, Mapping[str, Any]] | None = None
-) -> Sweep:
-    """The sweep file at `path` with `overrides` (`key.path=value`) applied.
-
-    Args:
-        older: by section, settings that an earlier version's sweep did not have, with what they meant there (rows of
-            `craft.settings.OLDER`). They hold where the file says nothing.
+def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
+    """Reads the sweep file at `path` with `overrides` (`key.path=value`) applied.
 
     Raises:
         SweepError: the file or an override is wrong; one line for each mistake.
@@ -58,9 +52,6 @@ def load_sweep(
             source.override(assignment)
     except YamlProblem as problem:
         raise SweepError([str(problem)]) from None
-    for section, meant in (older or {}).items():
-        if isinstance(said := source.content.get(section) or {}, dict):
-            source.content[section] = {**meant, **said}
     absent = _find_files(source.content, Path(path).resolve().parent)
     sweep, mistakes = check(source.content)
     mistakes = [*absent, *(one for one in mistakes if not (absent and one.message.startswith("no file ")))]
@@ -73,11 +64,9 @@ def load_sweep(
 
 
 def read_effective(content: dict[str, Any]) -> Sweep:
-    """The sweep that an effective file's content describes, as its version meant it: settings that a new file is refused stay,
-    and method blocks are not checked.
-    """
+    """Returns the sweep that an effective file's content describes. Method blocks are not checked."""
     try:
-        return Sweep.model_validate(written_out(as_recorded(with_older(content)))[0], context=RECORDED)
+        return Sweep.model_validate(written_out(content)[0])
     except ValidationError as error:
         raise SweepError([f"{dotted(one.path)}: {one.message}" for one in from_pydantic(error, Sweep)]) from None
 

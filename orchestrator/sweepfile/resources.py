@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from operator import not_
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, field_validator
-from pydantic.json_schema import SkipJsonSchema
 
-from craft.settings import Retired, Settings
+from craft.settings import Settings
 from craft.words import format_bytes, parse_bytes
 from orchestrator.sweepfile.mistakes import shown
 
@@ -25,16 +23,12 @@ SMALLEST_MEMORY = 2**28
 FOR_LARGE_MODELS = (
     "For a model that one GPU cannot hold: method: qlora, precision: bfloat16, gradient_checkpointing: true, or a larger GPU"
 )
-ONE_PROCESS = f"one process trains a trial, and a cluster is filled with trials. {FOR_LARGE_MODELS}"
-KIND_OF_GPU = "to place trials by the model of a GPU, ask for Ray's mark of it: custom: {'accelerator_type:A100': 0.001}"
 OWN_NAMES = ("cpu", "gpu", "memory", "object_store_memory")
 
 
 class Resources(Settings):
     """What one trial gets of a machine."""
 
-    workers: Annotated[SkipJsonSchema[int], Retired(ONE_PROCESS, 1)] = Field(1, exclude_if=lambda workers: workers == 1)
-    fsdp: Annotated[SkipJsonSchema[bool], Retired(ONE_PROCESS)] = Field(False, exclude_if=not_)
     cpu: float = Field(1, gt=0, le=1024, description="Cores, and threads, of a trial.")
     gpu: float = Field(
         0,
@@ -65,9 +59,6 @@ class Resources(Settings):
         {},
         max_length=32,
         description="Ray's custom resources, by name: `{fast_disk: 1}`, or a GPU's model: `{'accelerator_type:A100': 0.001}`.",
-    )
-    accelerator_type: Annotated[SkipJsonSchema[str | None], Retired(KIND_OF_GPU, None)] = Field(
-        None, exclude_if=lambda kind: kind is None
     )
 
     @field_validator("gpu")

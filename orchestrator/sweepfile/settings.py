@@ -7,22 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field, ValidationInfo, field_validator, model_serializer, model_validator
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
-from craft.settings import RECORDED, Retired, Settings
-from orchestrator.sweepfile.algorithms import (
-    AUTO,
-    OF_EARLIER_VERSIONS,
-    REMOVED_SCHEDULERS,
-    REMOVED_SEARCHERS,
-    SCHEDULERS,
-    SEARCHERS,
-    SchedulerRow,
-    SearcherRow,
-)
+from craft.settings import Settings
+from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
 from orchestrator.sweepfile.mistakes import unknown
 
 
@@ -41,19 +31,16 @@ class SearchSettings(Settings):
         description="How many configurations to draw, each of which has a trial for every task and seed; not with grid.",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of the searcher.")
-    learn_from: Annotated[SkipJsonSchema[tuple[str, ...]], Retired("give the sweep more configurations instead", ())] = Field(
-        (), validation_alias=AliasChoices("learn_from", "warm_start"), exclude=True
-    )
 
     @property
     def row(self) -> SearcherRow:
         """The row of SEARCHERS for this algorithm."""
-        return SEARCHERS.get(self.algorithm, OF_EARLIER_VERSIONS)
+        return SEARCHERS[self.algorithm]
 
     @field_validator("algorithm")
     @classmethod
-    def _known(cls, name: str, info: ValidationInfo) -> str:
-        return _checked("algorithm", name, SEARCHERS, REMOVED_SEARCHERS, info)
+    def _has_a_row(cls, name: str) -> str:
+        return _checked("algorithm", name, SEARCHERS)
 
 
 class SchedulerSettings(Settings):
@@ -74,11 +61,8 @@ class SchedulerSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_what_was_removed(cls, given: Any, info: ValidationInfo) -> Any:
-        if given == AUTO:
-            return {"name": AUTO}
-        recorded = info.context == RECORDED and isinstance(given, dict) and given.get("name") in REMOVED_SCHEDULERS
-        return {"name": given["name"]} if recorded else given
+    def _auto_is_a_name(cls, section: Any) -> Any:
+        return {"name": AUTO} if section == AUTO else section
 
     @model_validator(mode="after")
     def _takes_its_settings(self) -> SchedulerSettings:
@@ -95,14 +79,12 @@ class SchedulerSettings(Settings):
 
     @field_validator("name")
     @classmethod
-    def _known(cls, name: str, info: ValidationInfo) -> str:
-        return _checked("scheduler", name, SCHEDULERS, REMOVED_SCHEDULERS, info)
+    def _has_a_row(cls, name: str) -> str:
+        return _checked("scheduler", name, SCHEDULERS)
 
 
-def _checked(kind: str, name: str, rows: Mapping[str, Any], removed: Mapping[str, str], info: ValidationInfo) -> str:
-    if name in removed and info.context != RECORDED:
-        raise ValueError(f"{name} was removed, because it did not pay (docs/measurements/search.md); take {removed[name]}")
-    if name not in {AUTO, *rows, *removed}:
+def _checked(kind: str, name: str, rows: Mapping[str, Any]) -> str:
+    if name not in {AUTO, *rows}:
         raise ValueError(unknown(kind, name, [AUTO, *rows]))
     return name
 
@@ -124,11 +106,6 @@ class ReplicationSettings(Settings):
     tuned: tuple[str, ...] = Field(
         (), description="With best: dimensions that are tuned; configurations that differ in nothing else are a group."
     )
-    apart: bool = Field(
-        True,
-        description="With best: the sweep's own seeds only tune, each task by itself. `false`, as in earlier versions: one "
-        "choice by the mean over tasks, and the seeds that tuned are reported, too.",
-    )
 
     @field_validator("seeds")
     @classmethod
@@ -141,19 +118,14 @@ class ReplicationSettings(Settings):
     def _fit_together(self) -> ReplicationSettings:
         if self.tuned and self.choose == "front":
             raise ValueError("tuned goes with choose: best; the front needs no groups")
-        if self.tunes_apart and not self.tuned:
+        if self.tunes and not self.tuned:
             raise ValueError("choose: best needs what it chooses among, as in tuned: [learning_rate]")
         return self
 
     @property
-    def tunes_apart(self) -> bool:
+    def tunes(self) -> bool:
         """Whether the sweep's own seeds only tune, so that their scores are not reported."""
-        return self.choose == "best" and self.apart
-
-    @property
-    def deciding(self) -> tuple[int, ...]:
-        """Seeds that a configuration must have to be on the front when other configurations have them."""
-        return self.seeds if self.choose == "best" and not self.apart else ()
+        return self.choose == "best"
 
 
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -165,9 +137,6 @@ class Budget(Settings):
     """Limits that end the sweep before its plan does."""
 
     trials: int | None = Field(None, gt=0, description="Number of trials, at most.")
-    gpu_hours: Annotated[SkipJsonSchema[float | None], Retired("limit the sweep by trials or by wall_clock", None)] = Field(
-        None, exclude_if=lambda hours: hours is None
-    )
     wall_clock: str | None = Field(
         None,
         description="Time of one session, at most: a number and a unit (s, min, h, d), as in `90min`, `8h`, `2d`.",

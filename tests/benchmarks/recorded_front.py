@@ -23,9 +23,7 @@ def summaries_of(records: Sequence[Path]) -> list[Summary]:
     """The configurations that ran with all seeds, with their marks."""
     read = [one for path in records for one in (read_trials(path) if path.suffix == ".csv" else read_folder(path).entries)]
     entries = [one for one in read if one.result is not None and one.result.status == "finished"]
-    marked = mark_front(
-        summarize_entries(entries), DEFAULT_OBJECTIVES, deciding={one.seed for one in entries if not one.only_tunes}
-    )
+    marked = mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES)
     return [one for one in marked if one.complete]
 
 

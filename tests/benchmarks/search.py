@@ -11,6 +11,7 @@ configurations only). The ratio is to random search without stopping, in the sam
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in measure(record, given.grid, searchers, given.schedulers, seeds, given.workers, given.reach, given.block):
         console.print(f"{row.searcher} + {row.scheduler}: {_epochs(row.middle)} ({row.seconds:.0f} s)", style="dim")
         rows.append(row)
-    _, whole = whole_record(sweep_of("grid", "none", 0, given.block, None, grid=given.grid, older=record.older), record)
+    _, whole = whole_record(sweep_of("grid", "none", 0, given.block, None, grid=given.grid, training=record.unnamed), record)
     console.print(table(rows, f"trial-epochs to {given.reach:.0%} of the grid's hypervolume; the grid takes {whole:g}"))
 
 
@@ -96,14 +97,14 @@ def measure(
     block: int | None,
 ) -> Iterator[Row]:
     """Every combination, one after another."""
-    summaries, _ = whole_record(sweep_of("grid", "none", 0, block, None, grid=grid, older=record.older), record)
+    summaries, _ = whole_record(sweep_of("grid", "none", 0, block, None, grid=grid, training=record.unnamed), record)
     size = len(summaries)
     for searcher in searchers:
         for scheduler in schedulers:
             started, reached = time.perf_counter(), []
             for seed in seeds:
                 sweep = sweep_of(
-                    searcher, scheduler, seed, block, size, epochs=epochs_of(record), grid=grid, older=record.older
+                    searcher, scheduler, seed, block, size, epochs=epochs_of(record), grid=grid, training=record.unnamed
                 )
                 yardstick = Yardstick(summaries, sweep.objectives)
                 enough = reach * yardstick.whole
@@ -152,19 +153,18 @@ def sweep_of(
     changes: dict[str, Any] | None = None,
     epochs: Sequence[float] = (0.5, 1.0),
     grid: str = GRID,
-    older: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
 ) -> Sweep:
     """The grid's sweep file with another searcher and scheduler, over one of its blocks or all."""
     file = ROOT / "sweeps" / f"{grid}.yaml"
     search = {"algorithm": searcher} | ({"seed": seed, "configurations": trials} if trials else {})
-    judged_from, settings = SCHEDULERS[scheduler]
-    stopping = settings | ({"grace": epochs[judged_from - 1]} if judged_from else {})
-    given = {"search": search, "scheduler": stopping} | (changes or {})
+    judged_from, keys = SCHEDULERS[scheduler]
+    stopping = keys | ({"grace": epochs[judged_from - 1]} if judged_from else {})
+    settings = {f"training.{name}": value for name, value in (training or {}).items()}
+    settings |= {"search": search, "scheduler": stopping} | (changes or {})
     if block is not None:
-        given["space"] = [yaml.safe_load(file.read_text())["space"][block]]
-    return load_sweep(
-        file, [f"{name}={yaml.safe_dump(value, default_flow_style=True).strip()}" for name, value in given.items()], older
-    )
+        settings["space"] = [yaml.safe_load(file.read_text())["space"][block]]
+    return load_sweep(file, [f"{name}={json.dumps(value)}" for name, value in settings.items()])
 
 
 if __name__ == "__main__":

@@ -87,18 +87,6 @@ def test_where_nothing_is_complete_nothing_ranks(tmp_path: Path) -> None:
     assert titles(cut.summaries, cut.sweep.objectives) == {}
 
 
-def test_one_lucky_seed_is_not_picked_over_those_that_ran_with_all(tmp_path: Path) -> None:
-    folder = record(tmp_path / "tuned", {"LoRA lucky": (10, over_seeds(99)), "LoRA tuned": (20, over_seeds(80, 70))})
-    content = yaml.safe_load((folder / "sweep.yaml").read_text())
-    further = {"seeds": [1], "choose": "best", "tuned": ["learning_rate"]}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(content | {"seeds": [0], "replication": further}))
-    found = read_folder(folder)
-    assert [(one.finished, one.screened) for one in found.summaries] == [(1, True), (2, False)]
-    for rule in ("best", "under:100", "smallest-within:1", "knee"):
-        assert pick(rule, found.summaries, found.sweep.objectives).summary.label == "LoRA tuned", rule
-    assert pick("lucky", found.summaries, found.sweep.objectives).summary.label == "LoRA lucky", "named, it is given"
-
-
 @pytest.mark.parametrize(("protocol", "seed"), [("honest", 2), ("customary", 0)])
 def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, protocol: str, seed: int) -> None:
     scores = {("toy/sentiment", number): values for number, values in enumerate([(80, 70), (75, 99), (90, 60)])}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,11 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import read_folder
 from tests.benchmarks.trials import read_trials
+from tests.orchestrator.conftest import SmallSweep
 
 
-def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) -> None:
-    """Of a sweep of an older version, which was cut off: its finished trials alone."""
-    folder = shutil.copytree(Path(__file__).parents[1] / "made_before" / "folders" / "tpe", tmp_path / "runs" / "tpe")
-    effective = folder / "sweep.yaml"
-    effective.write_text(effective.read_text().replace("@HERE@", str(tmp_path)))
+def test_trials_are_one_csv_from_which_the_same_trials_are_read(small_sweep: SmallSweep, tmp_path: Path) -> None:
+    folder = small_sweep.folder
     assert main([str(folder), "--format", "trials", "--to", str(tmp_path / "out")]) == 0
     file = tmp_path / "out" / "trials.csv"
     entries = [one for one in read_folder(folder).entries if one.result is not None and one.result.status == "finished"]

@@ -25,19 +25,15 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import Ended, TrialResult, TrialSpec
-from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
-from orchestrator.record.resume import check_resume
 from orchestrator.results.search_values import area
 from orchestrator.results.summary import Summary, summarize
-from orchestrator.review.past_sweep import read_folder
 from orchestrator.search.budget import Watch
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.sizes import size_labels
-from orchestrator.tools.journal import Journal
 from orchestrator.tune.assembly import Exchange
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker.worker import WorkerSettings, work
@@ -364,7 +360,7 @@ def test_a_rate_is_chosen_for_a_training_by_the_area_under_its_outputs(tmp_path:
     ran = run_all(plan, tmp_path, lambda one: scores[one.run.training.learning_rate][size_of(one)])
     assert seeds_by_rate(ran) == {0.001: [0], 0.01: [0, 1, 2], 0.1: [0]}, "the best of each output alone is elsewhere"
     found = summarize(plan.outputs, Ledger(tmp_path).results(), plan.counts)
-    chosen = [one for one in found if not one.screened]
+    chosen = [one for one in found if not one.tunes]
     assert [(one.complete, one.value("trainable_parameters")) for one in chosen] == [(True, 20.0), (True, 40.0), (True, 80.0)]
     assert {(one.tuning.candidates, one.tuning.trials, one.tuning.choice) for one in chosen if one.tuning} == {
         (3, 3, "learning_rate 0.01")
@@ -396,32 +392,3 @@ def test_a_searcher_is_told_the_area_once_and_a_target_counts_each_output(tmp_pa
     expected = (70 + 85) / 2  # each pair of neighbours spans one doubling
     assert told == [(plan.configurations[0].id, {"score": pytest.approx(expected), "trainable_parameters": 80.0}, "complete")]
     assert watch.spent is None, "no mean over seeds reached 95"
-
-
-def test_what_earlier_versions_recorded_of_ranks_trained_together_reads_as_cut(tmp_path: Path) -> None:
-    SweepFolder(tmp_path).effective.write_text(
-        "name: old\nmodel: m\ntasks: [toy/sentiment]\nseeds: [0]\nspace:\n"
-        "  - {method: craft, ranks: {nested: [[all, 2, 2], [all, 8, 8]]}}\n"
-    )
-    together = {"nested": [["all", 2, 2], ["all", 8, 8]], "nested_training": "shrink"}
-    ledger, journal = Ledger(tmp_path), Journal(SweepFolder(tmp_path).journal)
-    for key, rank, of in (("k2", 2, {"nested_in": "c8", "training": "k8"}), ("k8", 8, {})):
-        event = {"kind": "trial_started", "key": key, "configuration": f"c{rank}", "label": f"CRAFT {rank}", "method": "craft"}
-        about = {"task": "toy/sentiment", "seed": 0, "protocol": "honest", "params": {"ranks": f"all,{rank},{rank}"}}
-        journal.append(event | about | of)
-        ledger.add(TrialResult(key, "finished", {"score": 90.0 + rank}, {"trainable_parameters": 10.0 * rank}))
-        content = RunSpec(model="m", task="toy/sentiment", method="craft", parameters={"ranks": ["all", rank, rank]})
-        recorded = content.model_dump(mode="json")
-        recorded["parameters"] |= together
-        assert RunSpec.recorded(recorded).parameters == content.parameters
-    ledger.close()
-    journal.close()
-    now = tmp_path / "now.yaml"
-    now.write_text(
-        "name: old\nmodel: m\ntasks: [toy/sentiment]\nspace:\n  - {method: craft, ranks: [all, 8, 8], sizes: [20]}\n"
-    )
-    with pytest.raises(SweepError, match=r"cannot go on with: nested ranks are no more.* The sweep needs another name"):
-        check_resume(tmp_path, load_sweep(now))
-    small, large = read_folder(tmp_path).summaries
-    assert (small.parameters["cut_from"], small.parameters["cut_to"], small.score.mean) == ("k8", "all,2,2", 92.0)
-    assert (large.complete, large.on_front, "cut_from" in large.parameters) == (True, True, False)

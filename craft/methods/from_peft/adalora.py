@@ -14,14 +14,12 @@ holds exactly the weights that were scored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.method import HIGH_RATES, BuildContext, Method
 from craft.methods.projected import Projected, attach, dropout_field
-from craft.settings import IN_PEFT, Retired
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,10 +44,6 @@ class AdaloraParameters(Projected):
     dropout: float = dropout_field("lora_dropout")
     warmup_share: float = Field(0.1, ge=0, lt=1, description="Share of the steps before ranks begin to fall.")
     final_share: float = Field(0.3, ge=0, lt=1, description="Share of the steps, at the end, with the final ranks.")
-    interval: Annotated[SkipJsonSchema[int], Retired(IN_PEFT, 1)] = 1
-    beta1: Annotated[SkipJsonSchema[float], Retired(IN_PEFT, 0.85)] = 0.85
-    beta2: Annotated[SkipJsonSchema[float], Retired(IN_PEFT, 0.85)] = 0.85
-    orth_reg_weight: Annotated[SkipJsonSchema[float], Retired(IN_PEFT, 0.5)] = 0.5
 
     @model_validator(mode="after")
     def _goes_down(self) -> AdaloraParameters:
@@ -75,10 +69,6 @@ def build(model: nn.Module, parameters: AdaloraParameters, context: BuildContext
         lora_dropout=parameters.dropout,
         tinit=int(parameters.warmup_share * steps),
         tfinal=int(parameters.final_share * steps),
-        deltaT=parameters.interval,
-        beta1=parameters.beta1,
-        beta2=parameters.beta2,
-        orth_reg_weight=parameters.orth_reg_weight,
         total_step=steps,
     )
 

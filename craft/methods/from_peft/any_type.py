@@ -11,22 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from craft.methods.method import BuildContext, Method
-from craft.settings import RECORDED, Projections, Settings
+from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:
     from torch import nn
 
 NAME = "peft"
 TRAINS_NORMS = "LN_TUNING"
-RETIRED = {
-    "fourierft": "{method: peft, peft_type: FOURIERFT, config: {n_frequency: 1000, scaling: 150}}",
-    "lokr": "{method: peft, peft_type: LOKR, config: {r: 8, alpha: 8}}",
-    "vblora": "{method: peft, peft_type: VBLORA, config: {r: 4, num_vectors: 90, vector_length: 128}}",
-}
-"""Rows that earlier versions had -> what a new file gives instead. Records of theirs stay readable."""
 
 
 class PeftParameters(Settings):
@@ -43,9 +37,7 @@ class PeftParameters(Settings):
 
     @field_validator("peft_type")
     @classmethod
-    def _is_installed(cls, name: str, info: ValidationInfo) -> str:
-        if info.context == RECORDED:
-            return name
+    def _is_installed(cls, name: str) -> str:
         from craft.methods.from_peft.installed import find_type
 
         return find_type(name)
@@ -54,7 +46,7 @@ class PeftParameters(Settings):
     @classmethod
     def _is_pefts(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         peft_type = info.data.get("peft_type")
-        if info.context == RECORDED or peft_type is None:
+        if peft_type is None:
             return config
         from craft.methods.from_peft.installed import config_model, whole_config
 
@@ -66,9 +58,7 @@ class PeftParameters(Settings):
         return config
 
     @model_validator(mode="after")
-    def _one_way_to_name_modules(self, info: ValidationInfo) -> PeftParameters:
-        if info.context == RECORDED:
-            return self
+    def _one_way_to_name_modules(self) -> PeftParameters:
         from craft.methods.from_peft.installed import takes_projections
 
         named = "target_modules" in self.config
@@ -79,28 +69,6 @@ class PeftParameters(Settings):
         if self.projections is None:
             object.__setattr__(self, "projections", ("q", "v") if able and not named else ())
         return self
-
-
-class RetiredParameters(Settings):
-    """The parameters of a row in RETIRED, as a record holds them; a new run is refused."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @model_validator(mode="after")
-    def _in_records_only(self, info: ValidationInfo) -> RetiredParameters:
-        if info.context != RECORDED:
-            raise ValueError("this method was removed; give method: peft with its peft_type")
-        return self
-
-
-def retired_row(name: str) -> Method:
-    """A row that loads adapters of earlier versions, which PEFT itself can put on a model."""
-    return Method(name, name, "earlier versions", RetiredParameters, build, lambda _: name)
-
-
-def refuse_retired(name: str) -> str | None:
-    """What to say of the method `name` in a new file or call, if it is one that was removed."""
-    return f"{name} was removed; give {RETIRED[name]}" if name in RETIRED else None
 
 
 def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -> nn.Module:

@@ -12,13 +12,11 @@ share, are made again from the seed when an adapter is loaded, so they are not s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic.json_schema import SkipJsonSchema
+from typing import TYPE_CHECKING
 
 from craft.methods.method import HIGH_RATES, BuildContext, Method
 from craft.methods.projected import Projected, attach, attaches, dropout_field, projections_field, rank_field, rank_label
-from craft.settings import IN_PEFT, Projections, Retired
+from craft.settings import Projections
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,8 +30,6 @@ class LoraXsParameters(Projected):
 class VeraParameters(Projected):
     rank: int = rank_field(256, "Rank of the shared random matrices.")
     dropout: float = dropout_field("vera_dropout")
-    d_initial: Annotated[SkipJsonSchema[float], Retired(IN_PEFT, 0.1)] = 0.1
-    projection_prng_key: Annotated[SkipJsonSchema[int], Retired(IN_PEFT, 0)] = 0
 
 
 class Ia3Parameters(Projected):
@@ -75,8 +71,6 @@ VERA: Method = Method(
         {"save_projection": False},
         r="rank",
         vera_dropout="dropout",
-        d_initial="d_initial",
-        projection_prng_key="projection_prng_key",
     ),
     label=rank_label,
     rates=HIGH_RATES,

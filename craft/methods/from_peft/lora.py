@@ -22,15 +22,13 @@ attention then computes in float32. (TRL leaves it out for the same reason.) The
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import AliasChoices, Field
-from pydantic.json_schema import SkipJsonSchema
 
 from craft.methods.cutting import PRODUCTS
 from craft.methods.method import BuildContext, Method
 from craft.methods.projected import Projected, attach, dropout_field, is_meta, rank_field, rank_label
-from craft.settings import PAPERS, Retired
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,11 +47,6 @@ class LoraParameters(Projected):
     dropout: float = dropout_field("lora_dropout")
 
 
-class QloraParameters(LoraParameters):
-    quant_type: Annotated[SkipJsonSchema[Literal["nf4", "fp4"]], Retired(PAPERS, "nf4")] = "nf4"
-    double_quant: Annotated[SkipJsonSchema[bool], Retired(PAPERS, True)] = True
-
-
 def variant(
     start: str | None = None, kind: str = "LORA", **settings: Any
 ) -> Callable[[nn.Module, LoraParameters, BuildContext], nn.Module]:
@@ -67,14 +60,6 @@ def variant(
         return attach(model, context, kind, parameters.projections, **made)
 
     return build
-
-
-def quantization(parameters: QloraParameters) -> dict[str, Any]:
-    return {
-        "load_in_4bit": True,
-        "bnb_4bit_quant_type": parameters.quant_type,
-        "bnb_4bit_use_double_quant": parameters.double_quant,
-    }
 
 
 def row(
@@ -98,10 +83,9 @@ METHODS: tuple[Method, ...] = (
         "QLoRA",
         "Dettmers et al. 2023, arXiv 2305.14314",
         variant(),
-        parameters=QloraParameters,
         requires="cuda",
         packages=("bitsandbytes",),
-        quantization=quantization,
+        quantization={"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
         # Half a byte, and for each block of 64 a constant of one byte.
         base_bytes=0.5 + 1 / 64,
         cutting=PRODUCTS,

@@ -62,7 +62,6 @@ class CraftConfig(PeftConfig):
         dropout: probability with which an entry of J is zeroed in training (the others grow by 1 / (1 - p)).
         scaling: s, the factor on the change of the weights.
         init_epsilon: J starts at I + epsilon N(0, 1); 0 starts exactly at the pre-trained model.
-        dropout_mask: of earlier versions, and not used: one mask of each J is drawn a forward pass (Algorithm 1).
         init_seed: seeds the start of J; torch's global generator if absent.
         projection_map: word -> end of the module's path, for model families that `craft.models.families.FAMILIES` lacks.
         save_factors: keep the frozen factors in the saved adapter. Without them they are decomposed again, or read from
@@ -86,7 +85,6 @@ class CraftConfig(PeftConfig):
     dropout: float = field(default=0.0, metadata={"help": "on the entries of J, in training only"})
     scaling: float = field(default=1.0, metadata={"help": "s, the factor on the change of the weights"})
     init_epsilon: float = field(default=1e-3, metadata={"help": "J starts at I + epsilon N(0, 1)"})
-    dropout_mask: str = field(default="shared", metadata={"help": "of earlier versions; not used"})
     init_seed: int | None = field(default=None, metadata={"help": "seeds the start of J"})
     projection_map: dict[str, str] | None = field(default=None, metadata={"help": "word -> end of the module's path"})
     save_factors: bool = field(default=False, metadata={"help": "keep the frozen factors in the saved adapter"})

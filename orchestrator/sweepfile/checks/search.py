@@ -84,7 +84,7 @@ def _check_replication(sweep: Sweep) -> list[Mistake]:
         mistakes.append(Mistake(("replication",), "chooses by the score, so objectives must have score: maximize"))
     twice = sorted(set(rule.seeds) & set(sweep.seeds))
     if twice:
-        already = "tune, and what tunes is not reported" if rule.tunes_apart else "are among the sweep's seeds already"
+        already = "tune, and what tunes is not reported" if rule.tunes else "are among the sweep's seeds already"
         mistakes.append(Mistake(("replication", "seeds"), f"{twice} {already}; give further ones"))
     names = sorted({name for block in sweep.blocks for name in block.dimensions})
     mistakes += [

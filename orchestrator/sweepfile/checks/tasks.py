@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
 from craft.results import Counts
-from craft.settings import NO_SERVING, DataSettings, TrainingSettings
+from craft.settings import DataSettings, TrainingSettings
 from craft.tasks import TASKS, find_task, suite_names
 from craft.tasks.glue import WARM_START
 from craft.words import nearest
@@ -96,9 +96,8 @@ def metric_names() -> list[str]:
 def check_names(content: dict[str, Any]) -> list[Mistake]:
     """Unknown metrics in `objectives` and `constraints`."""
     known = {"objectives": metric_names(), "constraints": list(PLANNED_METRICS)}
-    removed = f"this metric was removed: {NO_SERVING}; take step_seconds or trainable_parameters for what an adapter costs"
     return [
-        Mistake((section, name), removed if str(name).startswith("serving_") else unknown("metric", name, names))
+        Mistake((section, name), unknown("metric", name, names))
         for section, names in known.items()
         for name in section_of(content, section)
         if name not in names

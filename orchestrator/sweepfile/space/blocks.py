@@ -15,17 +15,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from craft.methods import METHODS
-from craft.methods.from_peft.any_type import refuse_retired
 from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
-from craft.settings import TrainingSettings, by_field, shown_names, spellings, why_retired
+from craft.settings import TrainingSettings, by_field, shown_names, spellings
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.space.dimensions import Block, Dimension
 from orchestrator.sweepfile.space.inside import CONFIG, check_together, parse_config
 from orchestrator.sweepfile.space.reading import parse_dimension
-from orchestrator.sweepfile.space.sizes import GONE, SIZES, check_sizes, is_gone
+from orchestrator.sweepfile.space.sizes import SIZES, check_sizes
 
 OWN_KEYS = {
     "task_training": "Training settings of single tasks or suites for this block alone; they win over the file's.",
@@ -48,7 +47,7 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
     if name is None:
         return None, [Mistake(path, f"a method block names its method; methods: {', '.join(METHODS)}")]
     if not isinstance(name, str) or name not in METHODS:
-        return None, [Mistake((*path, "method"), refuse_retired(str(name)) or unknown("method", name, list(METHODS)))]
+        return None, [Mistake((*path, "method"), unknown("method", name, list(METHODS)))]
     method = METHODS[name]
     names = parameter_names(method)
     mistakes: list[Mistake] = []
@@ -59,11 +58,7 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
         if key in ("method", *OWN_KEYS):
             continue
         canonical = names.get(key)
-        if is_gone(key, value):
-            mistakes.append(Mistake((*path, key), GONE))
-        elif canonical is None and (removed := why_retired(method.parameters, str(key))):
-            mistakes.append(Mistake((*path, key), removed))
-        elif canonical is None:
+        if canonical is None:
             message = (
                 f"unknown key {shown(key)} for method {name}.{nearest(key, names)} "
                 f"Its parameters: {', '.join(shown_names(method.parameters))}. "

@@ -14,7 +14,6 @@ from craft.settings import Settings
 from craft.words import nearest
 from orchestrator.sweepfile.mistakes import Mistake, from_pydantic, shown, unknown
 from orchestrator.sweepfile.space.dimensions import Choice, Dimension, Range
-from orchestrator.sweepfile.space.sizes import GONE, is_gone
 
 DISTRIBUTIONS: dict[str, str] = {
     "uniform": "any number from min to max",
@@ -115,8 +114,6 @@ def _parse_range(
 
 def _check(value: Any, path: YamlPath, key: str, canonical: str, model: type[Settings]) -> tuple[Any, list[Mistake]]:
     """`value` as `model` converts it for the field `canonical`, which the file calls `key`; and its mistakes."""
-    if is_gone(key, value):
-        return value, [Mistake(path, GONE)]
     try:
         whole = model.model_validate({key: value})
     except ValidationError as error:
@@ -124,4 +121,4 @@ def _check(value: Any, path: YamlPath, key: str, canonical: str, model: type[Set
         names = {key, canonical}
         own = [Mistake((*path, *one.path[1:]), one.message) for one in mistakes if one.path and one.path[0] in names]
         return value, own
-    return whole.model_dump(mode="json").get(canonical, value), []  # a default of earlier versions is not in the dump
+    return whole.model_dump(mode="json")[canonical], []

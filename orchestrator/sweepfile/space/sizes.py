@@ -17,15 +17,6 @@ SIZES = "sizes"
 SPAN = 8
 """Where a number of sizes begins: an eighth of the whole. Further down a small training of its own is often better."""
 MOST = 100
-GONE = (
-    "nested ranks are no more: a training is cut instead. Give the largest ranks alone, as in ranks: [all, 64, 64], and beside "
-    "them sizes: [2000, 8000] or sizes: 4. The sweep needs another name; what it has recorded so far stays readable"
-)
-
-
-def is_gone(key: Any, value: Any) -> bool:
-    """Whether a dimension is of the nested ranks that earlier versions trained."""
-    return key in ("nested", "nested_training") or (isinstance(value, dict) and "nested" in value)
 
 
 def check_sizes(given: Any, method: str, path: YamlPath) -> list[Mistake]:

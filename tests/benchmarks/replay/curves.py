@@ -19,7 +19,7 @@ from typing import Any
 
 from craft.methods import shown_method
 from craft.results import Counts
-from craft.settings import OLDER, content_hash
+from craft.settings import content_hash
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, flatten
 from orchestrator.record.folder import SweepFolder
@@ -64,10 +64,11 @@ class RecordedCurves:
         self._counts: dict[str, Counts] = {}
 
     @property
-    def older(self) -> dict[str, dict[str, Any]]:
-        """The training settings that no curve names, with what they meant then (`craft.settings.OLDER`)."""
+    def unnamed(self) -> dict[str, Any]:
+        """The training settings of the recording that its curves do not name."""
         named = {name for curve in self.curves for name in curve.parameters}
-        return {"training": {name: meant for name, meant in OLDER["training"].items() if name not in named}}
+        settings = {"head_start": "random", "head_learning_rate": None}
+        return {name: value for name, value in settings.items() if name not in named}
 
     def curve(self, run: RunSpec) -> Curve:
         """The curve of a run. Raises MissingCurve."""

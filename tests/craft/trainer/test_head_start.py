@@ -1,4 +1,4 @@
-"""Where a head starts: the fit against scikit-learn's own answers, what is shared, and what older records mean."""
+"""Where a head starts: the fit against scikit-learn's own answers, and what is shared."""
 
 from __future__ import annotations
 
@@ -206,4 +206,4 @@ def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path
 def test_a_task_in_words_has_no_start() -> None:
     content = {"model": "m", "task": "commonsense", "method": "lora"}
     keys = {RunSpec(**content, training={"head_start": start}).key for start in ("random", "labels", "probe")}
-    assert keys == {RunSpec.recorded(content).key}
+    assert keys == {RunSpec.model_validate(content).key}

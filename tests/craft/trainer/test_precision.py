@@ -1,4 +1,4 @@
-"""Number formats: every method under bf16-mixed and bfloat16, and what older versions wrote under the name dtype."""
+"""Number formats: every method under bf16-mixed and bfloat16."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify, write_folder
+from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify
 from craft.trainer.memory import OutOfMemory, smaller_batches
 from craft.trainer.steps import evaluation_steps, make_schedule, total_steps
 from craft.trainer.training import train_run
@@ -49,24 +49,6 @@ def test_a_run_resumed_from_any_checkpoint_ends_as_the_undisturbed_one(tiny_spec
         assert same_run(undisturbed, resumed)
         assert resumed.steps == undisturbed.steps == 8
         assert resumed.facts["resumed_at"] == [int(checkpoint.name.split("-")[1])]
-
-
-def test_a_checkpoint_of_an_older_version_is_resumed(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    """Older versions called the file with the run's state run.json."""
-    spec = tiny_spec(training={"epochs": 1, "evaluate_every": 0.5})
-    undisturbed = train_run(spec, tmp_path / "undisturbed")
-    new = tmp_path / "undisturbed" / "checkpoint-3"
-    assert not (new / "run.json").exists()
-
-    def fill(folder: Path) -> None:
-        shutil.copytree(new, folder, dirs_exist_ok=True)
-        (folder / "state.json").rename(folder / "run.json")
-
-    old = write_folder(tmp_path / "old" / new.name, fill)
-    resumed = train_run(spec, tmp_path / "resumed", resume_from=old)
-    assert same_run(undisturbed, resumed)
-    assert resumed.facts["resumed_at"] == [3]
-    assert (tmp_path / "resumed" / "checkpoint-6" / "state.json").is_file()
 
 
 def test_a_run_leaves_the_process_as_it_found_it(tiny_spec: MakeSpec, tmp_path: Path) -> None:

@@ -33,17 +33,11 @@ def test_what_decides_a_number_decides_the_name() -> None:
     assert spec("commonsense", generation={"beams": 1}).key != spec("commonsense").key
 
 
-def test_an_older_record_of_sst2_means_rows_and_keeps_its_key() -> None:
-    content = spec("glue/sst2").model_dump(mode="json")
-    del content["data"]["search_groups"]
-    old = RunSpec.recorded(content)
-    assert not old.data.search_groups
-    assert old.key == spec("glue/sst2", search_groups=False).key != spec("glue/sst2").key
-    assert "search_groups" not in old.identity()["data"]
-    # Where rows have no groups, or none are carved, it decides nothing.
-    assert spec("glue/cola", search_groups=False).key == spec("glue/cola").key
-    keys = {RunSpec.model_validate({**content, "data": {"search_groups": one}, "protocol": "customary"}).key for one in (0, 1)}
-    assert len(keys) == 1
+def test_a_setting_at_its_default_changes_no_name() -> None:
+    written = spec("glue/sst2").model_dump(mode="json")
+    assert RunSpec.model_validate(written).key == spec("glue/sst2").key
+    assert set(spec("glue/sst2").identity()) == {"model", "task", "method", "parameters", "protocol", "seed"}
+    assert spec("glue/sst2", search_groups=False).key != spec("glue/sst2").key
 
 
 @pytest.mark.parametrize(

@@ -114,10 +114,7 @@ def run(
 
 
 def judged(plan: Plan) -> list[Summary]:
-    rule = plan.sweep.replication
-    assert rule is not None
-    found = summarize(plan.trials, Ledger(plan.sweep.folder).results(), plan.counts)
-    return mark_front(found, plan.sweep.objectives, rule.deciding)
+    return mark_front(summarize(plan.trials, Ledger(plan.sweep.folder).results(), plan.counts), plan.sweep.objectives)
 
 
 def chosen(plan: Plan) -> dict[int, list[float]]:

@@ -59,8 +59,6 @@ def text(more: str, search: str = "{algorithm: tpe, configurations: 10}") -> str
     [
         ("budget: {wall_clock: 8}\n", "a number with its unit"),
         ("budget: {wall_clock: 0h}\n", "a number with its unit"),
-        ("budget: {gpu_hours: 5}\n", "budget.gpu_hours: this setting was removed: limit the sweep by trials or by wall_clock"),
-        ("resources: {accelerator_type: A100}\n", "custom: {'accelerator_type:A100': 0.001}"),
         ("budget: {target: {scroe: 80}}\n", "Did you mean 'score'"),
         ("budget: {target: {seconds: 80}}\n", "unknown objective 'seconds'"),
         ("budget: {trial: 80}\n", "trials"),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from craft.methods import METHODS
 from craft.results import Counts
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
@@ -96,21 +94,6 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_choice(tmp_path: Path, cut:
     assert {trial.key for trial in [*first, *second]} == keys
     assert len(first) + len(second) == len(keys)
     assert rates_of(plan) == rates_of(whole)
-
-
-def test_a_sweep_that_an_earlier_version_tuned_at_every_rank_keeps_its_choice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    best: Best = {(TASKS[0], 2): 0.03}
-    with monkeypatch.context() as earlier:
-        earlier.setitem(METHODS, "lora", replace(METHODS["lora"], one_rate=None))
-        plan = plan_of(tmp_path, FAIR)
-        assert len(run(plan, by(best))) == 50 + MEASURED
-        before = rates_of(plan)
-    again = plan_of(tmp_path, FAIR)
-    assert run(again, by(best)) == []
-    assert rates_of(again) == before
-    assert before[2] == [0.03, 0.003]
 
 
 def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_path: Path, uri: str) -> None:

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.plan.plan import make_plan
-from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialSpec
 from orchestrator.record.ledger import Ledger
-from orchestrator.record.resume import check_resume, contradictions, load_as_begun
+from orchestrator.record.resume import contradictions
 from orchestrator.record.tracker import Tracker
 from orchestrator.results.summary import Entry, summarize_entries
 from orchestrator.results.tuning import Tuning
@@ -23,7 +20,7 @@ from orchestrator.review.front_tables import markdown, terminal_table, write_csv
 from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.sweepfile.load import load_sweep
-from tests.benchmarks.tuning_bias import biases
+from tests.benchmarks.tuning_bias import bias
 from tests.orchestrator.search.fair_sweeps import (
     FAIR,
     FIRST_STAGE,
@@ -34,7 +31,6 @@ from tests.orchestrator.search.fair_sweeps import (
     judged,
     plan_of,
     run,
-    size_of,
 )
 from tests.orchestrator.tracked import runs
 
@@ -85,9 +81,8 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
 
 def test_the_seed_that_tunes_flatters_no_mean() -> None:
     """Simulated over known true scores; `python -m tests.benchmarks.tuning_bias` draws more."""
-    with_it, without = biases(draws=40).values()
-    assert with_it[0] > 1.5
-    assert abs(without[0]) < 4 * without[1] < 1.5
+    mean, error = bias(draws=40)
+    assert abs(mean) < 4 * error < 1.5
 
 
 def test_several_seeds_tune_where_the_file_says_so(tmp_path: Path) -> None:
@@ -211,35 +206,11 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_choice(tmp_path: Path, cut:
     assert chosen(plan) == CHOICE
 
 
-def test_a_sweep_of_an_earlier_version_goes_on_as_it_was(tmp_path: Path, uri: str) -> None:
-    """Its effective file does not say `apart`: the first seed tunes and is reported, one rate serves all tasks."""
-    plan = plan_of(tmp_path, FAIR, "replication: {apart: false}\n")
-    tracker = Tracker(uri, "t", plan.sweep.folder)
-    cut = run(plan, tracker=tracker, at_most=18)
-    effective = plan.sweep.folder / "sweep.yaml"
-    effective.write_text("".join(line for line in effective.read_text().splitlines(True) if "apart" not in line))
-    (tmp_path / "file.yaml").write_text((tmp_path / "file.yaml").read_text().replace("replication: {apart: false}\n", ""))
-    sweep = load_as_begun(tmp_path / "file.yaml")
-    check_resume(plan.sweep.folder, sweep)
-    assert (sweep.seeds, sweep.replication) == (plan.sweep.seeds, plan.sweep.replication)
-    again = make_plan(sweep, Planner(sweep, lambda run: Counts(size_of(run), 2, 10_000, 4 * size_of(run))))
-    assert again.most_trials == len(cut) + len(run(again, tracker=tracker)) == 14 + 3 * 2 * 2
-    tracker.close(60)
-    complete = [one for one in judged(again) if one.complete]
-    assert {one.parameters["rank"]: one.parameters["learning_rate"] for one in complete} == {1: 0.001, 2: 0.001, 4: 0.005}
-    assert {one.seeds for one in complete} == {3}
-    past = find_sweep(str(plan.sweep.folder)).summaries
-    assert {one.configuration: (one.score, one.screened) for one in past} == {
-        one.configuration: (one.score, one.screened) for one in judged(again)
-    }
-
-
 @pytest.mark.parametrize(
     ("text", "change", "said"),
     [
         (FAIR, "tuning_seeds=[7]", "tuning_seeds: was [1000], is [7]"),
         (HAND, "replication={seeds: [0], choose: best, tuned: [rank]}", "tuned: was [learning_rate], is [rank]"),
-        (HAND, "replication.apart=false", "tuning_seeds: was [1000], is nothing"),
         (FAIR, "seeds=[0, 1, 2, 3]", ""),
     ],
 )

@@ -224,7 +224,6 @@ def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("scheduler: {name: hyperband, brackets: 3}\n", "hyperband was removed.*take promotion"),
         ("scheduler: {name: none, grace: 3}\n", "none does not take grace; it has no settings"),
         ("scheduler: {name: promotio}\n", "Did you mean 'promotion'"),
         ("scheduler: {name: promotion, grace: 3}\ntraining: {epochs: 3}\n", "nothing would ever be stopped"),

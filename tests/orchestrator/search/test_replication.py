@@ -1,4 +1,4 @@
-"""Further seeds go to those worth it; `choose: best` stands here as earlier versions had it (`apart: false`)."""
+"""Further seeds go to the configurations of which it is not known whether they are on the front."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.record.ledger import Ledger
-from orchestrator.results.front import mark_front
-from orchestrator.results.summary import summarize
-from orchestrator.review.front_words import caption
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
 from orchestrator.sweepfile.load import load_sweep
@@ -90,57 +87,6 @@ def seeds_of(trials: list[TrialSpec]) -> dict[tuple[int, float], set[int]]:
     return found
 
 
-def test_the_best_of_each_group_gets_all_the_seeds(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, "{seeds: [1, 2], choose: best, tuned: [learning_rate], apart: false}")
-    ran = run(plan, tmp_path)
-    assert seeds_of(ran) == {(rank, rate): {0, 1, 2} if rate == 0.001 else {0} for rank in (1, 2, 4) for rate in (0.001, 0.01)}
-    assert len(ran) == len({trial.key for trial in ran}) == 2 * (6 + 3 * 2)
-    assert {trial.key for trial in plan.trials} == {trial.key for trial in ran}
-
-
-def test_those_that_only_served_the_choice_are_not_on_the_front(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate], apart: false}")
-    run(plan, tmp_path)
-    results = Ledger(tmp_path).results()
-    summaries = summarize(plan.trials, results, plan.counts)
-    assert plan.sweep.replication is not None
-    marked = mark_front(summaries, plan.sweep.objectives, plan.sweep.replication.deciding)
-    rates = {one.parameters["learning_rate"]: [] for one in marked}
-    for one in marked:
-        rates[one.parameters["learning_rate"]].append(one)
-    # By their reported scores the worse learning rates would have beaten the others.
-    assert all(one.screened and not one.on_front and not one.may_be_on_front for one in rates[0.01])
-    assert [one.on_front for one in rates[0.001]] == [True, False, False]
-    assert {(one.tracked()["complete"], one.tracked()["status"]) for one in rates[0.01]} == {(False, "incomplete")}
-    assert f"{len(rates[0.01])} with fewer seeds, not ranked" in caption(marked, plan.sweep.objectives)
-    assert mark_front(marked, plan.sweep.objectives, plan.sweep.replication.deciding) == marked
-    # Before anyone has the further seeds, all are judged.
-    first = [trial for trial in plan.trials if trial.run.seed == 0]
-    assert not any(one.screened for one in mark_front(summarize(first, results), plan.sweep.objectives, (1,)))
-
-
-def test_without_tuned_dimensions_groups_are_equal_configurations_only(tmp_path: Path) -> None:
-    ran = run(plan_of(tmp_path, "{seeds: [1], choose: best, apart: false}"), tmp_path)
-    assert set(map(frozenset, seeds_of(ran).values())) == {frozenset({0, 1})}
-
-
-def test_what_a_block_says_for_single_tasks_is_a_group_of_its_own(tmp_path: Path) -> None:
-    block = "method: lora, rank: 4, learning_rate: {values: [0.001, 0.01]}"
-    space = f"[{{{block}}}, {{{block}, task_training: {{toy/sentiment: {{batch_size: 4}}}}}}]"
-    plan = plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate], apart: false}", space=space)
-    ran = run(plan, tmp_path)
-    chosen = {trial.configuration for trial in ran if trial.run.seed == 1}
-    blocks = {one.path for one in plan.configurations if one.id in chosen}
-    assert blocks == {("space", 0), ("space", 1)}
-    assert {trial.run.training.learning_rate for trial in ran if trial.run.seed == 1} == {0.001}
-
-
-def test_a_default_written_out_is_no_difference(tmp_path: Path) -> None:
-    space = "[{method: lora, rank: 4, learning_rate: 0.001, weight_decay: 0.0}, {method: lora, rank: 4, learning_rate: 0.01}]"
-    ran = run(plan_of(tmp_path, "{seeds: [1], choose: best, tuned: [learning_rate], apart: false}", space=space), tmp_path)
-    assert {trial.run.training.learning_rate for trial in ran if trial.run.seed == 1} == {0.001}
-
-
 def test_further_seeds_go_where_the_front_is_not_known(tmp_path: Path) -> None:
     luck = {0: 0.0, 1: 1.5, 2: -1.5, 3: 1.0, 4: -1.0}
 
@@ -153,26 +99,6 @@ def test_further_seeds_go_where_the_front_is_not_known(tmp_path: Path) -> None:
     assert seeds[2, 0.001] == {0, 1, 2, 3, 4}, "undecided to the last"
     assert seeds[1, 0.001] == seeds[4, 0.001] == {0, 1}, "nothing is smaller than 1, and 4 is known: one seed more, no other"
     assert all(seeds[rank, 0.01] == {0} for rank in (1, 2, 4))
-
-
-def test_seeds_that_another_rule_gave_stay_in_the_sweep(tmp_path: Path) -> None:
-    """A configuration far behind the front that an earlier version gave a further seed keeps it after a resume."""
-    rule = "{seeds: [1, 2]}"
-
-    def score(rank: int, rate: float, seed: int) -> float:
-        return by_rank_and_rate(rank, rate, seed) - (30.0 if rate == 0.01 else 0.0)
-
-    ran = run(plan_of(tmp_path, rule), tmp_path, score)
-    worst = next(one for one in ran if one.run.parameters["rank"] == 4 and one.run.training.learning_rate == 0.01)
-    assert seeds_of(ran)[4, 0.01] == {0}, "it deserves none"
-    before, ledger = plan_of(tmp_path, rule), Ledger(tmp_path)
-    for trial in before.replicate(before.configuration(worst.configuration), [1]):
-        metrics = {"search_score": score(4, 0.01, 1), "score": 100 - score(4, 0.01, 1)}
-        ledger.add(TrialResult(trial.key, "finished", metrics, {"trainable_parameters": 400.0}))
-    ledger.close()
-    again = plan_of(tmp_path, rule)
-    assert run(again, tmp_path) == []
-    assert {trial.run.seed for trial in again.trials_of(worst.configuration)} == {0, 1}
 
 
 @pytest.mark.parametrize("cut", [3, 12, 14, 17, 18])

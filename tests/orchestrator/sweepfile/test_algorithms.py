@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.resume import check_resume
-from orchestrator.sweepfile.load import load_sweep, read_effective
+from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -79,38 +78,3 @@ def test_a_record_holds_what_was_chosen(tmp_path: Path) -> None:
     (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
     again = load_sweep(tmp_path / "effective.yaml")
     assert (again.search, again.scheduler) == (sweep.search, sweep.scheduler)
-
-
-@pytest.mark.parametrize(
-    ("section", "given", "instead"),
-    [
-        ("search", "{algorithm: sobol, configurations: 9}", "take auto or random"),
-        ("search", "{algorithm: nsga2, configurations: 9}", "take auto or tpe"),
-        ("search", "{algorithm: cmaes, configurations: 9}", "take auto or gp"),
-        ("search", "{algorithm: tpe, configurations: 9, learn_from: [runs/a]}", "this setting was removed"),
-        ("search", "{algorithm: tpe, configurations: 9, warm_start: [runs/a]}", "this setting was removed"),
-        ("scheduler", "{name: asha, factor: 2}", "take promotion or auto"),
-        ("scheduler", "{name: hyperband, brackets: 2}", "take promotion or auto"),
-        ("scheduler", "{name: median, rivals: 4}", "take promotion or auto"),
-        ("scheduler", "{name: pbt, interval: 1, share: 0.25}", "take promotion or auto"),
-    ],
-)
-def test_what_was_removed_is_refused_in_a_file_and_read_in_a_record(
-    tmp_path: Path, section: str, given: str, instead: str
-) -> None:
-    import yaml
-
-    search = "" if section == "search" else "search: {algorithm: tpe, configurations: 9}\n"
-    with pytest.raises(SweepError, match=instead):
-        load(tmp_path, f"{search}{section}: {given}\n")
-    now = load(tmp_path, "search: {algorithm: tpe, configurations: 9}\n")
-    content = yaml.safe_load(now.to_yaml()) | {section: yaml.safe_load(given)}
-    before = read_effective(content)
-    assert yaml.safe_load(given).get("algorithm", before.search.algorithm) == before.search.algorithm
-    now.folder.mkdir()
-    (now.folder / "sweep.yaml").write_text(yaml.safe_dump(content))
-    if before.search.algorithm == "tpe":
-        check_resume(now.folder, now)
-    else:
-        with pytest.raises(SweepError, match=f"search.algorithm: was '{before.search.algorithm}', is 'tpe'"):
-            check_resume(now.folder, now)

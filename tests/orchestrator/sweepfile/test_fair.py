@@ -50,8 +50,6 @@ def test_it_is_what_one_would_write_by_hand(tmp_path: Path) -> None:
         ("", (1000,), (0,)),
         ("seeds: [0, 1000]\n", (1001,), (0, 1000)),
         ("seeds: [0, 1]\ntuning_seeds: [7, 8]\n", (7, 8), (0, 1)),
-        # What an earlier version's folder adds where its sweep was begun: the first seed tunes and is reported, too.
-        ("seeds: [0, 1, 2]\nreplication: {apart: false}\n", (0,), (1, 2)),
     ],
 )
 def test_the_seeds_that_tune_are_not_those_that_are_reported(
@@ -60,7 +58,7 @@ def test_the_seeds_that_tune_are_not_those_that_are_reported(
     sweep = load(tmp_path, f"{given}compare: fair\nspace:\n{LORA}")
     assert sweep.replication is not None
     assert (sweep.seeds, sweep.replication.seeds, sweep.tuning_seeds) == (tune, report, None)
-    assert sweep.replication.tunes_apart == ("apart" not in given)
+    assert sweep.replication.tunes
 
 
 def test_rates_that_no_block_gives_fit_the_method(tmp_path: Path) -> None:
@@ -93,10 +91,6 @@ def test_the_effective_file_loads_to_the_same_sweep(tmp_path: Path) -> None:
     again = load_sweep(stored)
     assert again.to_yaml() == sweep.to_yaml()
     assert again.blocks == sweep.blocks
-
-
-def test_a_file_without_it_says_nothing_of_it(tmp_path: Path) -> None:
-    assert not {"compare", "tuned"} & set(load(tmp_path, f"space:\n{LORA}").to_yaml().replace(":", " ").split())
 
 
 FAIR = "seeds: [0, 1]\ncompare: fair\n"

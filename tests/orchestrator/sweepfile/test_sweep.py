@@ -250,10 +250,6 @@ HOSTILE: dict[str, tuple[str, str]] = {
         changed("r: {values: [1, 4]}", "ranks: {values: [1, 4]}"),
         "unknown key 'ranks' for method lora. Did you mean 'rank'?",
     ),
-    "removed parameter": (
-        changed("method: lora", "method: vera\n    d_initial: 0.2"),
-        "d_initial: this setting was removed: the paper's value is used; method: peft takes another in its config",
-    ),
     "parameter twice": (changed("r: {values: [1, 4]}", "r: 1\n    rank: 2"), "the same parameter as rank"),
     "block without method": (changed("method: lora", "methode: lora"), "a method block names its method"),
     "block is a word": (changed("- method: lora", "- lora\n  - method: lora"), "a method block is a mapping"),
@@ -283,7 +279,6 @@ HOSTILE: dict[str, tuple[str, str]] = {
     ),
     "word for epochs": (changed("epochs: 1", "evaluate_every: never"), "training.evaluate_every: got 'never'"),
     "several GPUs for one process": (GOOD + "resources: {gpu: 1.5}\n", "a trial trains on one GPU"),
-    "several workers": (GOOD + "resources: {workers: 2}\n", "resources.workers: this setting was removed: one process trains"),
     "no CPU": (GOOD + "resources: {cpu: 0}\n", "resources.cpu: got 0; must be greater than 0"),
     "PEFT's word": (GOOD + "  - {method: lora, target_modules: [q, v]}\n", "Did you mean 'projections'?"),
     "custom task without its suite": (
