@@ -28,12 +28,10 @@ from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.summary import Entry
 from orchestrator.review.front_words import full_label
 from orchestrator.review.merging import reads_pairs
-from orchestrator.review.model_card import Origin, loading, model_card
+from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card, peft_type_of
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import RULES, choose_seed, pick, titles
 from orchestrator.sweepfile.mistakes import unknown
-
-CARD_FILE = "README.md"
 
 EXAMPLES = f"""\
 what --pick takes:
@@ -161,9 +159,7 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
         shutil.copytree(adapter, taken.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
     summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons)
-    by_peft = adapter / "adapter_config.json"
-    peft_type = json.loads(by_peft.read_text(encoding="utf-8"))["peft_type"] if by_peft.is_file() else None
-    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type)
+    card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(adapter))
     (taken.folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 

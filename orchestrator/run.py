@@ -162,6 +162,7 @@ def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, cons
         retry_failed=given.retry_failed,
         max_concurrent=given.max_concurrent,
         cpus=given.cpus,
+        sweep_file=Path(given.sweep),
         verbosity="quiet" if given.quiet else "verbose" if given.verbose else "normal",
     )
     outcome = run_session(plan, options, given.tracking_uri or plan.sweep.tracking.uri, console, again)

@@ -34,7 +34,7 @@ from orchestrator.record.checkpoints import check_writable
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
-from orchestrator.record.manifest import cores, make_manifest
+from orchestrator.record.manifest import cores, make_manifest, origin
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import resolve_uri
@@ -82,7 +82,7 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
         try:
             if sizes := len(plan.outputs) - len(plan.trials):
                 console.print(f"{len(plan.trials)} trainings, which are cut to {sizes} smaller sizes too")
-            _begin(plan, tracker, dict(shared.fingerprints) if shared else {})
+            _begin(plan, tracker, dict(shared.fingerprints) if shared else {}, options.sweep_file)
             outcome, summaries, files = _run(plan, options, tracker, shared, last_words, console)
             if outcome.signal is None:
                 # The page reads the store, so the store must have everything first; then it is an artifact there itself.
@@ -133,7 +133,7 @@ def _run(
     return outcome, summaries, files
 
 
-def _begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
+def _begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str], file: Path | None) -> None:
     """Opens the sweep's record; every configuration that breaks a constraint is on record from then on, as infeasible."""
     sweep, rule = plan.sweep, plan.sweep.replication
     reported = rule.seeds if rule is not None and rule.tunes else sweep.seeds
@@ -150,6 +150,7 @@ def _begin(plan: Plan, tracker: Tracker, fingerprints: dict[str, str]) -> None:
             **({"compare": sweep.compare, "tuned": ",".join(rule.tuned)} if sweep.compare and rule else {}),
             "configurations": plan.wanted if plan.adaptive else len(plan.counts),
             "trials": plan.most_trials,
+            "origin": origin(file),
             "manifest": make_manifest(sweep.model_dump(mode="json"), seeds=reported, data=fingerprints),
             "sweep_yaml": SweepFolder(sweep.folder).effective.read_text(encoding="utf-8"),
         }

@@ -80,7 +80,9 @@ def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
     record |= {"spec": run.model_dump(mode="json"), "counts": counts, "metrics": metrics, "notes": []}
 
     def fill(aside: Path) -> None:
-        shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE, _ADAPTER_FILE))
+        shutil.copytree(
+            folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE, _ADAPTER_FILE, "README.md")
+        )
         save_file(tensors, aside / _ADAPTER_FILE, metadata={"format": "pt"})
         if smaller is not config:
             (aside / _CONFIG_FILE).write_text(json.dumps(smaller, indent=2, sort_keys=True), encoding="utf-8")

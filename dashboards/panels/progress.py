@@ -17,15 +17,14 @@ from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES, u
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}
 FRESH_S = 120.0  # a driver reports every 15 s; one that has been silent for so long is gone
-# the new number of an extended sweep is in a tag, because a parameter cannot change
-PLANNED = ("craft.now.trials", "trials", "trials_planned")
+PLANNED = ("craft.trials", "trials_planned")
 
 
 def planned_trials(frame: Any) -> int | None:
     """How many trials the sweep set out to run, if its own run says so; None for a searcher without an end."""
     if frame.sweep is None:
         return None
-    known = {**frame.sweep.metrics, **frame.sweep.params, **frame.sweep.tags}
+    known = {**frame.sweep.metrics, **frame.sweep.tags}
     values = [str(known[name]).removesuffix(".0") for name in PLANNED if name in known]
     return next((int(value) for value in values if value.isdigit()), None)
 

@@ -13,6 +13,7 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.shipper import saved_page
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.limits import Limit, limit
 from orchestrator.results.presentation import PHASES
@@ -46,7 +47,7 @@ def show_outcome(
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
     if outcome.finished:
         for what, command in _next(plan, uri, again, limit(summaries)).items():
-            console.print(f"{what:<16} {command}", markup=False, soft_wrap=True)
+            console.print(f"{what:<17} {command}", markup=False, soft_wrap=True)
 
 
 def _next(plan: Plan, uri: str, again: str, limits: Limit) -> dict[str, str]:
@@ -57,6 +58,9 @@ def _next(plan: Plan, uri: str, again: str, limits: Limit) -> dict[str, str]:
         "take an adapter:": f"python -m orchestrator.adapters {shown_path(sweep.folder)} --pick {rule} --to adapter",
         "open the page:": f"python -m dashboards serve{store}",
     }
+    if page := saved_page(SweepFolder(sweep.folder), uri):
+        ui = f"mlflow ui --backend-store-uri {redact(uri)}, then http://127.0.0.1:5000"
+        commands["see it in MLflow:"] = f"{redact(uri).rstrip('/') if uri.startswith('http') else ui}/{page}"
     if len(sweep.seeds) < 3 and sweep.replication is None and limits != "examples":
         seeds = [*sweep.seeds, *(seed for seed in range(3) if seed not in sweep.seeds)][:3]
         commands["add seeds:"] = f"{again} --set 'seeds={str(seeds).replace(' ', '')}'"

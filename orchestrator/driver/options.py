@@ -24,6 +24,7 @@ class RunOptions:
         max_concurrent: trials at once, at most.
         cpus: cores of this machine to use, where no address is given; all if not given.
         max_failures: how often a trial whose process or machine dies is started again.
+        sweep_file: where the sweep was read from.
         verbosity: `quiet` shows nothing, `verbose` also a line for each evaluation.
     """
 
@@ -35,6 +36,7 @@ class RunOptions:
     max_concurrent: int | None = None
     cpus: int | None = None
     max_failures: int = 3
+    sweep_file: Path | None = None
     verbosity: Verbosity = "normal"
 
 

@@ -92,7 +92,7 @@ class Recorder:
                 self._display.made(self.standing.spec(found.key), found)
                 if found.status in ("finished", "failed") and self._tracker is not None and not self._tracker.holds(found.key):
                     one = self.standing.spec(found.key)
-                    self._track("trial_started", one)  # its journal was lost
+                    self._begin(one)  # its journal was lost
                     self._track("trial_ended", found, None)
                     restated.add(one.configuration)
         for configuration in restated:
@@ -114,7 +114,7 @@ class Recorder:
         self.underway.start(key)
         self._display.started(spec)
         for one in spec.outputs:
-            self._track("trial_started", one)
+            self._begin(one)
 
     @_alone
     def progressed(self, key: str, progress: dict[str, Any]) -> None:
@@ -255,6 +255,10 @@ class Recorder:
             if 0 < summary.finished < summary.planned and not (summary.failed or summary.stopped or summary.tunes):
                 content = summary.tracked() | {"status": "waiting"}
                 self._track("configuration_ended", summary.configuration, summary.label, summary.parameters, content)
+
+    def _begin(self, trial: TrialSpec) -> None:
+        counts = self._plan.counts.get(trial.configuration, {})
+        self._track("trial_started", trial, None, counts.get("trainable_parameters"))
 
     def _maybe_end_configuration(self, configuration: str) -> None:
         if not all(self.standing.is_settled(trial.key) for trial in self._plan.trials_of(configuration)):

@@ -5,6 +5,7 @@ It is stored as `manifest.json` with the sweep's run. It holds no passwords.
 
 from __future__ import annotations
 
+import getpass
 import os
 import platform
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,19 @@ def make_manifest(
         "sweep": dict(sweep),
     }
     return dict(redacted(content))
+
+
+def origin(file: Path | None) -> dict[str, str]:
+    """The user, the sweep file and the git commit of its folder, by the tags that MLflow's page shows as user and source."""
+    tags: dict[str, str] = {}
+    with suppress(OSError, KeyError):  # a user id without a name
+        tags["mlflow.user"] = getpass.getuser()
+    if file is not None:
+        tags |= {"mlflow.source.name": str(file.absolute()), "mlflow.source.type": "LOCAL"}
+        if state := source_state(file.absolute().parent):
+            changed = str(bool(state["modified"])).lower()
+            tags |= {"mlflow.source.git.commit": state["commit"], "mlflow.source.git.dirty": changed}
+    return tags
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -50,7 +50,7 @@ class StoredRun:
             known = self.params.get(name, self._params.get(name))
             if known is None:
                 self._params[name] = content
-            elif known != content:
+            elif known != content or f"craft.now.{name}" in self.tags:
                 # A run's parameter cannot change in MLflow: the newest value of an extended sweep becomes a tag.
                 self.add_tags({f"craft.now.{name}": content})
 
@@ -129,8 +129,16 @@ def with_pictures(text: str, run_id: str, pictures: Iterable[str]) -> str:
     return "\n\n".join([cut(text, TAG_LIMIT - sum(len(one) + 2 for one in shown)), *shown])
 
 
-def named(method: str, label: str) -> str:
-    return label if not method or label.lower().startswith(method.lower()) else f"{method} {label}"
+def short_name(method: str, label: str, size: float | None = None) -> str:
+    """`4,108 · CRAFT 64 qkvo`: short, and the trainable parameters first, because MLflow's page cuts names at their end."""
+    name = label if not method or label.lower().startswith(method.lower()) else f"{method} {label}"
+    name = re.sub(r"(?<=\b[a-z]) (?=[a-z]\b)", "", name).replace(", ", " ")
+    return name if size is None else f"{size:,.0f} · {name}"
+
+
+def trial_name(tags: Mapping[str, str], size: float | None) -> str:
+    """`s0 · 4,108 · CRAFT 64 qkvo · toy/sentiment`."""
+    return f"s{tags['craft.seed']} · {short_name(tags['craft.method'], tags['craft.label'], size)} · {tags['craft.task']}"
 
 
 def stored_name(name: str) -> str:

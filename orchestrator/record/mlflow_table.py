@@ -14,6 +14,9 @@ from orchestrator.tools.journal import Event
 
 log = logging.getLogger(__name__)
 
+ORIGIN = ("mlflow.user", "mlflow.source.")
+NOTE, RUN_NAME, VIEW = "mlflow.note.content", "mlflow.runName", "mlflow.sharedViewState."
+
 
 class RunTable:
     """The runs of a sweep by (kind, key): kind is `sweep`, `configuration` or `trial`.
@@ -27,13 +30,13 @@ class RunTable:
         quiet_mlflow()
         from mlflow import MlflowClient
 
-        self._sweep, self._sweep_id = sweep, sweep_id
+        self.uri, self._sweep, self._sweep_id = uri, sweep, sweep_id
         file = sqlite_file(uri)
         if file is not None:
             make_sqlite(file)
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         home = file.parent if file is not None else Path.cwd()
-        self._experiment = self._find_experiment(None if uri.startswith("http") else home / "mlartifacts")
+        self.experiment = self._find_experiment(None if uri.startswith("http") else home / "mlartifacts")
         self.runs: dict[tuple[str, str], StoredRun] = {}
         self._uncertain = False
         self._search(f"tags.`craft.sweep_id` = '{self._sweep_id}'")
@@ -53,9 +56,11 @@ class RunTable:
         if parent:
             tags["mlflow.parentRunId"] = parent
         if run is None:
+            owner = self.runs.get(("sweep", self._sweep))
+            tags |= {name: value for name, value in (owner.tags if owner else {}).items() if name.startswith(ORIGIN)}
             tags |= {"craft.kind": kind, "craft.key": key, "craft.sweep": self._sweep, "craft.sweep_id": self._sweep_id}
             tags |= {"craft.status": "running"} | ({} if kind == "sweep" else {"craft.on_front": "false"})
-            made = self.client.create_run(self._experiment, event["time"], tags, run_name=cut(name, NAME_LIMIT))
+            made = self.client.create_run(self.experiment, event["time"], tags, run_name=cut(name, NAME_LIMIT))
             run = StoredRun(made.info.run_id, tags=dict(tags))
         elif reopen:
             if run.status != "RUNNING":
@@ -70,6 +75,21 @@ class RunTable:
         run.flush(self.client)
         self.client.set_terminated(run.id, status, time)
         run.status = status
+
+    def show(self, views: Mapping[str, str], line: str) -> None:
+        """Gives the experiment saved views, by their keys, and `line` at the end of its description; what is there stays."""
+        known = self.client.get_experiment(self.experiment).tags
+        tags = {f"{VIEW}{key}": view for key, view in views.items()}
+        if line not in (note := known.get(NOTE, "")):
+            self.client.set_experiment_tag(self.experiment, NOTE, f"{note}\n\n{line}".strip())
+        for name in tags.keys() - known.keys():
+            self.client.set_experiment_tag(self.experiment, name, tags[name])
+
+    def rename(self, run: StoredRun, name: str) -> None:
+        """Gives a run the name `name`, unless it has it."""
+        if run.tags.get(RUN_NAME) != (name := cut(name, NAME_LIMIT)):
+            self.client.update_run(run.id, name=name)
+            run.tags[RUN_NAME] = name
 
     def finish(self) -> None:
         """Sends what waits for any run at the end of a batch of events; the table then knows every run that the store has."""
@@ -110,7 +130,7 @@ class RunTable:
     def _search(self, query: str) -> None:
         """Learns the sweep's runs that match. A lost request that is carried out late makes a second run of a key: the older
         run stays, the other one is deleted."""
-        for run in find_runs(self.client, self._experiment, query):
+        for run in find_runs(self.client, self.experiment, query):
             place = run.data.tags.get("craft.kind", ""), run.data.tags.get("craft.key", "")
             known = self.runs.get(place)
             if known is None:

@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from craft.words import paragraphs, plain
+from craft.words import paragraphs, plain, redact
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.record.artifacts import store_json, store_path
 from orchestrator.record.folder import EFFECTIVE_FILE
-from orchestrator.record.mlflow_run import StoredRun, named, with_pictures
-from orchestrator.record.mlflow_table import RunTable
+from orchestrator.record.mlflow_run import StoredRun, short_name, trial_name, with_pictures
+from orchestrator.record.mlflow_table import NOTE, RunTable
+from orchestrator.record.mlflow_views import SIZE, front_key, links, place, saved_views
 from orchestrator.tools.journal import Event
 
 log = logging.getLogger(__name__)
 
 RUN_STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
-OF_ONE_TRY = ("craft.error", "craft.notes", "mlflow.note.content")
+OF_ONE_TRY = ("craft.error", "craft.notes", NOTE)
+EXTENDED = ("tasks", "seeds", "tuning_seeds", "scheduler", "configurations", "trials")
+"""What an extension of a sweep changes: tags of its run, because a parameter of MLflow keeps its first value."""
 
 
 class MlflowWriter:
@@ -38,8 +42,14 @@ class MlflowWriter:
     """
 
     def __init__(self, uri: str, opened: Event, folder: Path) -> None:
-        self._sweep, self._folder = str(opened["sweep"]), folder
-        self._table = RunTable(uri, self._sweep, str(opened["sweep_id"]))
+        self._sweep, self._sweep_id, self._folder = str(opened["sweep"]), str(opened["sweep_id"]), folder
+        self._began = int(opened["time"])
+        self._table = RunTable(uri, self._sweep, self._sweep_id)
+
+    @property
+    def page(self) -> str:
+        """The place of the front's saved view below the address of MLflow's server."""
+        return place(self._table.experiment, front_key(self._sweep_id))
 
     @property
     def knows_sweep(self) -> bool:
@@ -68,12 +78,17 @@ class MlflowWriter:
         return self._table.reconnect()
 
     def _on_sweep_started(self, event: Event) -> None:
-        run = self._table.ensure("sweep", self._sweep, self._sweep, event, parent=None, tags={})
         info = dict(event["info"])
+        tags = info.pop("origin", {}) | {f"craft.{name}": text(info.pop(name)) for name in EXTENDED if name in info}
+        run = self._table.ensure("sweep", self._sweep, self._sweep, event, parent=None, tags=tags)
         for name, artifact in (("manifest", "manifest.json"), ("sweep_yaml", EFFECTIVE_FILE)):
             if info.get(name):
                 store_json(self._table.client, run.id, info.pop(name), artifact)
         run.add_params(flatten(info))
+        run.flush(self._table.client)  # the runs that follow take user and source from it
+        tasks = tags.get("craft.tasks", "").split(",")
+        views = saved_views(self._sweep, self._sweep_id, tasks, json.loads(info.get("objectives", "{}")), self._began)
+        self._table.show(views, links(self._sweep, self._table.experiment, views))
 
     def _on_sweep_underway(self, event: Event) -> None:
         run = self._table.runs.get(("sweep", self._sweep))
@@ -84,9 +99,8 @@ class MlflowWriter:
         shared = {f"craft.{name}": text(event[name]) for name in ("configuration", "method", "protocol", "label")}
         shared |= {"craft.tunes": event["tunes"]} if "tunes" in event else {}
         configuration = self._configuration(event["configuration"], event["label"], event["method"], event, shared)
-        label = named(event["method"], event["label"])
-        name = f"{label} · {event['task']} · seed {event['seed']}"
         tags = shared | {f"craft.{name}": text(event[name]) for name in ("task", "seed", "carried") if name in event}
+        name = trial_name(tags, event.get("size"))
         run = self._table.ensure("trial", event["key"], name, event, parent=configuration.id, tags=tags)
         run.add_params(event["params"])
 
@@ -107,6 +121,8 @@ class MlflowWriter:
             return
         result = event["result"]
         run.add_metrics(event["row"], event["time"])
+        if SIZE in event["row"]:
+            self._table.rename(run, trial_name(run.tags, float(event["row"][SIZE])))
         tags = {"craft.status": result["status"]}
         tags.update({f"craft.fact.{name}": text(value) for name, value in result.get("facts", {}).items()})
         said = [f"- {plain(note)}" for note in result.get("notes", [])]
@@ -116,7 +132,7 @@ class MlflowWriter:
         if result.get("notes"):
             tags["craft.notes"] = "\n".join(result["notes"])
         if said:
-            tags["mlflow.note.content"] = "\n\n".join([f"**{result['status']}**", *said])
+            tags[NOTE] = "\n\n".join([f"**{result['status']}**", *said])
         # What an earlier try of the trial left there is no longer true.
         tags |= {name: "" for name in OF_ONE_TRY if name in run.tags and name not in tags}
         run.add_tags(tags)
@@ -132,13 +148,15 @@ class MlflowWriter:
     def _on_configuration_ended(self, event: Event) -> None:
         method = text(event["params"].get("method", ""))
         run = self._configuration(event["key"], event["label"], method, event, {"craft.label": event["label"]})
-        run.add_params(flatten(event["params"]))
+        self._table.rename(run, short_name(method, event["label"], event["shown"].get(SIZE)))
+        params = flatten(event["params"])
+        run.add_params(params | {name: "differs between trials" for name in run.params if name not in params})
         run.add_metrics(event["row"], event["time"])
         summary = event["summary"]
         complete = summary.get("complete", True) in (True, "true", "True")
         tags = {f"craft.{name}": text(value) for name, value in summary.items() if not isinstance(value, list)}
         status = summary.get("status", "finished" if complete else "incomplete")
-        run.add_tags(tags | {"craft.status": status})
+        run.add_tags(tags | {"craft.status": status, NOTE: self._described(event)})
         # Incomplete or infeasible is no failure; which of them it is stands in the tag.
         self._table.end(run, RUN_STATUS.get(status, "FINISHED"), event["time"])
 
@@ -159,7 +177,7 @@ class MlflowWriter:
         run.add_metrics(event["row"] | {"step": 0}, event["time"])
         if "description" in summary:
             pictures = [one.path for one in self._table.client.list_artifacts(run.id) if one.path.endswith(".png")]
-            run.add_tags({"mlflow.note.content": with_pictures(summary.pop("description"), run.id, pictures)})
+            run.add_tags({NOTE: with_pictures(summary.pop("description"), run.id, pictures)})
         marked = ("on_front", "may_be_on_front", "enough")
         marks = {name: set(summary.pop(name)) for name in marked if isinstance(summary.get(name), list)}
         if summary.get("knee"):
@@ -176,13 +194,28 @@ class MlflowWriter:
             run.add_tags({"craft.status": "interrupted"})
             self._table.end(run, "KILLED", event["time"])
 
+    def _described(self, event: Event) -> str:
+        """The description of a configuration's run: its score, and the command that takes its adapter."""
+        shown, error = event["shown"], event["summary"].get("error")
+        lines = [paragraphs(error)] if error else []
+        if "score" in shown:
+            low, high = shown.get("score_low"), shown.get("score_high")
+            interval = "" if low is None or low == high else f" ({low:.2f} to {high:.2f})"
+            size = f", {shown[SIZE]:,.0f} trainable parameters" if SIZE in shown else ""
+            uri = self._table.uri
+            words = ["python", "-m", "orchestrator.adapters", self._sweep, "--pick", event["key"], "--to", "adapter"]
+            words += ["--tracking-uri", uri] if redact(uri) == uri else []
+            lines += [f"**score {shown['score']:.2f}**{interval}{size}", f"Take its adapter:\n\n    {shlex.join(words)}"]
+        return "\n\n".join(lines)
+
     def _configuration(self, key: str, label: str, method: str, event: Event, tags: Mapping[str, str]) -> StoredRun:
         known = self._table.runs.get(("configuration", key))
         if known is not None and event["kind"] == "trial_started" and known.status == "RUNNING":
             return known
         parent = self._table.ensure("sweep", self._sweep, self._sweep, event, parent=None, tags={}, reopen=False).id
         full = {"craft.configuration": key, **tags}
-        return self._table.ensure("configuration", key, named(method, label), event, parent=parent, tags=full)
+        name = short_name(method, label, event.get("size"))
+        return self._table.ensure("configuration", key, name, event, parent=parent, tags=full)
 
     def _mark(self, tag: str, members: set[str]) -> None:
         """Sets `tag` to true on the configurations in `members` and on their trials, and to false on the others."""

@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from craft.disk import flush, replacing
 from craft.words import redact
@@ -49,10 +50,25 @@ STOP_S = 4.0
 def saved_offset(folder: SweepFolder, uri: str) -> int:
     """How many bytes of the journal the store at `uri` has taken, by the cursor; 0 if that cannot be."""
     try:
-        offset = int(json.loads(folder.cursor.read_text(encoding="utf-8"))[redact(uri)])
-    except (OSError, ValueError, KeyError, TypeError):
+        offset = int(_read_cursor(folder)[redact(uri)]["offset"])
+    except (KeyError, TypeError, ValueError):
         return 0
     return offset if 0 <= offset <= _size(folder.journal) else 0
+
+
+def saved_page(folder: SweepFolder, uri: str) -> str | None:
+    """The place of the sweep's front on the page of the MLflow server at `uri`; None if the store has nothing of the sweep."""
+    try:
+        return str(_read_cursor(folder)[redact(uri)]["page"])
+    except (KeyError, TypeError):
+        return None
+
+
+def _read_cursor(folder: SweepFolder) -> dict[str, Any]:
+    try:
+        return dict(json.loads(folder.cursor.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
 
 
 def count_waiting(folder: SweepFolder, uri: str) -> int:
@@ -175,18 +191,13 @@ class Shipper:
         return writer
 
     def _taken(self, offset: int) -> None:
+        assert self._writer is not None
         self._offset = offset
-        path = self._folder.cursor
-        try:
-            known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        except ValueError:
-            known = {}
+        taken = {redact(self._uri): {"offset": offset, "page": self._writer.page}, "saved": int(time.time())}
         try:
             flush(self._path)  # after a power cut the cursor must not point behind the journal's end
-            with replacing(path) as aside:
-                aside.write_text(
-                    json.dumps({**known, redact(self._uri): self._offset, "saved": int(time.time())}), encoding="utf-8"
-                )
+            with replacing(self._folder.cursor) as aside:
+                aside.write_text(json.dumps(_read_cursor(self._folder) | taken), encoding="utf-8")
         except OSError as error:
             # Without a new cursor the next session repeats this batch, which is harmless.
             log.warning("the tracking cursor cannot be saved: %s", error)

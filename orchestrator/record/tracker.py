@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 OF_A_ROW = frozenset({"step", "time"})
 """Keys of a metrics row that are not metrics: its step, and when it was measured (seconds since 1970) if that is known."""
+SHOWN = ("score", "score_low", "score_high", "trainable_parameters")
+"""Numbers in the name and the description of a configuration's run."""
 
 
 class Tracker:
@@ -69,7 +71,8 @@ class Tracker:
         """Opens or reopens the sweep's run.
 
         Args:
-            info: becomes the run's parameters, flat, but `manifest` (a dict) and `sweep_yaml` (text) become artifacts.
+            info: becomes the run's parameters, flat, and tags where an extension changes it (`mlflow_writer.EXTENDED`).
+                `manifest` (a dict) and `sweep_yaml` (text) become artifacts, `origin` tags by MLflow's own names.
         """
         self._write({"kind": "sweep_started", "info": redacted(dict(info))})
 
@@ -81,8 +84,13 @@ class Tracker:
         """Whether the journal knows of the trial. One that was lost or cut does not."""
         return key in self._trials
 
-    def trial_started(self, spec: TrialSpec, params: Mapping[str, Any] | None = None) -> None:
-        """Opens or reopens the trial's run. `params` adds to, or overrides, the parameters of the spec."""
+    def trial_started(self, spec: TrialSpec, params: Mapping[str, Any] | None = None, size: float | None = None) -> None:
+        """Opens or reopens the trial's run.
+
+        Args:
+            params: adds to, or overrides, the parameters of the spec.
+            size: the trainable parameters that the plan counted.
+        """
         self._open_trials[spec.key] = None
         self._trials.add(spec.key)
         self._configurations.add(spec.configuration)
@@ -97,6 +105,7 @@ class Tracker:
                 "method": shown_method(spec.run.method, spec.run.parameters),
                 "protocol": spec.run.protocol,
                 "params": redacted({**flat_parameters(spec.run), **(params or {})}),
+                "size": size,
             }
             | {name: value for name in ("tunes", "carried") if (value := getattr(spec, name))}
         )
@@ -164,6 +173,7 @@ class Tracker:
                 "label": label,
                 "params": redacted(dict(params)),
                 "row": row,
+                "shown": {name: value for name, value in _numbers(summary).items() if name in SHOWN},
                 "summary": redacted(_plain(summary)),
             }
         )

@@ -10,19 +10,24 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from craft.models.cached import base_name
 from craft.models.gguf import MODEL_DIGEST, is_gguf
+from craft.trainer.checkpoint import add_file
 from craft.words import plain
 from orchestrator.plan.parameters import flatten, text
+from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import Interval
 from orchestrator.results.presentation import METRICS, amount
-from orchestrator.results.summary import Entry, Summary
+from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.review.front_words import full_label, number
+from orchestrator.review.merging import reads_pairs
 
+CARD_FILE = "README.md"
 PROTOCOLS = {
     "honest": "Training and every choice (the best evaluation, the seed) saw the training data and a part carved from it; the "
     "reported split was scored once, when all was decided.",
@@ -88,6 +93,21 @@ def model_card(
             _table({name.replace("_", " "): record["counts"].get(name) for name in COSTS}),
         ]
     ) + "\n"  # fmt: skip
+
+
+def add_card(adapter: Path, sweep: str, trial: TrialSpec, result: TrialResult) -> None:
+    """Puts a card into the sealed folder of a trial's adapter; it has the scores of this trial alone."""
+    entry = Entry.of(trial, result)
+    (summary,) = summarize_entries([entry])
+    run = json.loads((adapter / "run.json").read_text(encoding="utf-8"))
+    origin = Origin(sweep, summary, entry, ())
+    add_file(adapter, CARD_FILE, model_card(origin, run, pair=reads_pairs(run), peft_type=peft_type_of(adapter)))
+
+
+def peft_type_of(adapter: Path) -> str | None:
+    """PEFT's word for the method of an adapter's folder; None if PEFT does not load it."""
+    config = adapter / "adapter_config.json"
+    return str(json.loads(config.read_text(encoding="utf-8"))["peft_type"]) if config.is_file() else None
 
 
 def loading(record: Mapping[str, Any], *, pair: bool, merged: bool, folder: str = ".") -> str:
@@ -189,7 +209,7 @@ def _scores(origin: Origin) -> str:
         # the one task's interval is the sweep's own, over seeds and examples, as the front shows it
         (f"the configuration on {task}, mean over seeds", value.mean, value if several else summary.score, None, str(value.n))
         for task, value in summary.tasks.items()
-        if task == entry.task or several
+        if origin.reasons and (task == entry.task or several)  # without them it is a card of the trial alone
     ]
     if several:
         searched = summary.value("search_score")

@@ -25,6 +25,7 @@ from ray import tune
 from craft.results import Leave
 from orchestrator.plan.trial import Ended, TrialResult, TrialSpec
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, SIZES_FOLDER, local_adapter, within
+from orchestrator.review.model_card import add_card
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
 from orchestrator.worker import crash
@@ -109,6 +110,11 @@ class Recording(tune.Callback):
             adapter = local_adapter(storage, posixpath.join(*place), self._parts.folder.adapters / result.key)
         except OSError:
             log.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, storage)
+        try:
+            if adapter is not None:
+                add_card(adapter, self._parts.folder.path.name, self._recorder.standing.spec(result.key), result)
+        except Exception:  # an adapter without a card is as good
+            log.exception("the adapter of trial %s has no model card", result.key)
         return Ended(result.with_facts(adapter=within(storage, *place)), adapter)
 
     def _excuse(self, trial: Any) -> None:

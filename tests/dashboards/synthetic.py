@@ -100,9 +100,8 @@ def configuration(
 
 def sweep_run(name: str, *, planned: int = 0, status: str = "running", at: int = START) -> FakeRun:
     over = status != "running"
-    params = {"trials": planned} if planned else {}
-    tags = {"sweep": name, "status": status}
-    return FakeRun("sweep", tags, params, {}, {}, "FINISHED" if over else "RUNNING", at, at + 10**6 if over else None, name)
+    tags = {"sweep": name, "status": status} | ({"trials": str(planned)} if planned else {})
+    return FakeRun("sweep", tags, {}, {}, {}, "FINISHED" if over else "RUNNING", at, at + 10**6 if over else None, name)
 
 
 def grid(sweep: str = "ranks", seeds: int = 3, tasks: tuple[str, ...] = ("toy",)) -> list[FakeRun]:

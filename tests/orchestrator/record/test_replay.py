@@ -83,7 +83,7 @@ def test_every_prefix_of_the_journal_can_be_replayed(uri: str, tmp_path: Path) -
     tracker.sweep_ended("finished", {"hypervolume": 1.0})
     tracker.close(60)
     for offset in [0, *(end for _, end in read(folder / "journal.jsonl"))]:
-        (folder / "tracking.cursor.json").write_text(json.dumps({redact(uri): offset}))
+        (folder / "tracking.cursor.json").write_text(json.dumps({redact(uri): {"offset": offset}}))
         assert Tracker(uri, "demo", folder).close(60) == 0
     table = runs(uri)
     assert len(table) == 3
@@ -98,7 +98,7 @@ def test_an_emptied_store_gets_the_whole_record_again(uri: str, tmp_path: Path, 
     assert tracker.close(60) == 0
     other = f"sqlite:///{tmp_path / 'other.db'}"
     (tmp_path / "other.db").write_bytes(empty_store.read_bytes())
-    (folder / "tracking.cursor.json").write_text(json.dumps({other: (folder / "journal.jsonl").stat().st_size}))
+    (folder / "tracking.cursor.json").write_text(json.dumps({other: {"offset": (folder / "journal.jsonl").stat().st_size}}))
     assert main(["replay", str(folder), "--tracking-uri", other]) == 0
     assert runs(other).keys() == runs(uri).keys()
 
