@@ -37,6 +37,7 @@ def data(view: View) -> Plain:
         "axes": [x, y],
         "sweeps": view.names,
         "id": ready["id"].tolist(),
+        "label": ready["label"].astype(str).tolist(),
         "method": ready["method"].astype(str).tolist(),
         "sweep": [view.names.index(name) for name in ready["sweep"]],
         "values": {metric.name: numbers(column(ready, f"m.{metric.name}")) for metric in metrics},
@@ -50,6 +51,7 @@ def data(view: View) -> Plain:
         },
         "counts": counts,
         "knee": _knee(view),
+        "scored": _scored(ready),
         "chance": number(chances[0]) if len(chances := column(ready, "m.chance").unique()) == 1 else None,
         "objectives": in_words(view.sweeps),
         "published": published(view, metrics),
@@ -84,6 +86,16 @@ def _why_empty(counts: dict[str, int]) -> str:
         return "This sweep has no configurations yet: the first appear when its first trial starts."
     parts = [f"{count} {state}" for state, count in counts.items() if count]
     return f"No configuration has a score yet ({', '.join(parts)})."
+
+
+def _scored(ready: Any) -> str:
+    """The seeds and examples behind the scores, as the terminal says it under its table."""
+    seeds, examples, chance = (column(ready, f"m.{name}") for name in ("seeds_done", "examples", "chance"))
+    parts = ["One seed."] if seeds.max() == 1 else []
+    if examples.nunique() == 1:
+        at = f", where chance is {chance.max():.1f}" if chance.nunique() == 1 else ""
+        parts.append(f"Scored on {examples.max():,.0f} examples{at}.")
+    return " ".join(parts)
 
 
 def _interval(frame: Any, metric: Metric) -> list[list[float | int | None]] | None:

@@ -43,7 +43,7 @@ def draw(plain: Plain) -> Plain:
                 "hovermode": "closest",
             },
         },
-        "note": _note(plain["counts"]),
+        "note": " ".join(filter(None, [_note(plain["counts"]), plain["scored"]])),
         "help": _help(plain),
         "also": {"$": "published/{published}/says"},
         "first": plain["knee"],
@@ -53,7 +53,11 @@ def draw(plain: Plain) -> Plain:
 
 def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> Plain:
     """What the traces refer to: columns of the finished points, and by axes the positions of the front's members."""
-    values: Plain = {"id": plain["id"], "colour": [by_method[method] for method in plain["method"]]}
+    values: Plain = {
+        "id": plain["id"],
+        "label": [text(one, 40) for one in plain["label"]],
+        "colour": [by_method[method] for method in plain["method"]],
+    }
     values["symbol"] = [SYMBOLS[one % len(SYMBOLS)] for one in plain["sweep"]]
     for metric in metrics:
         done, partial = plain["values"][metric.name], plain["partial"]["values"][metric.name]
@@ -167,7 +171,14 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
         "arrayminus": {"$": "below/{y}", "pick": pick},
     }
     points = _points("on the front", pick, marker) | {"showlegend": False, "error_y": bars}
-    return [*lines, points]
+    # the page's script puts each name where it covers nothing
+    names = {"mode": "text", "text": {"$": "label", "pick": pick}, "textposition": "top center", "textfont": {"size": 10}}
+    named = (
+        {key: points[key] for key in ("type", "x", "y")}
+        | names
+        | {"showlegend": False, "hoverinfo": "skip", "cliponaxis": False}
+    )
+    return [*lines, points, named]
 
 
 def _note(counts: Plain) -> str:

@@ -147,7 +147,7 @@ Craft.Figure = class {
     if (trace.error_y && !(trace.error_y.array || []).some(value => value !== null)) delete trace.error_y;
     if (trace.customdata) trace.hoverinfo = "none";
     if (trace.name === "selected") [trace.x, trace.y] = this.linesOf(trace);
-    if (trace.mode && trace.mode.includes("text") && this.holder.clientWidth < 520) trace.mode = "markers";
+    if (trace.mode && trace.mode.includes("text") && this.holder.clientWidth < 520) trace.mode = trace.mode.includes("markers") ? "markers" : "none";
     if (trace.customdata && trace.mode === "markers") {
       // plotly's own dimming while one drags would stay behind: `dim` does it
       const opacity = trace.marker && trace.marker.opacity !== undefined ? trace.marker.opacity : 1;
@@ -221,8 +221,8 @@ Craft.Figure = class {
     this.placeRing();
   }
 
-  /* Puts the name of each published row next to its star, where it covers no mark, other name or frame. A name that finds no room is
-     not shown: pointing at its star shows it. */
+  /* Puts the name of each member of the front and of each published row next to its mark, where it covers no mark, other name or frame.
+     A name that finds no room is not shown: pointing at its mark shows it. */
   placeNames() {
     const names = [...this.holder.querySelectorAll(".textpoint text")];
     if (!names.length) return;
@@ -232,7 +232,7 @@ Craft.Figure = class {
     const boxes = names.map(name => name.getBoundingClientRect());
     names.forEach((name, index) => {
       const {left, top, width, height} = boxes[index], aside = width / 2 + 9, level = height / 2 + 9;
-      const free = [[0, 0], [0, 2 * level], [aside, level], [-aside, level], [aside, 0], [-aside, 0], [aside, 2 * level], [-aside, 2 * level]].find(([x, y]) => {
+      const free = [[0, 0], [-aside, -4], [0, -8], [0, 2 * level], [aside, level], [-aside, level], [aside, 0], [-aside, 0], [aside, 2 * level], [-aside, 2 * level]].find(([x, y]) => {
         const box = {left: left + x, right: left + x + width, top: top + y, bottom: top + y + height};
         const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom;
         if (!inside || taken.some(other => other.left < box.right && other.right > box.left && other.top < box.bottom && other.bottom > box.top)) return false;

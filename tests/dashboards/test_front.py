@@ -121,6 +121,16 @@ def test_a_configuration_that_waits_for_seeds_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
+    ("seeds", "said"), [(1, "One seed. Scored on 240 examples, where chance is 50.4."), (2, "Scored on 240")]
+)
+def test_the_page_says_how_many_seeds_and_examples_are_behind_the_scores(seeds: int, said: str) -> None:
+    extra = {"seeds_done": float(seeds), "examples": 240.0, "chance": 50.4}
+    runs = [run for name in "ab" for run in configuration(name, extra=extra)]
+    note = spec_of(PANELS["front"], view_of(("ranks", runs)))["note"]
+    assert note.startswith(f"Configurations: 2 done. {said}")
+
+
+@pytest.mark.parametrize(
     ("metrics", "heading"),
     [
         (["accuracy", "accuracy"], "accuracy, %"),
