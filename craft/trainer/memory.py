@@ -20,9 +20,14 @@ _WORDS = (
     "not enough memory",
     "can't allocate memory",
     "cannot allocate memory",
-    "bad_alloc",
-    "status_alloc_failed",  # cuBLAS and cuDNN
+    "bad alloc",
+    "status alloc failed",  # cuBLAS and cuDNN
+    "nvml success",  # torch's check while it words the error, on MIG slices and where NVML is closed
 )
+
+
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""What cuBLAS needs in the environment, before CUDA starts, to give equal bits to equal products."""
 
 
 class OutOfMemory(MemoryError):
@@ -56,7 +61,7 @@ def out_of_memory(error: BaseException) -> bool:
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS))
+        or (isinstance(error, RuntimeError) and any(word in str(error).lower().replace("_", " ") for word in _WORDS))
     )
 
 

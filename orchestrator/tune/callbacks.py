@@ -172,7 +172,7 @@ def trainable(settings: WorkerSettings) -> Callable[[dict[str, Any]], None]:
 
         logging.getLogger("ray").setLevel(logging.WARNING)
         held = _held_to(settings, config["trial"])
-        keep_to_share(held.gpu)
+        keep_to_share(held.gpu, ray.get_gpu_ids())
         with drain_notice() as must_leave:
             work(config["key"], config["trial"], held, report, must_leave)
 

@@ -25,9 +25,10 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.driver.options import check_answers, cluster_address
+from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
-from orchestrator.worker.gpus import require_gpu
+from orchestrator.worker.gpus import keep_to_share, require_gpu
 
 DRIVER_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -205,7 +206,12 @@ def try_gpus(gpu: float) -> list[Answer]:
 
     The content of an answer is the `Gpu` there; its error is torch's reason.
     """
-    return ask_each(require_gpu, gpu=gpu)
+
+    def multiply() -> Gpu:
+        keep_to_share(gpu, ray.get_gpu_ids())  # as a trial does
+        return require_gpu()
+
+    return ask_each(multiply, gpu=gpu)
 
 
 def _answer(node: dict[str, Any], task: Any, ready: bool, timeout_s: float) -> Answer:

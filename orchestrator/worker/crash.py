@@ -90,17 +90,24 @@ def _tail(path: Path | None) -> str:
 
 
 OF_THE_MACHINE = (OSError, ImportError, RunPrevented, Unavailable, CheckpointCorrupt)
-_MACHINES_WORDS = (
-    "can't start new thread",
-    *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN)),
-    "CUDA error",
-    "CUDA driver",
-    "NVIDIA driver",
-    "No CUDA GPUs",
-    "NCCL error",
-    "cuDNN error",
-    "CUDNN_STATUS",
-    "cusolver error",
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+_LIBRARIES = r"(cuda|hip|nccl|rccl|nvml|nvrtc|triton|miopen|cudnn|(cu|hip|roc)(blas|fft|rand|solver|sparse)(lt)?)"
+_MACHINES_WORDS = re.compile(
+    "|".join(
+        (
+            "can't start new thread",
+            *map(os.strerror, _REFUSED),
+            rf"\b{_LIBRARIES}( \w+)?[ :]+error",
+            rf"\b{_LIBRARIES}_(status|error)_",
+            r"error from (cuda|hip)\w+",
+            r"\b(cuda|hip|nvidia|nvml|amd)[\w-]*:? ?(driver|initialization)",
+            r"\bno (cuda|hip)[ -]",
+            "initialize nvml",
+            "unable to find an engine",  # cuDNN, mostly short of memory
+            r"linalg\.\w+: .*failed to converge",  # cuSOLVER, where the same matrix converges elsewhere
+        )
+    ),
+    re.IGNORECASE,
 )
 
 
@@ -111,7 +118,7 @@ def is_transient(error: BaseException) -> bool:
     """
     if isinstance(error, OF_THE_MACHINE):
         return True
-    return isinstance(error, RuntimeError | SafetensorError) and any(words in str(error) for words in _MACHINES_WORDS)
+    return isinstance(error, RuntimeError | SafetensorError) and bool(_MACHINES_WORDS.search(str(error)))
 
 
 def reason(error: BaseException) -> str:

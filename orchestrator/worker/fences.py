@@ -10,6 +10,7 @@ be written, and safetensors maps files so, although their pages cost nothing. So
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from collections.abc import Iterator
@@ -28,10 +29,28 @@ SEGMENTS = "expandable_segments:True"
 def choose_segments() -> None:
     """Sets the allocator's way with segments for this process, unless the user has set it. To be called before CUDA starts.
 
-    torch 2.13 reads both names and prefers the first.
+    Not on a MIG slice and not where NVML is closed: there torch 2.13 ends in a failed assertion (`NVML_SUCCESS == r`). It reads
+    both names and prefers the first.
     """
-    if not any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
+    slices = any("MIG-" in os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
+    if not slices and nvml_answers() and not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         os.environ["PYTORCH_ALLOC_CONF"] = SEGMENTS
+
+
+def nvml_answers() -> bool:
+    """Whether the driver's library for watching GPUs works for this process, and divides none of them into MIG slices."""
+    try:
+        nvml, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
+    except OSError:
+        return False
+    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        return False
+    for index in range(count.value):
+        gpu, now, later = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+        nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu))
+        if not nvml.nvmlDeviceGetMigMode(gpu, ctypes.byref(now), ctypes.byref(later)) and now.value:
+            return False
+    return True
 
 
 def fence_gpu(share: float) -> None:

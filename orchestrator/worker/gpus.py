@@ -1,7 +1,7 @@
 """Where a trial computes: on its share of a GPU, which torch must be able to use; without a share, on the processor alone.
 
     resources.gpu: 0      no GPU is visible to the process, whatever the machine has
-    resources.gpu: 0.5    Ray makes one GPU visible; the trial fails at once, with torch's reason, if torch cannot use it
+    resources.gpu: 0.5    Ray's GPU for it is visible; the trial fails at once, with torch's reason, if torch cannot use it
 
 Ray 2.60 leaves CUDA_VISIBLE_DEVICES alone in a process without a share (`set_visible_accelerator_ids` in
 `ray/_private/utils.py`). Such a process would see all GPUs, and every trial of a sweep would train on the first one. Ray's own
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 
 from craft.results import Unavailable
+from craft.trainer.memory import CUBLAS_WORKSPACE
 from orchestrator.plan.gpu_shares import Gpu, describe_gpu
 from orchestrator.worker.fences import choose_segments
 
@@ -24,16 +26,23 @@ there as the list's end (`rocdevice.cpp` of ROCm's clr)."""
 SIDE = 64
 
 
-def keep_to_share(gpu: float) -> None:
-    """Hides the machine's GPUs from this process if its share of a GPU is 0; otherwise Ray has made the right one visible.
+def keep_to_share(gpu: float, ids: Sequence[object] = ()) -> None:
+    """Hides the machine's GPUs from this process, except its own.
 
     Call it in every process of a trial before anything asks torch for a GPU: torch looks once a process. A process that Ray
     uses again gets a trial of equal resources, so what is hidden stays right.
+
+    Args:
+        ids: Ray's names of the GPU. Ray makes it visible itself, unless RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES is set, as
+            in images for vLLM: then every trial would compute on the machine's first GPU.
     """
+    os.environ.setdefault(*CUBLAS_WORKSPACE)
     if not gpu:
         os.environ.update(HIDDEN)
-    else:
-        choose_segments()
+        return
+    if ids:
+        os.environ.update(dict.fromkeys(HIDDEN, ",".join(map(str, ids))))
+    choose_segments()
 
 
 def require_gpu() -> Gpu:
@@ -48,6 +57,11 @@ def require_gpu() -> Gpu:
         if torch.version.cuda is None and torch.version.hip is None:
             raise RuntimeError(f"torch {torch.__version__} is built without CUDA; install a build for this machine's driver")
         torch.cuda.init()
+        if (count := torch.cuda.device_count()) > 1:
+            raise RuntimeError(
+                f"the process sees {count} and a trial has one, or a share of one. Unset "
+                "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (NOSET_HIP_...) where Ray starts"
+            )
         ones = torch.ones(SIDE, SIDE, device="cuda")
         found = (ones @ ones).sum().item()
         if found != SIDE**3:

@@ -20,13 +20,16 @@ SMALL = "training: {max_steps: 2, batch_size: 4, max_length: 16, train_examples:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a machine with two cores and two GPUs, which the driver's environment lists."""
+def cluster(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a machine with two cores and two GPUs, which the driver's environment lists; with the parameter
+    "not isolated" Ray makes both visible to every process."""
     import ray
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    if getattr(request, "param", "isolated") == "not isolated":
+        monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 2})
     try:
         yield cluster.address
@@ -45,6 +48,7 @@ def plan_of(folder: Path, resources: str, blocks: str = "[{method: lora, rank: 2
 
 @pytest.mark.cluster
 @pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["isolated", "not isolated"], indirect=True)
 def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_path: Path, cluster: str) -> None:
     from orchestrator.tune.runner import run_sweep
 

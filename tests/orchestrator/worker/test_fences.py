@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,10 +87,49 @@ def test_a_gpus_fence_leaves_room_for_the_context(monkeypatch: pytest.MonkeyPatc
         fence_gpu(0.02)
 
 
+class Nvml:
+    """A driver's library for watching GPUs: `opens` is what its start returns, `modes` whether each GPU is divided."""
+
+    def __init__(self, opens: int = 0, modes: tuple[int, ...] = (0,)) -> None:
+        self.nvmlInit_v2 = lambda: opens
+        self.modes = modes
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = len(self.modes)
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: int, gpu: Any) -> int:
+        gpu._obj.value = index
+        return 0
+
+    def nvmlDeviceGetMigMode(self, gpu: Any, now: Any, later: Any) -> int:
+        now._obj.value = self.modes[gpu.value or 0]
+        return 0 if self.modes[gpu.value or 0] is not None else 3
+
+
 @pytest.mark.parametrize(
-    "theirs", [{}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "backend:native"}]
+    ("theirs", "nvml", "chosen"),
+    [
+        ({}, Nvml(), True),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}, Nvml(modes=(0, 0)), True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, Nvml(), False),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, Nvml(), False),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-aaaa"}, Nvml(), False),
+        ({"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "MIG-aaaa"}, Nvml(), False),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, Nvml(modes=(0, 1)), False),
+        ({}, Nvml(opens=9), False),
+        ({}, None, False),
+    ],
 )
-def test_the_allocators_segments_are_chosen_unless_the_user_has_chosen(theirs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_allocators_segments_are_chosen_where_they_work_unless_the_user_has_chosen(
+    theirs: dict, nvml: Nvml | None, chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str) -> Nvml:
+        if nvml is None:
+            raise OSError(name)
+        return nvml
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
     monkeypatch.setattr(os, "environ", dict(theirs))
     choose_segments()
-    assert os.environ == (theirs or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    assert os.environ == (theirs | ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if chosen else {}))

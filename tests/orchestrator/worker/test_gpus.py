@@ -16,7 +16,7 @@ from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.gpus import keep_to_share, require_gpu
 
 
-def with_cuda(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
+def with_cuda(monkeypatch: pytest.MonkeyPatch, count: int = 1) -> None:
     """A torch that has CUDA and `count` GPUs, whose products are made by the processor."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
@@ -37,8 +37,7 @@ def refusal() -> Unavailable:
 
 
 def test_without_a_share_no_gpu_is_visible_and_a_share_keeps_what_ray_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(os, "environ", os.environ | {"CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"})
     keep_to_share(0.25)
     assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HIP_VISIBLE_DEVICES"]) == ("0,1", "0,1")
     keep_to_share(0.0)
@@ -46,6 +45,23 @@ def test_without_a_share_no_gpu_is_visible_and_a_share_keeps_what_ray_chose(monk
     assert torch.cuda._parse_visible_devices() == []
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert torch.cuda._parse_visible_devices() == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "visible"),
+    [((1,), "1"), (["1"], "1"), (["MIG-aaaa"], "MIG-aaaa"), (["GPU-bbbb"], "GPU-bbbb"), ((), "0,1")],
+)
+def test_a_share_sees_the_gpu_that_ray_gave_it(ids: list, visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"})
+    keep_to_share(0.5, ids)
+    assert {os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HIP_VISIBLE_DEVICES"]} == {visible}
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_a_process_that_sees_several_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_cuda(monkeypatch, count=2)
+    assert "sees 2 and a trial has one, or a share of one. Unset RAY_EXPERIMENTAL_NOSET" in str(refusal())
+    assert is_transient(refusal())
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch is built with CUDA")
@@ -72,7 +88,7 @@ def test_the_driver_s_own_words_are_the_reason(monkeypatch: pytest.MonkeyPatch) 
 def test_a_gpu_that_multiplies_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with_cuda(monkeypatch)
     assert require_gpu() == Gpu("H0", 2**34)
-    assert usable_gpus() == [Gpu("H0", 2**34), Gpu("H1", 2**34)]
+    assert usable_gpus() == [Gpu("H0", 2**34)]
     zeros = torch.zeros
     monkeypatch.setattr(torch, "ones", lambda *size, device: zeros(*size))
     assert "gives 0 instead of 262144" in str(refusal())

@@ -78,12 +78,47 @@ def test_an_unexpected_error_names_its_kind_and_place(tmp_path: Path) -> None:
         RuntimeError("unable to write to file </torch_7_1>: No space left on device (28)"),
         RuntimeError("CUDA error: device-side assert triggered"),
         RuntimeError("The NVIDIA driver on your system is too old (found version 11040)"),
+        RuntimeError("CUDA unknown error - this may be due to an incorrectly set up environment"),
+        RuntimeError("CUDA driver error: invalid device ordinal"),
+        RuntimeError("CUDA driver initialization failed, you might not have a CUDA gpu."),
+        RuntimeError(
+            "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices()"
+        ),
+        RuntimeError("Unexpected error from hipGetDeviceCount()"),
+        RuntimeError("No CUDA GPUs are available"),
+        RuntimeError("HIP error: no ROCm-capable device is detected"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("cuFFT error: CUFFT_INTERNAL_ERROR"),
+        RuntimeError("cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`"),
+        RuntimeError("hipBLASLt error: HIPBLAS_STATUS_INTERNAL_ERROR"),
+        RuntimeError("NCCL Error 2: unhandled system error"),
+        RuntimeError("Triton Error [CUDA]: device kernel image is invalid"),
+        RuntimeError("Failed to initialize NVML: Driver/library version mismatch"),
+        torch.linalg.LinAlgError("linalg.eigh: The algorithm failed to converge because the input matrix is ill-conditioned"),
+        torch.linalg.LinAlgError("linalg.svd: (Batch element 0): The algorithm failed to converge"),
     ],
 )
 def test_faults_of_the_machine_are_left_to_another_try(tmp_path: Path, error: Exception) -> None:
     assert is_transient(error)
     with pytest.raises(type(error)):
         run_trial(spec(), tmp_path, lambda p: None, train=raising(error))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+        "expected scalar type BFloat16 but found Float",
+        "kthvalue CUDA does not have a deterministic implementation",
+        "mat1 and mat2 shapes cannot be multiplied (4x8 and 16x2)",
+        "linalg.cholesky: The factorization could not be completed because the input is not positive-definite",
+        "index 5 is out of bounds for dimension 0 with size 2",
+    ],
+)
+def test_faults_of_the_code_or_the_file_are_final(words: str) -> None:
+    assert not is_transient(RuntimeError(words))
+    assert not out_of_memory(RuntimeError(words))
 
 
 def test_what_report_raises_passes_through_even_if_it_looks_like_a_users_mistake(tmp_path: Path) -> None:
@@ -101,7 +136,11 @@ def test_what_report_raises_passes_through_even_if_it_looks_like_a_users_mistake
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate"), OSError(errno.ENOMEM, "x"),
               RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-              RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+              RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+              RuntimeError("std::bad_alloc"), RuntimeError("CUDA_ERROR_OUT_OF_MEMORY"),
+              RuntimeError("CUDA driver error: out of memory"),
+              RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1131'),
+              RuntimeError("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED")],
 )  # fmt: skip
 def test_memory_that_ran_out_is_recognized(error: Exception) -> None:
     assert out_of_memory(error)
