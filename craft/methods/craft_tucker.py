@@ -71,12 +71,11 @@ def optimizer(
     model: nn.Module, groups: list[dict[str, Any]], parameters: CraftParameters, context: BuildContext
 ) -> torch.optim.Optimizer:
     """AdamW; with `rate_scaling: rank` J2 and J3 learn the slower the larger they are."""
-    import torch
-
+    from craft.models.compute import adamw
     from craft.tuners.craft.rates import scaled_adamw
 
     if parameters.rate_scaling == "none":
-        return torch.optim.AdamW(groups)
+        return adamw(groups)
     return scaled_adamw(groups, model.base_model.craft_adapter("default"), REFERENCE_RANK)  # type: ignore[union-attr, operator]
 
 

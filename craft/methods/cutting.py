@@ -11,7 +11,7 @@ What training changed lies in few directions, so it is cut by its own singular v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,21 +73,25 @@ def _hold_js(model: nn.Module) -> Callable[[], None]:
 
     from craft.factors.low_rank import halves
 
-    def spectrum(j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return torch.linalg.svd(j.detach().double() - torch.eye(len(j), dtype=torch.float64, device=j.device))
+    def spectra(js: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        # On the CPU, which is faster at matrices of this size, after one wait for the GPU.
+        numbers = torch.cat([j.detach().flatten() for j in js]).cpu().double().split([j.numel() for j in js])
+        return [torch.linalg.svd(own.view(j.shape) - identity(j)) for j, own in zip(js, numbers, strict=True)]
 
+    def identity(j: Tensor) -> Tensor:
+        return torch.eye(len(j), dtype=torch.float64)
+
+    js = [j for name, j in model.named_parameters() if j.requires_grad and "craft_J" in name]
     ranks: dict[nn.Parameter, int] = {}
-    for name, j in model.named_parameters():
-        if j.requires_grad and "craft_J" in name:
-            values = spectrum(j)[1]
-            rank = int((values > ROUNDING).sum())
-            ranks |= {j: rank} if rank < -(-len(j) // 2) else {}
+    for j, (_, values, _) in zip(js, spectra(js), strict=True):
+        rank = int((values > ROUNDING).sum())
+        ranks |= {j: rank} if rank < -(-len(j) // 2) else {}
 
+    @torch.no_grad()
     def put_back() -> None:
-        with torch.no_grad():
-            for j, rank in ranks.items():
-                left, right = halves(spectrum(j), rank)
-                j.copy_(torch.eye(len(j), dtype=torch.float64, device=j.device) + left @ right)
+        for (j, rank), spectrum in zip(ranks.items(), spectra([*ranks]) if ranks else [], strict=True):
+            left, right = halves(spectrum, rank)
+            j.copy_(identity(j) + left @ right, non_blocking=True)
 
     return put_back
 

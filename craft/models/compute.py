@@ -38,6 +38,12 @@ def compute_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
+def adamw(groups: list[dict[str, Any]]) -> torch.optim.AdamW:
+    """AdamW; on a GPU one kernel for all weights. A CPU's numbers are those of its default form."""
+    on_gpu = all(weight.is_cuda for group in groups for weight in group["params"])
+    return torch.optim.AdamW(groups, fused=on_gpu or None)
+
+
 def base_dtype(precision: str, master_weights: bool) -> torch.dtype:
     """The format in which a base is read: float32 where its own weights train, so that none of them begins rounded."""
     return torch.float32 if master_weights and precision == "bfloat16" else WEIGHTS[precision]

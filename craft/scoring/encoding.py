@@ -96,17 +96,22 @@ class TrainingCollator:
     """A `Collator`'s batch with what a training step would else have to ask its device for.
 
     `tokens` is the number of tokens that are no padding. With `chooses`, `places` (b, k) are the positions that the loss sees
-    (`craft.scoring.positions`).
+    (`craft.scoring.positions`). With `omits_masks` a batch without padding has no `attention_mask`, which a model would have to
+    read from the device to see that.
     """
 
     collator: Collator
     chooses: bool
+    omits_masks: bool = False
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         batch: dict[str, Any] = dict(self.collator(examples))
         if self.chooses:
             batch["places"] = places_in_loss(batch["labels"])
-        return batch | {"tokens": int(batch["attention_mask"].sum())}
+        tokens, mask = int(batch["attention_mask"].sum()), batch["attention_mask"]
+        if self.omits_masks and tokens == mask.numel():
+            del batch["attention_mask"]
+        return batch | {"tokens": tokens}
 
 
 def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from craft.scoring.positions import chooses_on
 from craft.scoring.texts import Tick, by_length, eval_mode
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import TaughtText
@@ -102,11 +103,13 @@ def log_likelihoods(
             places = (mask.cumsum(dim=1) - 1).clamp(min=0)
             # Responses end where the batch ends, so only the last few positions need logits over the whole vocabulary.
             kept = max(answers) + 1
+            last = torch.arange(ids.shape[1] - kept, ids.shape[1]).expand(len(rows), kept)
             logits = model(
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
                 position_ids=places.to(device),
-                logits_to_keep=kept,
+                # A GPU would read the output matrix once for each text, if it were given their number.
+                logits_to_keep=last.to(device) if chooses_on(model, device) else kept,
             ).logits
             log_p = logits[:, -kept:-1].float().log_softmax(dim=-1).cpu()
             chosen = log_p.gather(2, ids[:, ids.shape[1] - kept + 1 :, None]).squeeze(2).double()

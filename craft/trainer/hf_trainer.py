@@ -95,7 +95,8 @@ class RunTrainer(Trainer):
         )
         self.remove_callback(PrinterCallback)
         self.reads_freely = self.args.device.type != "cuda"
-        self.data_collator = TrainingCollator(collator, kind == "generation" and chooses_on(run.model, self.args.device))
+        chooses = kind == "generation" and chooses_on(run.model, self.args.device)
+        self.data_collator = TrainingCollator(collator, chooses, omits_masks=not self.reads_freely)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """AdamW or the method's own optimizer. The adapter's group comes first: Trainer logs the first learning rate."""
@@ -288,6 +289,7 @@ def _arguments(training: TrainingSettings, steps: int, seed: int, directory: Pat
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
+        accelerator_config={"non_blocking": torch.cuda.is_available()},
         log_level="error",
     )
     # One process trains on one device, never on several by DataParallel's threads.

@@ -7,14 +7,22 @@ launcher decide them (`accelerate launch`, `torchrun`, `mpirun`): libraries read
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import torch
+
+from craft.trainer.memory import CUBLAS_WORKSPACE
+
+T = TypeVar("T")
+UNREPEATABLE = "not repeatable bit for bit"
+_REFUSAL = re.compile(r"(.*?) does not have a deterministic implementation|not deterministic because it uses (CuBLAS)")
 
 LAUNCHERS = re.compile(
     # Number of processes, their order and their wrappers: accelerate, torch.distributed, DeepSpeed, MPI, Kubeflow.
@@ -35,7 +43,8 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
     """
     environment = dict(os.environ)
     states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
-    default, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+    default = torch.get_default_dtype()
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     products = torch.backends.cuda.matmul.fp32_precision
     autocast = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
@@ -46,14 +55,15 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
     torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
     _set_autocast(dict.fromkeys(autocast, False))
     if torch.cuda.is_available():
-        # Otherwise attention's backward sums in any order. Operations without a deterministic form stay as they are.
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        os.environ.setdefault(*CUBLAS_WORKSPACE)
+        # With `warn_only` attention's backward would still sum in any order.
+        torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         with torch.enable_grad():
             yield
     finally:
-        torch.use_deterministic_algorithms(deterministic)
+        torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         torch.set_default_dtype(default)
         torch.backends.cuda.matmul.fp32_precision = products
@@ -63,6 +73,25 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
         torch.random.set_rng_state(states[2])
         os.environ.clear()
         os.environ.update(environment)
+
+
+def repeatable(work: Callable[[list[str]], T]) -> T:
+    """Returns what `work` returns, computed by deterministic operations only, inside `own_process_state`.
+
+    `work` gets the notes for its record. Where a GPU has no deterministic form of an operation, `work` is called again with a
+    note that names the operation, and may use every one.
+    """
+    try:
+        return work([])
+    except RuntimeError as error:
+        refusal = _REFUSAL.search(str(error))
+        if refusal is None:
+            raise
+        operation = refusal[1] or refusal[2]
+    gc.collect()  # the first model is in the error's frames and in cycles
+    torch.cuda.empty_cache()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return work([f"{UNREPEATABLE}: {operation} has no deterministic form here"])
 
 
 def _set_autocast(states: Mapping[str, bool]) -> None:

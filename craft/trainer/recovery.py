@@ -20,6 +20,7 @@ from transformers import TrainerCallback
 
 from craft.methods import find_cutting, find_method
 from craft.methods.method import BuildContext
+from craft.models.compute import adamw
 from craft.models.heads import TASK_TYPES
 from craft.scoring.encoding import Collator
 from craft.scoring.scorer import Scorer
@@ -60,7 +61,7 @@ def recover(
 
     def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         parameters = method.parameters.model_validate(spec.parameters)
-        return torch.optim.AdamW(groups) if method.optimizer is None else method.optimizer(model, groups, parameters, context)
+        return adamw(groups) if method.optimizer is None else method.optimizer(model, groups, parameters, context)
 
     transformers.set_seed(spec.seed)
     trainer = RunTrainer(run, Collator(int(model.config.pad_token_id)), make_optimizer, None)

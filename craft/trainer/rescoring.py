@@ -6,6 +6,7 @@ The model is made from the folder alone, so the scores are also a check of what 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from craft.trainer.checkpoint import rewrite
 from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
-from craft.trainer.process import own_process_state
+from craft.trainer.process import own_process_state, repeatable
 from craft.trainer.recovery import recover
 
 
@@ -62,7 +63,9 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
     spec = RunSpec.model_validate(record["spec"])
     training = spec.training
     batches = memory_errors_named(f"evaluation batches of {training.eval_batch_size} texts", scoring=True)
-    with own_process_state(tf32=training.tf32), quiet_libraries(), batches:
+
+    def work(notes: list[str]) -> dict[str, float]:
+        nonlocal recovers
         task = find_task(spec.task, spec.data)
         splits = splits_of(spec, task)
         known = record.get("facts", {}).get("data_fingerprint", splits.fingerprint)
@@ -81,18 +84,27 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
         if recovers:
             with memory_errors_named(f"micro-batches of {training.batch_size} x {training.max_length} tokens"):
                 recover(model, "default", folder, spec, task, scorer, Meter())
-        return score_model(folder, scratch, model, scorer, forgetting)
+            recovers = False
+        return score_model(folder, scratch, model, scorer, forgetting, notes)
+
+    with own_process_state(tf32=training.tf32), quiet_libraries(), batches:
+        return repeatable(work)
 
 
 def score_model(
-    folder: Path, scratch: Path, model: nn.Module, scorer: Scorer, forgetting: Forgetting | None = None
+    folder: Path,
+    scratch: Path,
+    model: nn.Module,
+    scorer: Scorer,
+    forgetting: Forgetting | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, float]:
     """Scores a model that has the adapter in `folder`, and writes the scores into its record."""
     record = read_record(folder)
     found = scorer.search(model)
     reported = scorer.reported(model, scratch, lambda _scores: None)
     record["metrics"] |= found | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
-    record["notes"] += reported.notes
+    record["notes"] += [*reported.notes, *notes]
 
     rewrite(folder, lambda aside: write_record(aside, record))
     return dict(record["metrics"])

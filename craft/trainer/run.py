@@ -52,6 +52,7 @@ from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
 from craft.trainer.pace import Pace
+from craft.trainer.process import UNREPEATABLE
 from craft.trainer.recovery import recover
 from craft.trainer.rescoring import score_model, size_result
 
@@ -233,6 +234,7 @@ class Run:
             "seconds": self.seconds_before + time.perf_counter(),
             "resumed_at": self.resumed_at,
             "read": self._read,
+            "unrepeatable": [note for note in self.notes if note.startswith(UNREPEATABLE)],
         }
         (aside / STATE_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
@@ -261,6 +263,7 @@ class Run:
             weights = trainable_state(self.model) if own else load_file(checkpoint / BEST_FILE)
             self.best = Best(best["score"], best["step"], best["metrics"], weights)
         self.evaluation_due, self.trainer.points = content.get("evaluation_due", False), content.get("points", [])
+        self.notes += [note for note in content["unrepeatable"] if note not in self.notes]
         self.meter.restore(content["meter"])
         self.optimizer_bytes = content.get("optimizer_bytes")
         self.seconds_before += content["seconds"]

@@ -26,7 +26,7 @@ from torch import nn
 import craft
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.compute import checkpoint_activations, compute_device, narrow_frozen
+from craft.models.compute import adamw, checkpoint_activations, compute_device, narrow_frozen
 from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer, refuse_other_words
@@ -45,7 +45,7 @@ from craft.trainer.head_start import start_head
 from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
-from craft.trainer.process import own_process_state
+from craft.trainer.process import own_process_state, repeatable
 from craft.trainer.run import Listener, Run, read_checkpoint
 from craft.trainer.steps import total_steps
 
@@ -87,11 +87,23 @@ def train_run(
         Exception: whatever `report` raised, to end the run early; the last checkpoint stays.
     """
     micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
+    newest = resume_from
+
+    def reported(progress: Progress) -> None:
+        nonlocal newest
+        newest = progress.checkpoint or newest
+        report(progress)
+
+    def work(notes: list[str]) -> RunResult:
+        return _trained(spec, directory, Listener(reported, on_step, on_score), newest, sizes, notes).finish()
+
     with own_process_state(tf32=spec.training.tf32), memory_errors_named(micro_batch), quiet_libraries():
-        return _trained(spec, directory, Listener(report, on_step, on_score), resume_from, sizes).finish()
+        return repeatable(work)
 
 
-def _trained(spec: RunSpec, directory: Path, listener: Listener, resume_from: Path | None, sizes: Sequence[int]) -> Run:
+def _trained(
+    spec: RunSpec, directory: Path, listener: Listener, resume_from: Path | None, sizes: Sequence[int], notes: list[str]
+) -> Run:
     began = time.perf_counter()
     meter = Meter()
     resumed = None if resume_from is None else read_checkpoint(resume_from, spec)
@@ -102,6 +114,7 @@ def _trained(spec: RunSpec, directory: Path, listener: Listener, resume_from: Pa
     except ValueError as error:
         raise RunFailed(str(error)) from error
     run.seconds_before, run.sizes = -began, sizes
+    run.notes += notes
     for name in (PREDICTIONS_FOLDER, SIZES_FOLDER):  # of an earlier run in this folder
         shutil.rmtree(directory / name, ignore_errors=True)
     if resumed is not None and resume_from is not None:
@@ -168,7 +181,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
 
     def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if method.optimizer is None:
-            return torch.optim.AdamW(groups)
+            return adamw(groups)
         return method.optimizer(model, groups, parameters, context)
 
     run.trainer = RunTrainer(run, collator, make_optimizer, starts)

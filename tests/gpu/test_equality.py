@@ -55,7 +55,7 @@ def learned(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("form", ["bypass", "low_rank", "dense"])
+@pytest.mark.parametrize("form", ["bypass", "factors", "dense"])
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_outputs_and_gradients(
     family: str, form: str, dtype: torch.dtype, device: torch.device, tiny_model: Any, figure: Figure, monkeypatch: Any

@@ -37,12 +37,10 @@ class Rows(NamedTuple):
     indices: dict[str, Tensor]
 
     @classmethod
-    def of(cls, names: list[str]) -> Rows:
-        """Rows by the names of their adapters; "__base__" for none."""
-        chosen = [name for name in dict.fromkeys(names) if name != "__base__"]
-        return cls(
-            len(names), {name: torch.tensor([row for row, other in enumerate(names) if other == name]) for name in chosen}
-        )
+    def of(cls, names: list[str], device: torch.device) -> Rows:
+        """Rows by the names of their adapters; "__base__" for none. Placed once, so that no layer waits for its device."""
+        chosen = {name: [row for row, other in enumerate(names) if other == name] for name in names if name != "__base__"}
+        return cls(len(names), {name: torch.tensor(rows, device=device) for name, rows in chosen.items()})
 
 
 @dataclass(eq=False)

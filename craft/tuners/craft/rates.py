@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from craft.models.compute import adamw
 from craft.tuners.craft.adapter import CraftAdapter
 
 
@@ -26,7 +27,7 @@ def scaled_adamw(groups: list[dict[str, Any]], adapter: CraftAdapter, reference:
         # J1 comes first, so that the rate that is logged is the one that was asked for.
         ordered = sorted(rates.items(), key=lambda item: item[0] != 1.0)
         by_rate += [group | {"params": weights, "lr": group["lr"] * rate} for rate, weights in ordered]
-    return torch.optim.AdamW(by_rate)
+    return adamw(by_rate)
 
 
 def rank_scaled_adamw(

@@ -44,7 +44,8 @@ def adapters_by_row(tuner: BaseTuner, adapters: Sequence[str], names: Sequence[s
         raise ValueError("Cannot pass `adapter_names` when there are merged adapters, please call `unmerge_adapter` first.")
     unrepeated = _encoder_modules(tuner.model) if beams > 1 else set()
     once, repeated = list(names), [name for name in names for _ in range(beams)]
-    rows = Rows.of(once), Rows.of(repeated)
+    device = next(tuner.model.parameters()).device
+    rows = Rows.of(once, device), Rows.of(repeated, device)
     handles = []
     try:
         for module in tuner.model.modules():
