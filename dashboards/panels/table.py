@@ -69,7 +69,14 @@ def data(view: View) -> Plain:
         columns.append(_text("state", "State", frame["state"]))
     trials = [f"{finished}/{total}" for finished, total in zip(frame["finished"], frame["trials"], strict=True)]
     if len(set(trials)) > 1:
-        columns.append({"key": "trials", "label": "Trials", "kind": "text", "values": trials})
+        columns.append(
+            {
+                "key": "trials",
+                "label": "Trials" if len(view.trials["task"].unique()) > 1 else "Seeds",
+                "kind": "text",
+                "values": trials,
+            }
+        )
     verdicts = [(verdict(sweep, group), group) for sweep, group in finished(view)]
     return {
         "columns": columns,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from craft.methods import METHODS
 from craft.methods.whole import BASE_MODEL
 from craft.plain_yaml import YamlPath
-from craft.results import Counts, RunFailed
+from craft.results import Counts, ModelUnavailable, RunFailed
 from craft.settings import WarmStart, content_hash
 from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks import find_task
@@ -81,6 +81,8 @@ class Planner:
         label = _joined([*self._name(point.method, parameters, path), *_shown(point.training, point.training)])
         try:
             counts, memory = self._cost(point, parameters, path)
+        except ModelUnavailable as error:  # the same for every configuration, so it is said once
+            raise SweepError([f"{self.sweep.where(('model',))}: {error}"]) from error
         except (ValueError, RunFailed) as error:
             where = f"{self.sweep.where(path)}: {dotted(path)}"
             raise SweepError([f"{where}: {label} cannot be built on {self.sweep.model}: {error}"]) from error

@@ -83,7 +83,7 @@ def _columns(
         "configuration",
         *(label_of(name, metric_among(summaries)) for name in names),
         *map(short_task, tasks),
-        "trials",
+        "trials" if len(tasks_of(summaries)) > 1 else "seeds",
     ]
 
     def cells(one: Summary) -> list[str]:

@@ -123,6 +123,18 @@ def test_what_the_model_cannot_have_is_found_with_its_place_in_the_file(
         assert word in line
 
 
+def test_a_model_that_is_not_here_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "sweep.yaml").write_text(
+        "name: t\nmodel: nobody/no-model\ntasks: [toy/sentiment]\nspace:\n  - {method: lora, rank: {values: [1, 2, 4]}}\n"
+    )
+    sweep = load_sweep(tmp_path / "sweep.yaml")
+    with pytest.raises(SweepError) as refusal:
+        make_plan(sweep, Planner(sweep))
+    assert len(refusal.value.lines) == 1
+    assert "sweep.yaml:2: model 'nobody/no-model'" in str(refusal.value)
+
+
 def test_every_infeasible_configuration_is_named(tmp_path: Path) -> None:
     text = BASE.replace("[all, 16, 16], [all, 32, 32]", "[13, 8, 8], [all, 8, 8], [14, 8, 8]")
     with pytest.raises(SweepError) as error:
