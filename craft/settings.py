@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from datetime import date as Day
 from operator import not_
 from typing import Annotated, Any, Literal, get_args
 
@@ -274,6 +275,10 @@ class GenerationSettings(Settings):
     )
     tests: tuple[CommonsenseTest, ...] = Field(
         get_args(CommonsenseTest), min_length=1, description="Tests whose mean accuracy is the score."
+    )
+    date: Day = Field(
+        Day(2024, 7, 26),
+        description="The day that a chat template with a date writes: one for all prompts of a sweep, whenever it runs.",
     )
     beams: int = Field(4, gt=0, description="Beams of the search; 1 is greedy.")
     max_new_tokens: int = Field(32, gt=0, description="Tokens of a written answer, at most.")

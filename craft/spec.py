@@ -86,7 +86,8 @@ class RunSpec(Settings):
         written = data.pop("generation", {}) if self._kind == "generation" else {}
         data.pop("generation", None)
         if self.task not in TASKS:
-            written = {name: value for name, value in written.items() if name in ("prompt", "loss", "beams", "max_new_tokens")}
+            names = ("prompt", "loss", "date", "beams", "max_new_tokens")
+            written = {name: value for name, value in written.items() if name in names}
         data |= {name: part for name, part in (("custom", custom), ("generation", written)) if part}
         return content | ({"data": data} if data else {})
 

@@ -28,7 +28,7 @@ from craft.scoring.texts import EncodedTexts, Tick, encode_texts, mean_token_los
 from craft.tasks import commonsense
 from craft.tasks.cloze import Choices, choices
 from craft.tasks.extraction import PATTERNS, extract, options, score
-from craft.tasks.instructions import Form
+from craft.tasks.forms import Form
 from craft.tasks.metrics import compute_reported
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
 

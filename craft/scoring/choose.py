@@ -18,7 +18,7 @@ from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.instructions import InstructionScorer
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick, encode_texts
-from craft.tasks.instructions import Form
+from craft.tasks.forms import Form
 from craft.tasks.splits import Splits, load_splits
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from torch import nn
 from craft.scoring.answers import WordScorer
 from craft.scoring.predictions import Prediction
 from craft.scoring.scorer import Keep, Reported
-from craft.tasks.instructions import Form
+from craft.tasks.forms import Form
 from craft.tasks.prompts import encode
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ class InstructionScorer(WordScorer):
         self._chat = Form(tokenizer, spec.data.generation)
         super().__init__(spec, task, splits, tokenizer, *arguments, form=self._chat)
         self.facts = {"prompt_form": self._chat.name}
+        first = splits.train[:1]
+        if self._chat.templated and self._chat.taught(first)[0] != [self._chat.prompt(first["text"][0], first["extras"][0])]:
+            self.notes.append(
+                "the chat template begins an answer in another way than it writes a reply: answers begin as replies do"
+            )
 
     def search(self, model: nn.Module) -> dict[str, float]:
         values = self._metrics(self._predict(model, self._splits.search, "search"))
@@ -53,16 +58,21 @@ class InstructionScorer(WordScorer):
         return Reported(values, notes + self._cut_note(found))
 
     def _predict(self, model: nn.Module, split: Any, what: str) -> list[Prediction]:
-        prompts, responses = self._chat.taught(split[:])
+        prompts, taught = self._chat.taught(split[:])
         special, answers = not self._chat.templated, self._task.primary != "likelihood"
-        texts = encode(self._tokenizer, prompts, responses, max_length=None, loss="response", special=special)
+        texts = encode(self._tokenizer, prompts, taught, max_length=None, loss="response", special=special)
         fits = [self._fitted(text) for text in texts]
         values = self._log_likelihoods(model, fits, "loss" if answers else what)  # answers take the time, where there are some
-        asked = [self._chat.prompt(text) for text in split["text"][:]]
+        asked, responses = prompts, split["response"][:]
+        if not self._chat.templated:
+            asked = [self._chat.prompt(text) for text in split["text"][:]]
+        elif answers or not all(responses):  # an answer, as what is taught, may hold thoughts and calls of tools
+            parts = [text.tokens[text.start :] for text in texts]
+            responses = [part.strip() for part in self._tokenizer.batch_decode(parts, skip_special_tokens=True)]
         found: list[Prediction] = [
             {"prompt": prompt, "response": response, "log_likelihood": value, "tokens": len(fit.tokens) - fit.start}
             | ({"cut": True} if fit is not text else {})
-            for prompt, response, value, fit, text in zip(asked, split["response"][:], values, fits, texts, strict=True)
+            for prompt, response, value, fit, text in zip(asked, responses, values, fits, texts, strict=True)
         ]
         if answers:
             written, _ = self._write(model, asked, what, special)

@@ -21,7 +21,7 @@ from craft.scoring.encoding import Collator, Example, remembered
 from craft.scoring.positions import chooses_on, loss_at, next_token_loss, places_in_loss
 from craft.settings import GenerationSettings
 from craft.tasks import cloze
-from craft.tasks.instructions import Form
+from craft.tasks.forms import Form
 from craft.tasks.prompts import IGNORED, PROMPTS, encode
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def encode_texts(
         return _encoded(split, tokenizer, settings, max_length, form)
 
     name = form.name if form else "cloze" if settings.score == "cloze" else settings.prompt
-    return remembered(("texts", name, settings.loss, max_length, key), make)
+    return remembered(("texts", name, settings.loss, settings.date, max_length, key), make)
 
 
 def _encoded(

@@ -19,12 +19,17 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from craft.settings import CustomTask, DataSettings
+from craft.settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import instructions
 from craft.tasks.files import DataError, Rows, is_number, read_rows
+from craft.tasks.forms import Form, check_chats, control_tokens
 from craft.tasks.rows import class_index, fingerprint, is_blank, label_name, read_label, to_dataset
 from craft.tasks.task import RawData, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _REPORTED_SHARE = 0.1
 _REPORTED_SEED = 20260118  # not the search split's: the two cuts must be drawn apart
@@ -130,6 +135,27 @@ def describe_classes(task: Task, given: CustomTask) -> Iterator[str]:
             yield f"{name!r} joins other classes ({', '.join(parts)}): a classification has one label a row"
         if _plain(name) in ("none", "missing"):
             yield f"class {name!r}: leave these rows out if it says that there is no label"
+
+
+def doubt_texts(given: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> Iterator[str]:
+    """A line for each column of texts in which the tokenizer finds control tokens.
+
+    Raises:
+        DataError: instructions or chats that the tokenizer's model would not read as they are; with the place.
+    """
+    form, tokens = Form(tokenizer, settings), control_tokens(tokenizer)
+    for part in filter(None, (given.train, given.validation)):
+        rows = _read(part, _stamp(part))
+        if given.kind == "generation":
+            check_chats(rows, given, form)
+        for column in given.text:
+            hits = [(row, match[0]) for row, cell in enumerate(rows.column(column)) if (match := tokens.search(cell))]
+            if hits:
+                more = f", as do {len(hits) - 1} more rows" if hits[1:] else ""
+                yield (
+                    f"{rows.place(hits[0][0])}: column {column!r} holds {hits[0][1]!r}{more}; the tokenizer reads it as a "
+                    "control token and not as text"
+                )
 
 
 def _plain(name: str) -> str:

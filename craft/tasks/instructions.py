@@ -4,29 +4,32 @@
     {instruction: ..., input: ..., output: ...}       the same; content has both, as has a template for pairs
     {messages: [user, assistant, user, assistant]}    two rows, one for each reply of the assistant, with the turns before it
 
-`text` holds the turns before a reply as JSON, because each tokenizer writes them in its own chat template (`Form`). Rows that
-open with the same question are one group, which no cut separates: the turns of a chat, a question with several answers.
+`text` holds the turns before a reply as JSON, because each tokenizer writes them in its own chat template
+(`craft.tasks.forms`). Rows that open with the same question are one group, which no cut separates: the turns of a chat, a
+question with several answers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from craft.settings import CustomTask, GenerationSettings
+from craft.settings import CustomTask
 from craft.tasks.files import DataError, Rows
-from craft.tasks.prompts import PROMPTS
 from craft.tasks.rows import check_text, is_blank, numbered
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
 
 METRICS = ("likelihood", "exact_match", "chrf")
 """The first is the score unless the task says another."""
-ROLES = ("system", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MARKS = ("weight", "train", "training", "loss", "trainable")
+"""Keys of a turn by which files say whether a reply is learnt: OpenAI's, axolotl's, ms-swift's."""
+OPTIONS = ("tools", "documents", "chat_template_kwargs")
+"""Columns of a file of chats that a chat template is given with the turns."""
+Turn = dict[str, Any]
 
 
 def columns(given: CustomTask) -> tuple[str, ...]:
@@ -34,46 +37,116 @@ def columns(given: CustomTask) -> tuple[str, ...]:
     return tuple(name for name in (*given.prompt, given.response, given.messages) if name is not None)
 
 
+class Example(NamedTuple):
+    """A reply that is learnt: the number of its row (from 0), the turns before it, and what else the template is given."""
+
+    row: int
+    turns: list[Turn]
+    reply: Turn
+    options: dict[str, Any]
+
+
 def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
-    """One row for each response, with the columns `text`, `response` and `row`."""
+    """One row for each response, with the columns `text`, `response`, `extras` (the reply's other keys, `tools`) and `row`."""
     from datasets import Dataset, Features, Value
 
-    texts: list[str] = []
-    responses: list[str] = []
-    numbers: list[int] = []
-    if given.messages is not None:
-        for row, chat in enumerate(rows.column(given.messages)):
-            turns = _checked(chat, f"{rows.place(row)}: column {given.messages!r}")
-            for at, turn in enumerate(turns):
-                if turn["role"] == "assistant" and at:
-                    texts.append(json.dumps(turns[:at], ensure_ascii=False))
-                    responses.append(turn["content"])
-                    numbers.append(rows.number(row))
-    else:
-        names = columns(given)
+    examples = list(read_examples(rows, given))
+    if not examples:
+        raise DataError(f"{rows.source}: no reply of the assistant is marked as one to learn; there is nothing to learn here")
+    columns: dict[str, list[str]] = {
+        "text": [_to_json(example.turns) for example in examples],
+        "response": [example.reply["content"] for example in examples],
+        "extras": [_to_json({"reply": _without(example.reply, "role", "content"), **example.options}) for example in examples],
+    }
+    split = Dataset.from_dict(columns, features=Features(dict.fromkeys(columns, Value("string"))))
+    return numbered(split, (rows.number(example.row) for example in examples))
+
+
+def read_examples(rows: Rows, given: CustomTask) -> Iterator[Example]:
+    """The replies of the file that are learnt, in its order. Raises DataError with the place of what cannot be read."""
+    names = columns(given)
+    if given.messages is None:
         for row, cells in enumerate(zip(*map(rows.column, names), strict=True)):
             turn = {"role": "user", "content": cells[0]}
-            for place, (column, cell) in enumerate(zip(names, cells, strict=True)):
-                if not (optional := 0 < place < len(names) - 1) or cell is not None:
+            for at, (column, cell) in enumerate(zip(names, cells, strict=True)):
+                if not (optional := 0 < at < len(names) - 1) or cell is not None:
                     check_text(cell, rows, row, column, optional)
                 if optional and cell and not is_blank(cell):
                     turn |= {"content": f"{cells[0]}\n\n{cell}", "instruction": cells[0], "input": cell}
-            texts.append(json.dumps([turn], ensure_ascii=False))
-            responses.append(cells[-1])
-            numbers.append(rows.number(row))
-    kinds = Features(dict.fromkeys(("text", "response"), Value("string")))
-    return numbered(Dataset.from_dict({"text": texts, "response": responses}, features=kinds), numbers)
+            yield Example(row, [turn], {"role": "assistant", "content": cells[-1]}, {})
+        return
+    for row, chat in enumerate(rows.column(given.messages)):
+        place = f"{rows.place(row)}: column {given.messages!r}"
+        options = {name: rows.columns[name][row] for name in OPTIONS if name in rows.columns}
+        if rows.source.endswith(".parquet"):  # its records have every key that any record has
+            chat, options = _without_nulls(chat), _without_nulls(options)
+        options = {
+            name: _read_option(option, f"{rows.place(row)}: column {name!r}") for name, option in options.items() if option
+        }
+        turns, learnt = _checked(chat, place)
+        for at, turn in enumerate(turns):
+            if turn["role"] == "assistant" and at and learnt[at]:
+                yield Example(row, turns[:at], turn, options)
 
 
-def _checked(chat: Any, place: str) -> list[dict[str, str]]:
+def _checked(chat: Any, place: str) -> tuple[list[Turn], list[bool]]:
+    """The turns of a chat as templates read them, and which of them are learnt if they are replies."""
     if not isinstance(chat, list) or not all(isinstance(turn, Mapping) for turn in chat):
         raise DataError(f"{place}: a chat is a list of {{role: ..., content: ...}}; got {str(chat)[:60]!r}")
-    for number, turn in enumerate(chat, 1):
-        if turn.get("role") not in ROLES or not isinstance(turn.get("content"), str) or not turn["content"].strip():
-            raise DataError(f"{place}, turn {number}: a turn has a role ({', '.join(ROLES)}) and a text as its content")
-    if not any(turn["role"] == "assistant" for turn in chat[1:]):
+    read = [_read_turn(turn, f"{place}, turn {number}") for number, turn in enumerate(chat, 1)]
+    if not any(turn["role"] == "assistant" for turn, _ in read[1:]):
         raise DataError(f"{place}: a chat holds a reply of the assistant to something; there is nothing to learn here")
-    return [{"role": turn["role"], "content": turn["content"]} for turn in chat]
+    return [turn for turn, _ in read], [learnt for _, learnt in read]
+
+
+def _read_turn(given: Mapping[str, Any], place: str) -> tuple[Turn, bool]:
+    """A turn without empty keys and without the marks that say whether it is learnt, and what these say."""
+    turn = {key: cell for key, cell in given.items() if cell is not None and cell != [] and cell != {} and key not in MARKS}
+    if "role" not in turn and {"from", "value"} <= turn.keys():
+        raise DataError(f"{place}: from and value are ShareGPT's keys; write role ({', '.join(ROLES)}) and content")
+    parts = turn.get("content", "")
+    if isinstance(parts, list):
+        for part in parts:
+            if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+                raise DataError(f"{place}: content has the part {str(part)[:60]}; parts of type text alone are read")
+        parts = "".join(part["text"] for part in parts)
+    empty = turn.get("role") == "tool" or "tool_calls" in turn
+    if turn.get("role") not in ROLES or not isinstance(parts, str) or (is_blank(parts) and not empty):
+        raise DataError(f"{place}: a turn has a role ({', '.join(ROLES)}) and a text as its content")
+    marks = {key: given[key] for key in MARKS if given.get(key) is not None}
+    for key, mark in marks.items():
+        if mark not in (0, 1):
+            raise DataError(f"{place}: {key} is {mark!r}; a reply is learnt (1, true) or not (0, false)")
+        if mark and key != "weight" and turn["role"] != "assistant":
+            raise DataError(
+                f"{place}: {key} is {mark!r} in a turn of the role {turn['role']}; replies of the assistant alone are learnt"
+            )
+    return turn | {"content": parts}, all(marks.values())
+
+
+def _read_option(option: Any, place: str) -> Any:
+    """The tools (or documents, or arguments) of a chat, which many files hold as JSON in a text."""
+    try:
+        parsed = json.loads(option) if isinstance(option, str) else option
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, list | dict):
+        raise DataError(f"{place} holds {str(option)[:60]!r}; a list is expected, or JSON of one")
+    return parsed
+
+
+def _without(turn: Mapping[str, Any], *keys: str) -> Turn:
+    return {key: value for key, value in turn.items() if key not in keys}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def same_opening(texts: Sequence[str]) -> list[int]:
@@ -91,54 +164,3 @@ def meaning(text: str) -> str:
     """The turns in `text` without the blanks around their strings."""
     turns = json.loads(text)
     return json.dumps([{key: one.strip() if isinstance(one, str) else one for key, one in turn.items()} for turn in turns])
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a tokenizer's model reads a chat: its own chat template, or for a single question the template of the settings."""
-
-    tokenizer: PreTrainedTokenizerBase
-    settings: GenerationSettings
-
-    @property
-    def name(self) -> str:
-        return "chat template" if self.templated else self.settings.prompt
-
-    @property
-    def templated(self) -> bool:
-        """Whether texts come from a chat template, with all special tokens in them."""
-        return bool(self.tokenizer.chat_template)
-
-    def prompt(self, text: str, *, training: bool = False) -> str:
-        """What stands before the response to the turns in `text`."""
-        turns = json.loads(text)
-        if self.templated:
-            return self._write(turns, add_generation_prompt=True)
-        if len(turns) > 1:
-            raise ValueError(
-                f"the tokenizer of {self.tokenizer.name_or_path} has no chat template to write a chat of several turns in: "
-                "take an instruct model, or give the columns prompt and response"
-            )
-        template = PROMPTS[self.settings.prompt]
-        asked = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
-        return (template.for_training if training else template.for_evaluation)(*asked)
-
-    def taught(self, rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
-        """Prompts and responses of rows as the training text has them, the template's end of a turn with the response."""
-        prompts = [self.prompt(text, training=True) for text in rows["text"]]
-        if not self.templated:
-            return prompts, list(rows["response"])
-        responses = []
-        for text, prompt, response in zip(rows["text"], prompts, rows["response"], strict=True):
-            whole = self._write([*json.loads(text), {"role": "assistant", "content": response}])
-            # A template that drops or adds something before the last reply leaves the reply itself.
-            responses.append(whole[len(prompt) :].rstrip("\n") if whole.startswith(prompt) else response)
-        return prompts, responses
-
-    def _write(self, turns: list[dict[str, str]], **options: Any) -> str:
-        from jinja2 import TemplateError
-
-        try:
-            return str(self.tokenizer.apply_chat_template(turns, tokenize=False, **options))
-        except TemplateError as error:
-            raise ValueError(f"the chat template of {self.tokenizer.name_or_path} refuses a chat: {error}") from error

@@ -20,8 +20,8 @@ Kind = Literal["classification", "regression", "generation"]
 class RawData:
     """A task's data as published: every `Dataset` has the columns `text`, `text_pair` (for pairs) and `label`.
 
-    Tasks that are answered in words have the columns of `craft.tasks.commonsense.COLUMNS` instead, or `text` and `response`
-    (`craft.tasks.instructions`).
+    Tasks that are answered in words have the columns of `craft.tasks.commonsense.COLUMNS` instead, or `text`, `response`
+    and `extras` (`craft.tasks.instructions`).
 
     `reported` maps a split's suffix to its rows; the usual single split has the suffix `""` (MNLI: `_matched`,
     `_mismatched`). `fingerprint` is a SHA-256 over the rows, by which equal data are recognized on any machine. `files` are

@@ -22,6 +22,7 @@ from craft.models.gguf import gguf_digest
 from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
+from craft.tasks.custom import doubt_texts
 from orchestrator.plan.trial import TrialSpec
 
 if TYPE_CHECKING:
@@ -146,15 +147,17 @@ def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[st
 
 
 def _refuse_chats(run: RunSpec) -> None:
-    """Raises ValueError if the run's own instructions cannot be written for its model: its tokenizer has no chat template."""
-    task = find_task(run.task, run.data)
-    if task.kind == "generation" and task.suite == "custom":
+    """Raises ValueError if the run's own instructions cannot be written for its model as they are."""
+    if find_task(run.task, run.data).kind == "generation" and run.task.startswith("custom/"):
         from craft.models.loading import load_tokenizer
-        from craft.tasks.instructions import Form
-        from craft.tasks.splits import load_splits
 
-        rows = load_splits(task, run.data, protocol=run.protocol).train[:100]
-        Form(load_tokenizer(run.model, revision=run.revision), run.data.generation).taught(rows)
+        list(
+            doubt_texts(
+                run.data.custom[run.task.removeprefix("custom/")],
+                load_tokenizer(run.model, revision=run.revision),
+                run.data.generation,
+            )
+        )
 
 
 def _prepare_base(base: Base, cores: int, elsewhere: bool) -> None:

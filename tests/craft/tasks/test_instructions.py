@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from craft.settings import CustomTask, DataSettings, GenerationSettings
 from craft.tasks import find_task
 from craft.tasks.files import DataError
-from craft.tasks.instructions import Form
+from craft.tasks.forms import Form
 from craft.tasks.prompts import PROMPTS, encode
 from craft.tasks.splits import load_splits
 
@@ -55,7 +55,22 @@ def test_a_chat_gives_a_row_for_each_reply_and_is_never_split(tmp_path: Path) ->
         ({"question": "q", "answer": "a"}, PAIR, "all 30 prompts are equal, and equal prompts .* no reported part"),
         ({"a": "q", "b": 3, "c": "a"}, {"prompt": ["a", "b"], "response": "c"}, "column 'b' holds 3; text is expected"),
         ({"talk": "hello"}, {"messages": "talk"}, "a chat is a list of"),
-        ({"talk": [{"from": "human", "value": "q"}]}, {"messages": "talk"}, "turn 1: a turn has a role"),
+        ({"talk": [{"role": "human", "content": "q"}]}, {"messages": "talk"}, "turn 1: a turn has a role"),
+        ({"talk": [{"from": "human", "value": "q"}]}, {"messages": "talk"}, "turn 1: from and value are ShareGPT's keys"),
+        (
+            {"talk": [{"role": "user", "content": [{"type": "image", "url": "u"}]}]},
+            {"messages": "talk"},
+            "turn 1: content has the part .*parts of type text alone",
+        ),
+        ({"talk": [*turns("q"), {"role": "assistant", "content": "a", "weight": 0.5}]}, {"messages": "talk"}, "weight is 0.5"),
+        ({"talk": [{"role": "user", "content": "q", "train": True}, *turns("q", "a")]}, {"messages": "talk"}, "train is True"),
+        (
+            {"talk": [*turns("q"), {"role": "assistant", "content": "a", "train": False}]},
+            {"messages": "talk"},
+            "no reply .* marked",
+        ),
+        ({"talk": turns("q", "a"), "tools": "none"}, {"messages": "talk"}, "column 'tools' holds 'none'; a list is expected"),
+        ({"talk": [*turns("q"), {"role": "assistant", "content": None}]}, {"messages": "talk"}, "turn 2: a turn has a role"),
         ({"talk": turns("q")}, {"messages": "talk"}, "nothing to learn"),
     ],
 )
@@ -102,7 +117,9 @@ def test_the_chat_template_writes_prompt_and_response_and_the_loss_sees_the_resp
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     tokenizer.chat_template = TEMPLATE
     form = Form(tokenizer, GenerationSettings())
-    prompts, responses = form.taught({"text": [json.dumps(turns("q", "a", "more"))], "response": ["the answer"]})
+    prompts, responses = form.taught(
+        {"text": [json.dumps(turns("q", "a", "more"))], "response": ["the answer"], "extras": ["{}"]}
+    )
     (text,) = encode(tokenizer, prompts, responses, max_length=None, loss="response", special=False)
     assert tokenizer.decode(text.tokens) == "<s>[user]q</s>\n[assistant]a</s>\n[user]more</s>\n[assistant]the answer</s>"
     assert tokenizer.decode(text.tokens[text.start :]) == "the answer</s>"

@@ -1,0 +1,208 @@
+"""`Form`: the text that a tokenizer's model reads and is taught for own instructions, in its own chat template if it has one.
+
+    turns, reply --template--> <user>Colour?<end><assistant>Red.<end>
+                               ───────── prompt ─────────────╴reply╴     the prompt ends where another reply would differ
+
+A template is a program of others. What it would leave out of a chat is refused, not lost: a turn, a key of a turn
+(`tool_calls`), a thought of the reply. A date in it is that of the settings, so a prompt is the same on every day.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os.path import commonprefix  # of any strings, letter by letter
+from typing import TYPE_CHECKING, Any
+
+from craft.settings import CustomTask, GenerationSettings
+from craft.tasks.files import DataError, Rows
+from craft.tasks.instructions import Example, Turn, read_examples
+from craft.tasks.prompts import PROMPTS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Keys of a reply that templates leave out of replies before the last."""
+_NOW = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
+_PLAIN = {"role", "content", "instruction", "input"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a tokenizer's model reads a chat: its own chat template, or for a single question the template of the settings."""
+
+    tokenizer: PreTrainedTokenizerBase
+    settings: GenerationSettings
+    _shapes: set[str] = field(default_factory=set, compare=False)
+
+    @property
+    def name(self) -> str:
+        return "chat template" if self.templated else self.settings.prompt
+
+    @property
+    def templated(self) -> bool:
+        """Whether texts come from a chat template, with all special tokens in them."""
+        return bool(self.tokenizer.chat_template)
+
+    def prompt(self, text: str, extras: str = "{}", *, training: bool = False) -> str:
+        """What stands before the response to the turns in `text`, with the tools in `extras`."""
+        turns, options = json.loads(text), json.loads(extras)
+        reply = options.pop("reply", {})
+        if self.templated:
+            return self._write(turns, options, add_generation_prompt=True)
+        if len(turns) > 1 or turns[0]["role"] != "user" or not turns[0].keys() <= _PLAIN or options or reply:
+            raise ValueError(
+                f"the tokenizer of {self.tokenizer.name_or_path} has no chat template to write a chat of several turns, or "
+                "with tools, in: take an instruct model, or give the columns prompt and response"
+            )
+        template = PROMPTS[self.settings.prompt]
+        asked = turns[0].get("instruction", turns[0]["content"]), turns[0].get("input", "")
+        return (template.for_training if training else template.for_evaluation)(*asked)
+
+    def taught(self, rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
+        """Prompts and responses of rows as the training text has them, the template's end of a turn with the response.
+
+        Raises:
+            ValueError: the template refuses a chat, or leaves something of a reply out.
+        """
+        columns = [rows[name] for name in ("text", "response", "extras")]
+        if not self.templated:
+            prompts = [self.prompt(text, extras, training=True) for text, _, extras in zip(*columns, strict=True)]
+            return prompts, list(rows["response"])
+        pairs = []
+        for text, response, extras in zip(*columns, strict=True):
+            options = json.loads(extras)
+            reply = {"role": "assistant", "content": response, **options.pop("reply", {})}
+            pairs.append(self._taught(json.loads(text), reply, options))
+        return [prompt for prompt, _ in pairs], [reply for _, reply in pairs]
+
+    def _taught(self, turns: list[Turn], reply: Turn, options: dict[str, Any]) -> tuple[str, str]:
+        prompt, whole = self._write(turns, options, add_generation_prompt=True), self._write([*turns, reply], options)
+        if not whole.startswith(prompt):
+            # What the template puts before an answer is not what it writes before a reply, such as an open thought.
+            other = self._write([*turns, {"role": "assistant", "content": "x"}], options)
+            before = commonprefix([prompt, self._write(turns, options)]).rstrip()  # noqa: RUF071
+            prompt = commonprefix([prompt, whole, other])  # noqa: RUF071
+            if len(prompt) < len(before):
+                raise ValueError(f"{self._called} writes the turns before this reply otherwise when the reply follows")
+        for key in ("content", *THOUGHTS):
+            if _letters(reply.get(key) or "") not in _letters(whole):
+                raise ValueError(
+                    f"{self._called} leaves out a part of this reply's {key}, such as its thoughts: take it out of the file, "
+                    "or take a model whose template writes it"
+                )
+        return prompt, whole[len(prompt) :].rstrip("\n")
+
+    def check(self, example: Example) -> None:
+        """Raises ValueError if the example cannot be written, or not with all that it holds."""
+        turns, reply, options = example.turns, example.reply, example.options
+        chat = [*turns, reply]
+        if token := self._control.search(json.dumps([chat, options], ensure_ascii=False)):
+            raise ValueError(
+                f"a text holds {token[0]!r}, which the tokenizer reads as a control token and not as text: take it out, or "
+                "write it in another way"
+            )
+        if not self.templated:
+            self.prompt(json.dumps(turns), json.dumps({"reply": {key: reply[key] for key in reply.keys() - _PLAIN}} | options))
+            return
+        self._taught(turns, reply, options)
+        shape = json.dumps([[(turn["role"], *turn) for turn in chat], [*options]])
+        if shape not in self._shapes:
+            whole = self._write(chat, options)
+            for name, changed, others in _without_a_part(chat, options):
+                if self._writes(changed, others) == whole:
+                    raise ValueError(
+                        f"{self._called} leaves out {name}: take it out of the file, or take a model whose template writes it"
+                    )
+            self._shapes.add(shape)
+
+    @cached_property
+    def _control(self) -> re.Pattern[str]:
+        return control_tokens(self.tokenizer)
+
+    @property
+    def _called(self) -> str:
+        return f"the chat template of {self.tokenizer.name_or_path}"
+
+    def _day(self, call: re.Match[str]) -> str:
+        return json.dumps(self.settings.date.strftime(call[2]))
+
+    def _writes(self, turns: list[Turn], options: Mapping[str, Any]) -> str | None:
+        try:
+            return self._write(turns, options)
+        except ValueError:
+            return None
+
+    def _write(self, turns: list[Turn], options: Mapping[str, Any], **flags: Any) -> str:
+        arguments = {"date_string": f"{self.settings.date:%d %b %Y}", **options}
+        arguments |= arguments.pop("chat_template_kwargs", {})
+        template = _NOW.sub(self._day, self.tokenizer.get_chat_template(tools=options.get("tools")))
+        if "strftime_now(" in template:
+            raise ValueError(f"{self._called} writes today's date in a way that data.generation.date cannot decide")
+        problem: Exception | None = None
+        # Most templates write a call's arguments as JSON themselves; a few take the JSON that OpenAI's files have.
+        for messages in ([_with_parsed_arguments(turn) for turn in turns], turns):
+            try:
+                return str(
+                    self.tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, **arguments, **flags)
+                )
+            except Exception as error:  # a template may raise anything
+                problem = problem or error
+        raise ValueError(f"{self._called} refuses a chat: {problem}") from problem
+
+
+def check_chats(rows: Rows, given: CustomTask, form: Form) -> None:
+    """Checks that a model reads every row of a file of instructions as it is.
+
+    Raises:
+        DataError: it does not; with the place.
+    """
+    for example in read_examples(rows, given):
+        try:
+            form.check(example)
+        except ValueError as error:
+            raise DataError(f"{rows.place(example.row)}: {error}") from error
+
+
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    """Finds what the tokenizer would read as one of its special tokens, the one for unknown words excepted."""
+    names = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} - {tokenizer.unk_token}
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
+
+
+def _without_a_part(chat: list[Turn], options: dict[str, Any]) -> Iterator[tuple[str, list[Turn], dict[str, Any]]]:
+    """The name of each part that a template must not leave out, and the chat in which it is missing or different."""
+    for at, turn in enumerate(chat):
+        for key in turn.keys() - _PLAIN - (set(THOUGHTS) if at + 1 < len(chat) else set()):
+            changed = {name: value for name, value in turn.items() if name != key}
+            yield f"{key!r} of turn {at + 1}", [*chat[:at], changed, *chat[at + 1 :]], options
+        if turn["content"]:
+            changed = turn | {"content": turn["content"] + "x"}
+            yield f"turn {at + 1} (role {turn['role']})", [*chat[:at], changed, *chat[at + 1 :]], options
+    for name in options:
+        yield f"{name!r}", chat, {key: value for key, value in options.items() if key != name}
+
+
+def _letters(text: Any) -> str:
+    return "".join(text.split()) if isinstance(text, str) else ""
+
+
+def _with_parsed_arguments(value: Any) -> Any:
+    """The value, in which texts called `arguments` that are JSON of an object are this object."""
+    if isinstance(value, list):
+        return [_with_parsed_arguments(inner) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _parsed(inner) if key == "arguments" else _with_parsed_arguments(inner) for key, inner in value.items()}
+
+
+def _parsed(arguments: Any) -> Any:
+    try:
+        parsed = json.loads(arguments)
+    except (TypeError, ValueError):
+        return arguments
+    return parsed if isinstance(parsed, dict) else arguments

@@ -1,0 +1,191 @@
+"""How a model reads chats: tools and thoughts reach its template; what the template leaves out is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from transformers import AutoTokenizer
+
+from craft.settings import CustomTask, DataSettings, GenerationSettings
+from craft.tasks import find_task
+from craft.tasks.custom import doubt_texts
+from craft.tasks.files import DataError
+from craft.tasks.forms import Form
+from craft.tasks.instructions import to_dataset
+from craft.tasks.splits import load_splits
+from tests.craft.tasks.test_instructions import TEMPLATE, data_of, turns
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+CALL = {"type": "function", "id": "c1", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+AS_TEXT = CALL | {"function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+TOOL_TEMPLATE = """{% if tools %}[tools]{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]\
+{% if m.reasoning_content and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}\
+{% for call in m.tool_calls %}<call>{{ call.function.name }} {{ call.function.arguments | tojson }}</call>{% endfor %}\
+{% if m.tool_call_id %}({{ m.tool_call_id }}){% endif %}<end>
+{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"""
+AS_JSON = TOOL_TEMPLATE.replace("call.function.arguments | tojson", "'' + call.function.arguments")
+OPEN_THOUGHT = TEMPLATE.replace("[assistant]{%", "[assistant]<think>\n{%")
+STRIPS = OPEN_THOUGHT.replace("m.content", "m.content.split('</think>')[-1]")
+EMPTY_THOUGHT = TEMPLATE.replace(
+    "{{ m.content }}", "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}"
+)
+SKIPS = TEMPLATE.replace("in messages %}", "in messages if m.role != 'tool' %}")
+CHANGES = TEMPLATE.replace("[{{ m.role }}]", "[{{ m.role }}{{ messages | length }}]")
+USED = [*turns("q"), {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+TALK = [*USED, {"role": "tool", "content": "cold", "tool_call_id": "c1"}, {"role": "assistant", "content": "Cold."}]
+
+
+@pytest.fixture
+def form(tiny_llama: str) -> Callable[..., Form]:
+    def make(template: str | None, **settings: Any) -> Form:
+        tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
+        tokenizer.chat_template = template
+        return Form(tokenizer, GenerationSettings(**settings))
+
+    return make
+
+
+def taught(form: Form, folder: Path, row: dict[str, Any]) -> list[tuple[str, str]]:
+    data = data_of(folder, [row] * 2, messages="talk").custom["chat"]
+    assert list(doubt_texts(data, form.tokenizer, form.settings)) == []
+    from craft.tasks.files import read_rows
+
+    split = to_dataset(read_rows(data.train), data)
+    return list(zip(*form.taught(split[: len(split) // 2]), strict=True))
+
+
+def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
+    return [*turns("q"), {"role": "assistant", "content": content, **keys}]
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "pairs"),
+    [
+        (TOOL_TEMPLATE, {"talk": USED}, [("[user]q<end>\n[assistant]", '<call>weather {"city": "Oslo"}</call><end>')]),
+        (TOOL_TEMPLATE, {"talk": reply("", tool_calls=[AS_TEXT])}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
+        (AS_JSON, {"talk": reply("", tool_calls=[AS_TEXT])}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
+        (
+            TOOL_TEMPLATE,
+            {"talk": TALK},
+            [
+                (None, '<call>weather {"city": "Oslo"}</call><end>'),
+                (
+                    '[user]q<end>\n[assistant]<call>weather {"city": "Oslo"}</call><end>\n[tool]cold(c1)<end>\n[assistant]',
+                    "Cold.<end>",
+                ),
+            ],
+        ),
+        (
+            TOOL_TEMPLATE,
+            {"talk": reply(), "tools": TOOLS},
+            [(f"[tools]{json.dumps(TOOLS)}[user]q<end>\n[assistant]", "a<end>")],
+        ),
+        (
+            TOOL_TEMPLATE,
+            {"talk": reply(), "tools": json.dumps(TOOLS)},
+            [(f"[tools]{json.dumps(TOOLS)}[user]q<end>\n[assistant]", "a<end>")],
+        ),
+        (TOOL_TEMPLATE, {"talk": reply(reasoning_content="so")}, [(None, "<think>so</think>a<end>")]),
+        (
+            TOOL_TEMPLATE,
+            {"talk": [*reply(reasoning_content="so"), *reply("b")]},
+            [(None, "<think>so</think>a<end>"), (None, "b<end>")],
+        ),
+        (
+            TEMPLATE,
+            {"talk": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, *reply()[1:]]},
+            [("<s>[user]q</s>\n[assistant]", "a</s>")],
+        ),
+        (
+            TEMPLATE,
+            {"talk": [*reply("no", weight=0), *reply("yes", weight=1)]},
+            [("<s>[user]q</s>\n[assistant]no</s>\n[user]q</s>\n[assistant]", "yes</s>")],
+        ),
+        (TEMPLATE, {"talk": [*reply("no", train=False), *reply("yes")]}, [(None, "yes</s>")]),
+        (TEMPLATE, {"talk": [*reply("no", loss=0), *reply("yes", refusal=None)]}, [(None, "yes</s>")]),
+        (OPEN_THOUGHT, {"talk": reply()}, [("<s>[user]q</s>\n[assistant]", "a</s>")]),
+        (OPEN_THOUGHT, {"talk": reply("<tag>")}, [("<s>[user]q</s>\n[assistant]", "<tag></s>")]),
+        (OPEN_THOUGHT, {"talk": reply("<think>\nso</think>a")}, [("<s>[user]q</s>\n[assistant]<think>\n", "so</think>a</s>")]),
+        (EMPTY_THOUGHT, {"talk": reply()}, [("<s>[user]q</s>\n[assistant]", "<think>\n\n</think>\n\na</s>")]),
+    ],
+)
+def test_the_template_is_given_all_of_a_chat(
+    form: Callable[..., Form], tmp_path: Path, template: str, row: dict[str, Any], pairs: list[tuple[str | None, str]]
+) -> None:
+    for (prompt, response), wanted in zip(taught(form(template), tmp_path, row), pairs, strict=True):
+        assert (wanted[0] and prompt, response) == wanted
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "said"),
+    [
+        (TEMPLATE, {"talk": reply("", tool_calls=[CALL])}, "leaves out 'tool_calls' of turn 2"),
+        (TEMPLATE, {"talk": reply(), "tools": TOOLS}, "leaves out 'tools'"),
+        (TEMPLATE, {"talk": reply(reasoning_content="so")}, "leaves out a part of this reply's reasoning_content"),
+        (TEMPLATE, {"talk": reply(name="Ann")}, "leaves out 'name' of turn 2"),
+        (STRIPS, {"talk": reply("<think>so</think>a")}, "leaves out a part of this reply's content"),
+        (SKIPS, {"talk": [TALK[0], {"role": "tool", "content": "cold"}, TALK[-1]]}, r"leaves out turn 2 \(role tool\)"),
+        (CHANGES, {"talk": reply()}, "writes the turns before this reply otherwise"),
+        (TEMPLATE, {"talk": reply("an </s> inside")}, "holds '</s>'"),
+        (TEMPLATE, {"talk": reply(), "tools": [{"name": "<s>"}]}, "holds '<s>'"),
+        ("{{ raise_exception('roles must alternate') }}", {"talk": reply()}, "refuses a chat: roles must alternate"),
+        ("{{ messages[0].content + 1 }}", {"talk": reply()}, "refuses a chat: can only concatenate"),
+        (None, {"talk": reply("", tool_calls=[CALL])}, "no chat template"),
+        (None, {"talk": reply(), "tools": TOOLS}, "no chat template"),
+        (None, {"talk": [{"role": "system", "content": "s"}, *reply()]}, "no chat template"),
+    ],
+)  # fmt: skip
+def test_what_a_model_would_not_read_is_refused_with_its_line(
+    form: Callable[..., Form], tmp_path: Path, template: str | None, row: dict[str, Any], said: str
+) -> None:
+    plain = {"talk": turns("q", "a")}
+    rows = [plain, row] if template and template.startswith(("{{ bos", "{% if")) and template != CHANGES else [row]
+    data = data_of(tmp_path, rows, messages="talk").custom["chat"]
+    made = form(template)
+    with pytest.raises(DataError, match=rf"chat.jsonl, line {len(rows)}: .*{said}"):
+        list(doubt_texts(data, made.tokenizer, made.settings))
+
+
+def test_chats_of_parquet_have_no_nulls_of_their_neighbours(form: Callable[..., Form], tmp_path: Path) -> None:
+    other = {"type": "function", "function": {"name": "time", "arguments": {"zone": "CET"}}}
+    table = pyarrow.table({"talk": [USED, reply("", tool_calls=[other])]})
+    pyarrow.parquet.write_table(table, tmp_path / "chat.parquet")
+    from craft.tasks.files import read_rows
+
+    given = CustomTask(kind="generation", train=str(tmp_path / "chat.parquet"), messages="talk")
+    split = to_dataset(read_rows(given.train), given)
+    assert form(TOOL_TEMPLATE).taught(split[:])[1] == [
+        '<call>weather {"city": "Oslo"}</call><end>',
+        '<call>time {"zone": "CET"}</call><end>',
+    ]
+
+
+@pytest.mark.parametrize("expression", ["strftime_now('%d %b %Y')", "date_string"])
+def test_the_day_is_the_settings_and_part_of_the_key(
+    form: Callable[..., Form], tiny_llama: str, tmp_path: Path, expression: str
+) -> None:
+    template = f"[{{{{ {expression} }}}}]" + TEMPLATE
+    written = [form(template, **day).prompt(json.dumps(turns("q"))) for day in ({}, {"date": "2025-01-31"})]
+    assert [text[:13] for text in written] == ["[26 Jul 2024]", "[31 Jan 2025]"]
+
+
+def test_a_control_token_in_a_text_is_doubted(form: Callable[..., Form], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\nfine,a\nan </s> inside,b\nand </s>,a\n")
+    data = DataSettings(custom={"t": CustomTask(train=str(tmp_path / "t.csv"), text=("text",), label="label")})
+    made = form(None)
+    (line,) = doubt_texts(data.custom["t"], made.tokenizer, made.settings)
+    assert "t.csv, line 3: column 'text' holds '</s>', as do 1 more rows; the tokenizer reads it as a control token" in line
+
+
+def test_chats_load_as_a_task(tmp_path: Path) -> None:
+    data = data_of(tmp_path, [{"talk": [*turns(f"q{n}"), *USED[1:]]} for n in range(40)], messages="talk")
+    splits = load_splits(find_task("custom/chat", data), data)
+    assert json.loads(splits.train["extras"][0])["reply"] == {"tool_calls": [CALL]}
+    assert GenerationSettings().date == date(2024, 7, 26)
