@@ -45,7 +45,7 @@ def time_line(plan: Plan, steps: int) -> str:
 
 def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
     """How the trials in `folder` ended, if it is a sweep of the same model whose steps are like those of `sweep`."""
-    mine = sweep.training.model_dump(by_alias=True)
+    mine = sweep.training.model_dump()
     with suppress(OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):  # no sweep, or a damaged one
         content = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))
         if content["model"] == sweep.model and all(content["training"].get(name) == mine[name] for name in _ALIKE):

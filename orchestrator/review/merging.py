@@ -70,7 +70,7 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
             "the adapter without --merge"
         )
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-    trained = record["spec"]["training"]["dtype"]
+    trained = record["spec"]["training"]["precision"]
     note = (
         ""
         if trained in ("float32", "bf16-mixed")

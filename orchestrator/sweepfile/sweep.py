@@ -230,4 +230,4 @@ class Sweep(Settings):
 
     def to_yaml(self) -> str:
         """The effective file as YAML; it loads to an equal sweep."""
-        return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False, width=120)
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
