@@ -61,8 +61,14 @@ class Finding:
     advice: str = ""
 
 
-def diagnose(plan: Plan, storage: str, address: str | None, tracking_uri: str) -> Iterator[Finding]:
-    """All checks."""
+def diagnose(
+    plan: Plan, storage: str, address: str | None, tracking_uri: str, machines_wanted: int | None = None
+) -> Iterator[Finding]:
+    """Yields the findings of all checks.
+
+    Args:
+        machines_wanted: how many machines the cluster must have; it never grows then.
+    """
     yield from _tracking(tracking_uri)
     try:
         check_writable(storage)
@@ -81,7 +87,9 @@ def diagnose(plan: Plan, storage: str, address: str | None, tracking_uri: str) -
     shares = plan.sweep.shares
     try:
         with noise_to_log(Path(os.devnull)), joined(address) as cluster:
-            room = [_fitting(share, cluster.slots(share), address is None) for share in shares]
+            room = list(_joined(cluster.await_machines(machines_wanted), machines_wanted)) if machines_wanted else []
+            alone = address is None or machines_wanted is not None
+            room += [_fitting(share, cluster.slots(share), alone) for share in shares]
             machines = [] if address is None else list(_machines(plan, storage, fingerprints))
             asked = [share.gpu for share in shares if share.gpu]
             tried = try_gpus(min(asked)) if asked else []
@@ -164,10 +172,16 @@ def _gpus(plan: Plan, tried: Mapping[str, Gpu | str]) -> Iterator[Finding]:
         yield Finding("doubt", "GPU memory", line)
 
 
+def _joined(present: int, wanted: int) -> Iterator[Finding]:
+    level: Level = "good" if present >= wanted else "bad"
+    advice = "" if present >= wanted else "what the missing ones printed says why"
+    yield Finding(level, "machines", f"{present} of {wanted} have joined", advice)
+
+
 def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
     if slots:
         return Finding("good", "room", f"{slots} trials at once, each with {share.words()}")
-    advice = "lower `resources`, or give --address" if alone else "only if the cluster grows; or lower `resources`"
+    advice = "lower `resources`, or give it more machines" if alone else "only if the cluster grows; or lower `resources`"
     return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.words()}", advice)
 
 
@@ -215,6 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.add_argument("--set", dest="overrides", metavar="KEY.PATH=VALUE", action="append", default=[], help="as for the run")
     flags.add_argument("--storage", metavar="FOLDER|URI", help="where runs are kept, instead of the file's")
     flags.add_argument("--address", type=joinable, help="a Ray cluster to look at; this machine alone if not given")
+    flags.add_argument("--machines", type=int, metavar="N", help="with --address: the machines that the cluster must have")
     flags.add_argument("--tracking-uri", metavar="URI", help="the MLflow store, instead of the file's")
     return answer(flags, arguments, _main)
 
@@ -225,7 +240,8 @@ def _main(given: argparse.Namespace, _: Console) -> int:
     sweep = load_sweep(given.sweep, given.overrides)
     uri = resolve_uri(given.tracking_uri or sweep.tracking.uri)
     plan, storage = make_plan(sweep), given.storage or sweep.storage
-    findings = list(diagnose(plan, storage if "://" in storage else str(Path(storage).absolute()), given.address, uri))
+    storage = storage if "://" in storage else str(Path(storage).absolute())
+    findings = list(diagnose(plan, storage, given.address, uri, given.machines if given.address else None))
     show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
     return NO if any(one.level == "bad" for one in findings) else GOOD
 

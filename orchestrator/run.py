@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -180,7 +181,9 @@ def exit_status(outcome: SweepOutcome) -> int:
 
 
 def _again(arguments: Sequence[str]) -> str:
-    """The command that goes on with what these arguments began."""
+    """Returns the command that continues what these arguments began; a job script names its own in CRAFT_CONTINUE."""
+    if "CRAFT_CONTINUE" in os.environ:
+        return redact(os.environ["CRAFT_CONTINUE"])
     resume = [] if "--resume" in arguments else ["--resume"]
     # The ledger remembers what is to be run again; once more would run again what has failed since.
     arguments = [one for one in arguments if one != "--retry-failed"]

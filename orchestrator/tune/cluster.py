@@ -53,6 +53,7 @@ ALWAYS_WARN = ("ray.tune.analysis.experiment_analysis", "ray._private.authentica
 OBJECT_STORE_BYTES = 100 * 2**20
 VITAL = ("gcs_server", "raylet")
 ASK_SECONDS = 2.0
+JOIN_SECONDS = 120.0
 HEAD_SECONDS = 25.0
 """How long a joined cluster's head may be silent before its driver counts as hanging."""
 
@@ -103,6 +104,16 @@ class Cluster:
     def slots(self, resources: Resources) -> int:
         """How many trials the cluster holds at once."""
         return sum(map(resources.slots, self.machines))
+
+    def await_machines(self, count: int) -> int:
+        """Waits a while for `count` machines with cores to join, and returns how many have; `slots` counts these."""
+        until = time.monotonic() + JOIN_SECONDS
+        while True:
+            self.machines = machines()
+            present = sum("CPU" in machine for machine in self.machines)
+            if present >= count or time.monotonic() > until:
+                return present
+            time.sleep(1.0)
 
     def check(self, resources: Resources) -> None:
         if self.slots(resources) == 0:

@@ -133,7 +133,9 @@ def without_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_token")
-def test_every_machine_of_a_cluster_is_asked(tmp_path: Path) -> None:
+def test_every_machine_of_a_cluster_is_asked_and_those_that_are_missing_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
@@ -143,6 +145,11 @@ def test_every_machine_of_a_cluster_is_asked(tmp_path: Path) -> None:
         assert {finding.level for finding in findings} == {"good"}, findings
         assert len([one for one in findings if "sees the storage" in one.found]) == 2
         assert found(findings, "room").found.startswith("1 trials at once")
+        monkeypatch.setattr(tune_cluster, "JOIN_SECONDS", 0.0)
+        large = plan_of(tmp_path, "resources: {cpu: 4}\n")
+        findings = diagnose(large, str(tmp_path / "runs"), cluster.address, store(tmp_path), 2)
+        assert (found(findings, "machines").level, found(findings, "machines").found) == ("bad", "1 of 2 have joined")
+        assert found(findings, "room").level == "bad", "a job's machines do not grow"
     finally:
         cluster.shutdown()
 

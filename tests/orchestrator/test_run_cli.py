@@ -124,6 +124,12 @@ def test_the_command_that_goes_on_does_not_retry_once_more() -> None:
     assert again == "python -m orchestrator.run sweep.yaml --resume --cpus 2"
 
 
+def test_a_job_script_names_the_command_that_continues_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRAFT_CONTINUE", "sbatch --export=ALL,TRACKING_URI=http://me:secret@here:5000 slurm.sbatch")
+    command = run._again(["sweep.yaml", "--resume", "--address", "node1:20000"])
+    assert command == "sbatch --export=ALL,TRACKING_URI=http://***@here:5000 slurm.sbatch"
+
+
 def test_a_folder_that_holds_the_sweep_is_not_run_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from orchestrator.sweepfile.load import load_sweep
 
