@@ -182,9 +182,10 @@ def _run(spec: RunSpec, directory: Path, resume: bool, sizes: Sequence[int]) -> 
         task = find_task(spec.task, spec.data)
         refuse_elsewhere(find_method(spec.method))
         from craft.models.gguf import gguf_notes
+        from craft.scoring.choose import doubt_texts
         from craft.trainer.counting import check_sizes, planned_counts
 
-        counts, notes = planned_counts(spec), gguf_notes(spec.model)
+        counts, notes = planned_counts(spec), [*gguf_notes(spec.model), *doubt_texts(spec)]
         check_sizes(spec, sizes)
     except ValueError as error:
         raise CallError(str(error)) from None

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from craft.models.cached import INDEX, MINILM, MINILM_PACKAGE, parts_of
 from craft.models.compute import PRODUCTS, base_dtype, compute_in_bfloat16
 from craft.models.gguf import files_in, gguf_folder, gguf_notes, is_gguf
-from craft.models.heads import head_names, keep_head_in_float32
+from craft.models.heads import head_names, keep_head_in_float32, model_class, refuse_encoder
 from craft.models.quiet import quiet_libraries
 from craft.results import ModelUnavailable, ModelUnsuited
 from craft.tasks.task import Kind
@@ -36,7 +36,6 @@ from craft.tasks.task import Kind
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-DECODER = "Tasks that are answered in words take a language model, such as HuggingFaceTB/SmolLM2-135M"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -211,7 +210,7 @@ def load_model(
         quantized = _quantized(quantization, precision, heads, device)
     transformers.set_seed(seed)
     with quiet_libraries(), _explained(name, f"weights or {_head(kind)}"):
-        model, report = _model_class(name, kind, config).from_pretrained(
+        model, report = model_class(name, kind, config).from_pretrained(
             resolve_model(name, revision),
             config=config,
             use_safetensors=True,
@@ -222,7 +221,7 @@ def load_model(
             **quantized,
         )
     model.name_or_path = model.config._name_or_path = name
-    _refuse_encoder(name, kind, model)
+    refuse_encoder(name, kind, model)
     heads = head_names(model)
     # A pooler that the checkpoint lacks (some of BERT's do) is half of a head: it starts from the seed, which is worth a note.
     model.craft_missing_weights = sorted(key for key in report["missing_keys"] if key.split(".")[0] not in heads)
@@ -266,40 +265,14 @@ def meta_model(
     """The same model on the meta device, from `config.json` alone: shapes without weights, in well under a second."""
     config = load_config(name, kind, labels, revision=revision)
     with quiet_libraries(), _explained(name, _head(kind)), torch.device("meta"):
-        model = _model_class(name, kind, config).from_config(
+        model = model_class(name, kind, config).from_config(
             config, dtype=base_dtype(precision, master_weights), trust_remote_code=False
         )
     model.name_or_path = name
-    _refuse_encoder(name, kind, model)
+    refuse_encoder(name, kind, model)
     keep_head_in_float32(model)
     return model
 
 
 def _head(kind: Kind) -> str:
     return "language model" if kind == "generation" else "classification head"
-
-
-def _model_class(name: str, kind: Kind, config: PreTrainedConfig) -> Any:
-    if kind != "generation":
-        return AutoModelForSequenceClassification
-    if config.is_encoder_decoder:
-        raise ModelUnsuited(f"model {name} ({config.model_type}) reads with an encoder, and writes with a decoder. {DECODER}")
-    return AutoModelForCausalLM
-
-
-def _refuse_encoder(name: str, kind: Kind, model: PreTrainedModel) -> None:
-    """Raises ModelUnsuited for a model that is to write and sees the tokens after a position: it would read its own answer."""
-    if kind != "generation":
-        return
-    config: Any = model.config.get_text_config()
-    directions = [
-        module.is_causal
-        for path, module in model.named_modules()
-        if isinstance(getattr(module, "is_causal", None), bool) and not path.endswith(("crossattention.self", "encoder_attn"))
-    ]
-    causal = any(directions or [getattr(config, "is_decoder", True)])
-    both = getattr(config, "use_bidirectional_attention", None) in (True, "all") or getattr(config, "attn_type", "") == "bi"
-    if not causal or both or getattr(config, "causal", True) is False:
-        raise ModelUnsuited(
-            f"model {name} ({config.model_type}) reads a text in both directions, its own answer too. {DECODER}"
-        )

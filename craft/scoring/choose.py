@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from craft.models.gguf import gguf_digest
+from craft.models.loading import load_tokenizer
 from craft.scoring.answers import AnswerScorer
 from craft.scoring.encoding import Collator, encode, encode_split, longest_input
 from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.instructions import InstructionScorer
 from craft.scoring.scorer import Scorer
 from craft.scoring.texts import Tick, encode_texts
+from craft.tasks import custom
 from craft.tasks.forms import Form
 from craft.tasks.splits import Splits, load_splits
 
@@ -43,6 +45,14 @@ def splits_of(spec: RunSpec, task: Task) -> Splits:
         eval_examples=training.eval_examples,
         search_examples=training.search_examples,
     )
+
+
+def doubt_texts(spec: RunSpec) -> list[str]:
+    """What `craft.tasks.custom.doubt_texts` says and raises of the run's own data; nothing of other tasks."""
+    given = spec.data.custom.get(spec.task.removeprefix("custom/"))
+    if given is None or not spec.task.startswith("custom/"):
+        return []
+    return list(custom.doubt_texts(given, load_tokenizer(spec.model, revision=spec.revision), spec.data.generation))
 
 
 def token_lengths(task: Task, rows: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> np.ndarray:

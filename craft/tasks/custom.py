@@ -149,7 +149,7 @@ def doubt_texts(given: CustomTask, tokenizer: PreTrainedTokenizerBase, settings:
         if given.kind == "generation":
             check_chats(rows, given, form)
         for column in given.text:
-            hits = [(row, match[0]) for row, cell in enumerate(rows.column(column)) if (match := tokens.search(cell))]
+            hits = [(row, match[0]) for row, cell in enumerate(rows.column(column)) if (match := tokens.search(str(cell)))]
             if hits:
                 more = f", as do {len(hits) - 1} more rows" if hits[1:] else ""
                 yield (

@@ -145,7 +145,7 @@ class Form:
             raise ValueError(f"{self._called} writes today's date in a way that data.generation.date cannot decide")
         problem: Exception | None = None
         # Most templates write a call's arguments as JSON themselves; a few take the JSON that OpenAI's files have.
-        for messages in ([_with_parsed_arguments(turn) for turn in turns], turns):
+        for messages in (json.loads(json.dumps(turns), object_hook=_parsed), turns):
             try:
                 return str(
                     self.tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, **arguments, **flags)
@@ -177,7 +177,8 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 def _without_a_part(chat: list[Turn], options: dict[str, Any]) -> Iterator[tuple[str, list[Turn], dict[str, Any]]]:
     """The name of each part that a template must not leave out, and the chat in which it is missing or different."""
     for at, turn in enumerate(chat):
-        for key in turn.keys() - _PLAIN - (set(THOUGHTS) if at + 1 < len(chat) else set()):
+        names = {"tool_call_id", "id", *(["name"] if turn["role"] == "tool" else [])}  # they lead programs, not models
+        for key in turn.keys() - _PLAIN - names - (set(THOUGHTS) if at + 1 < len(chat) else set()):
             changed = {name: value for name, value in turn.items() if name != key}
             yield f"{key!r} of turn {at + 1}", [*chat[:at], changed, *chat[at + 1 :]], options
         if turn["content"]:
@@ -191,18 +192,10 @@ def _letters(text: Any) -> str:
     return "".join(text.split()) if isinstance(text, str) else ""
 
 
-def _with_parsed_arguments(value: Any) -> Any:
-    """The value, in which texts called `arguments` that are JSON of an object are this object."""
-    if isinstance(value, list):
-        return [_with_parsed_arguments(inner) for inner in value]
-    if not isinstance(value, Mapping):
-        return value
-    return {key: _parsed(inner) if key == "arguments" else _with_parsed_arguments(inner) for key, inner in value.items()}
-
-
-def _parsed(arguments: Any) -> Any:
+def _parsed(record: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object, in which `arguments` that are JSON of an object in a text are this object."""
     try:
-        parsed = json.loads(arguments)
+        arguments = json.loads(record.get("arguments", ""))
     except (TypeError, ValueError):
-        return arguments
-    return parsed if isinstance(parsed, dict) else arguments
+        return record
+    return record | {"arguments": arguments} if isinstance(arguments, dict) else record

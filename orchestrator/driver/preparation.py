@@ -22,7 +22,6 @@ from craft.models.gguf import gguf_digest
 from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.tasks.custom import doubt_texts
 from orchestrator.plan.trial import TrialSpec
 
 if TYPE_CHECKING:
@@ -131,6 +130,7 @@ def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[st
     Raises:
         ValueError: the model or the data cannot be had, or are wrong, or a method cannot run on this machine.
     """
+    from craft.scoring.choose import doubt_texts
     from craft.scoring.forgetting import name_of, text_digest
 
     for name in () if elsewhere else needs.methods:
@@ -139,25 +139,11 @@ def prepare(needs: Needs, cores: int = 1, *, elsewhere: bool = False) -> dict[st
     digests = {name_of(text): text_digest(text) for text in texts}
     fingerprints = {run.task: _fingerprint(run) for run in needs.tasks}
     for run in needs.tasks:
-        _refuse_chats(run)
+        doubt_texts(run)
     for base in needs.bases:
         _prepare_base(base, cores, elsewhere)
     files = {base.run.model: gguf_digest(base.run.model) for base in needs.bases}
     return fingerprints | digests | {name: digest for name, digest in files.items() if digest is not None}
-
-
-def _refuse_chats(run: RunSpec) -> None:
-    """Raises ValueError if the run's own instructions cannot be written for its model as they are."""
-    if find_task(run.task, run.data).kind == "generation" and run.task.startswith("custom/"):
-        from craft.models.loading import load_tokenizer
-
-        list(
-            doubt_texts(
-                run.data.custom[run.task.removeprefix("custom/")],
-                load_tokenizer(run.model, revision=run.revision),
-                run.data.generation,
-            )
-        )
 
 
 def _prepare_base(base: Base, cores: int, elsewhere: bool) -> None:

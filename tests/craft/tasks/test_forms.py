@@ -92,6 +92,11 @@ def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
             {"talk": reply(), "tools": json.dumps(TOOLS)},
             [(f"[tools]{json.dumps(TOOLS)}[user]q<end>\n[assistant]", "a<end>")],
         ),
+        (
+            TEMPLATE,
+            {"talk": [*turns("q"), {"role": "tool", "content": "cold", "tool_call_id": "c1", "name": "w"}, *reply()[1:]]},
+            [("<s>[user]q</s>\n[tool]cold</s>\n[assistant]", "a</s>")],
+        ),
         (TOOL_TEMPLATE, {"talk": reply(reasoning_content="so")}, [(None, "<think>so</think>a<end>")]),
         (
             TOOL_TEMPLATE,
