@@ -144,8 +144,7 @@ class Form:
         if "strftime_now(" in template:
             raise ValueError(f"{self._called} writes today's date in a way that data.generation.date cannot decide")
         problem: Exception | None = None
-        # Most templates write a call's arguments as JSON themselves; a few take the JSON that OpenAI's files have.
-        for messages in (json.loads(json.dumps(turns), object_hook=_parsed), turns):
+        for messages in _spellings(turns):
             try:
                 return str(
                     self.tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, **arguments, **flags)
@@ -186,6 +185,18 @@ def _without_a_part(chat: list[Turn], options: dict[str, Any]) -> Iterator[tuple
             yield f"turn {at + 1} (role {turn['role']})", [*chat[:at], changed, *chat[at + 1 :]], options
     for name in options:
         yield f"{name!r}", chat, {key: value for key, value in options.items() if key != name}
+
+
+def _spellings(turns: list[Turn]) -> Iterator[list[Turn]]:
+    """The ways in which templates expect calls of tools, the most usual first. A template raises on the others.
+
+    Most templates write a call's arguments as JSON themselves; a few take the JSON that OpenAI's files have. Most take a turn
+    without content; a few need an empty one.
+    """
+    for empty in (None, ""):
+        chat = [turn | {"content": turn["content"] or empty} if "tool_calls" in turn else turn for turn in turns]
+        yield json.loads(json.dumps(chat), object_hook=_parsed)
+        yield chat
 
 
 def _letters(text: Any) -> str:

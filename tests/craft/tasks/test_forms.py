@@ -37,6 +37,8 @@ EMPTY_THOUGHT = TEMPLATE.replace(
     "{{ m.content }}", "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}"
 )
 SKIPS = TEMPLATE.replace("in messages %}", "in messages if m.role != 'tool' %}")
+DEFINED = AS_JSON.replace("{{ m.content }}", "{% if m.content is defined %}<text>{{ m.content }}{% endif %}")
+NEEDED = TOOL_TEMPLATE.replace("{{ m.content }}", "{{ '' + m.content }}")
 CHANGES = TEMPLATE.replace("[{{ m.role }}]", "[{{ m.role }}{{ messages | length }}]")
 USED = [*turns("q"), {"role": "assistant", "content": None, "tool_calls": [CALL]}]
 TALK = [*USED, {"role": "tool", "content": "cold", "tool_call_id": "c1"}, {"role": "assistant", "content": "Cold."}]
@@ -70,6 +72,8 @@ def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
     [
         (TOOL_TEMPLATE, {"talk": USED}, [("[user]q<end>\n[assistant]", '<call>weather {"city": "Oslo"}</call><end>')]),
         (TOOL_TEMPLATE, {"talk": reply("", tool_calls=[AS_TEXT])}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
+        (DEFINED, {"talk": reply("", tool_calls=[AS_TEXT])}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
+        (NEEDED, {"talk": USED}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
         (AS_JSON, {"talk": reply("", tool_calls=[AS_TEXT])}, [(None, '<call>weather {"city": "Oslo"}</call><end>')]),
         (
             TOOL_TEMPLATE,
