@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], special: bool = True) -> list[list[int]]:
     """Prompts as tokens, without an end-of-text token that a tokenizer may add."""
     end, found = tokenizer.eos_token_id, tokenizer(list(prompts), add_special_tokens=special)["input_ids"]
-    return [ids[:-1] if ids and ids[-1] == end else list(ids) for ids in found]
+    return [ids[:-1] if special and ids and ids[-1] == end else list(ids) for ids in found]
 
 
 def fitted(tokens: list[int], room: int, first: int | None) -> list[int]:

@@ -14,9 +14,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from craft.settings import CustomTask, DataSettings, GenerationSettings
+from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.custom import doubt_texts
-from craft.tasks.files import DataError
+from craft.tasks.files import DataError, read_rows
 from craft.tasks.forms import Form
 from craft.tasks.instructions import to_dataset
 from craft.tasks.splits import load_splits
@@ -57,8 +58,6 @@ def form(tiny_llama: str) -> Callable[..., Form]:
 def taught(form: Form, folder: Path, row: dict[str, Any]) -> list[tuple[str, str]]:
     data = data_of(folder, [row] * 2, messages="talk").custom["chat"]
     assert list(doubt_texts(data, form.tokenizer, form.settings)) == []
-    from craft.tasks.files import read_rows
-
     split = to_dataset(read_rows(data.train), data)
     return list(zip(*form.taught(split[: len(split) // 2]), strict=True))
 
@@ -166,8 +165,6 @@ def test_chats_of_parquet_have_no_nulls_of_their_neighbours(form: Callable[..., 
     other = {"type": "function", "function": {"name": "time", "arguments": {"zone": "CET"}}}
     table = pyarrow.table({"talk": [USED, reply("", tool_calls=[other])]})
     pyarrow.parquet.write_table(table, tmp_path / "chat.parquet")
-    from craft.tasks.files import read_rows
-
     given = CustomTask(kind="generation", train=str(tmp_path / "chat.parquet"), messages="talk")
     split = to_dataset(read_rows(given.train), given)
     assert form(TOOL_TEMPLATE).taught(split[:])[1] == [
@@ -177,12 +174,19 @@ def test_chats_of_parquet_have_no_nulls_of_their_neighbours(form: Callable[..., 
 
 
 @pytest.mark.parametrize("expression", ["strftime_now('%d %b %Y')", "date_string"])
-def test_the_day_is_the_settings_and_part_of_the_key(
-    form: Callable[..., Form], tiny_llama: str, tmp_path: Path, expression: str
-) -> None:
+def test_the_day_is_the_settings_and_part_of_the_key(form: Callable[..., Form], tmp_path: Path, expression: str) -> None:
     template = f"[{{{{ {expression} }}}}]" + TEMPLATE
     written = [form(template, **day).prompt(json.dumps(turns("q"))) for day in ({}, {"date": "2025-01-31"})]
     assert [text[:13] for text in written] == ["[26 Jul 2024]", "[31 Jan 2025]"]
+    data = data_of(tmp_path, [{"talk": turns("q", "a")}] * 2, messages="talk").model_dump()
+    runs = [
+        RunSpec(model="m", task="custom/chat", method="head", data=data | {"generation": day})
+        for day in ({}, {"date": "2025-01-31"})
+    ]
+    assert runs[0].key != runs[1].key
+    assert RunSpec.model_validate_json(runs[1].model_dump_json()).key == runs[1].key
+    with pytest.raises(ValueError, match="cannot decide"):
+        form("{{ strftime_now(messages[0].content) }}").prompt(json.dumps(turns("q")))
 
 
 def test_a_control_token_in_a_text_is_doubted(form: Callable[..., Form], tmp_path: Path) -> None:
