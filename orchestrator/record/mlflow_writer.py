@@ -21,7 +21,7 @@ from orchestrator.record.artifacts import store_json, store_path
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.mlflow_run import StoredRun, short_name, trial_name, with_pictures
 from orchestrator.record.mlflow_table import NOTE, RunTable
-from orchestrator.record.mlflow_views import SIZE, front_key, links, place, saved_views
+from orchestrator.record.mlflow_views import SIZE, address, links, saved_views
 from orchestrator.tools.journal import Event
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class MlflowWriter:
     @property
     def page(self) -> str:
         """The place of the front's saved view below the address of MLflow's server."""
-        return place(self._table.experiment, front_key(self._sweep_id))
+        return address(self._table.experiment, self._sweep_id)
 
     @property
     def knows_sweep(self) -> bool:
@@ -88,7 +88,7 @@ class MlflowWriter:
         run.flush(self._table.client)  # the runs that follow take user and source from it
         tasks = tags.get("craft.tasks", "").split(",")
         views = saved_views(self._sweep, self._sweep_id, tasks, json.loads(info.get("objectives", "{}")), self._began)
-        self._table.show(views, links(self._sweep, self._table.experiment, views))
+        self._table.show(views, links(self._sweep, self._table.experiment, self._sweep_id))
 
     def _on_sweep_underway(self, event: Event) -> None:
         run = self._table.runs.get(("sweep", self._sweep))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from craft.trainer.checkpoint import verify
 from orchestrator import run
 from orchestrator.command import GOOD, QUIET, WRONG
 from orchestrator.driver.outcome import SweepOutcome
@@ -165,6 +166,11 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     stored = folder / "runs" / "small"
     assert {"sweep.yaml", "ledger.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
     assert len(Ledger(stored).finished()) == 3
+    assert "see it in MLflow: mlflow ui --backend-store-uri sqlite:///" in first.stdout
+    assert "then http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-" in first.stdout
+    for result in Ledger(stored).results().values():
+        verify(Path(result.facts["adapter"]))
+        assert "seed 0, from the sweep `small`" in (Path(result.facts["adapter"]) / "README.md").read_text()
     assert "WARNING" not in (stored / "sweep.log").read_text(), "nothing went wrong"
     assert " %, " in first.stdout, "where the time went"
 

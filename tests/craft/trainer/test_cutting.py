@@ -83,8 +83,10 @@ def j_of(adapter: Path) -> dict[str, np.ndarray]:
 def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained: Trained, tmp_path: Path, rank: int) -> None:
     """J1 (3 x 3) stays whole from rank 2 on, J2 and J3 (8 x 8) from rank 4: as many parameters as the square itself."""
     _, result = craft(trained)
+    (result.adapter / "README.md").write_text("the card of the whole adapter")
     to = tmp_path / "cut"
     smaller = cut_adapter(result.adapter, Cut.read(str(rank), "craft"), to)
+    assert not (to / "README.md").exists()
     before = j_of(result.adapter)
     for key, j in j_of(to).items():
         u, s, vt = np.linalg.svd(before[key] - np.eye(len(j)))

@@ -6,6 +6,7 @@ import getpass
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,10 @@ INFO = {"objectives": '{"score": "maximize", "trainable_parameters": "minimize"}
 def track(
     uri: str, folder: Path, *ranks: int, info: dict[str, Any] | None = None, scores: dict[int, float] | None = None
 ) -> str:
-    """Records a sweep of a trial for each rank, and returns its id."""
+    """Records a sweep of a trial for each rank and a candidate that only tunes, and returns its id."""
     tracker = Tracker(uri, "demo", folder)
     tracker.sweep_started(INFO | (info or {}))
+    tracker.trial_started(replace(spec(rank=99), tunes="0123456789"))
     for rank in ranks:
         trial, score = spec(rank=rank), (scores or {}).get(rank, 80.0)
         tracker.trial_started(trial, size=2.0 * rank * rank)
@@ -65,7 +67,7 @@ def test_each_sweep_of_an_experiment_has_two_views_of_its_own(uri: str, tmp_path
     assert found.keys() == {f"{kind}-{id[:8]}" for kind in ("front", "trials") for id in ids}
     for id in ids:
         front, trials = found[f"front-{id[:8]}"], found[f"trials-{id[:8]}"]
-        for view, kind, count in ((front, "configuration", 2), (trials, "trial", 2)):
+        for view, kind, count in ((front, "configuration", 2), (trials, "trial", 3)):
             shown = client.search_runs(
                 [experiment(uri).experiment_id],
                 view["searchFilter"],

@@ -1,0 +1,41 @@
+"""The card that a trial's adapter gets before it goes to the tracking store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from craft.trainer.checkpoint import verify, write_folder
+from orchestrator.review.model_card import add_card
+from tests.orchestrator.tracked import finished, spec
+
+
+@pytest.mark.parametrize("by_peft", [True, False])
+def test_a_trials_adapter_gets_a_card_with_its_own_scores_alone(tmp_path: Path, by_peft: bool) -> None:
+    trial = spec(seed=2)
+    result = finished(trial, 81.25)
+    record = {
+        "spec": trial.run.model_dump(mode="json"),
+        "kind": "classification",
+        "labels": ["no", "yes"],
+        "facts": result.facts,
+    }
+    record |= {"counts": result.counts, "metrics": result.metrics, "notes": ["micro-batches of 4"]}
+
+    def fill(folder: Path) -> None:
+        (folder / "run.json").write_text(json.dumps(record))
+        if by_peft:
+            (folder / "adapter_config.json").write_text('{"peft_type": "CRAFT"}')
+
+    folder = write_folder(tmp_path / "adapter", fill)
+    add_card(folder, "demo", trial, result)
+    verify(folder)
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
+    assert "| this adapter (toy/acceptability, seed 2) | 81.25 |" in card.text
+    assert "mean over seeds" not in card.text, "other seeds may still run"
+    assert ("PeftModel.from_pretrained" in card.text) == by_peft
+    assert "micro-batches of 4" in card.text
