@@ -53,9 +53,8 @@ def origin(file: Path | None) -> dict[str, str]:
         tags["mlflow.user"] = getpass.getuser()
     if file is not None:
         tags |= {"mlflow.source.name": str(file.absolute()), "mlflow.source.type": "LOCAL"}
-        if state := source_state(file.absolute().parent):
-            changed = str(bool(state["modified"])).lower()
-            tags |= {"mlflow.source.git.commit": state["commit"], "mlflow.source.git.dirty": changed}
+        state = source_state(file.absolute().parent)
+        tags |= {"mlflow.source.git.commit": state["commit"]} if state else {}
     return tags
 
 

@@ -196,16 +196,15 @@ class MlflowWriter:
 
     def _described(self, event: Event) -> str:
         """The description of a configuration's run: its score, and the command that takes its adapter."""
-        shown, error = event["shown"], event["summary"].get("error")
+        shown, error, uri = event["shown"], event["summary"].get("error"), self._table.uri
         lines = [paragraphs(error)] if error else []
         if "score" in shown:
             low, high = shown.get("score_low"), shown.get("score_high")
             interval = "" if low is None or low == high else f" ({low:.2f} to {high:.2f})"
             size = f", {shown[SIZE]:,.0f} trainable parameters" if SIZE in shown else ""
-            uri = self._table.uri
-            words = ["python", "-m", "orchestrator.adapters", self._sweep, "--pick", event["key"], "--to", "adapter"]
-            words += ["--tracking-uri", uri] if redact(uri) == uri else []
-            lines += [f"**score {shown['score']:.2f}**{interval}{size}", f"Take its adapter:\n\n    {shlex.join(words)}"]
+            store = f" --tracking-uri {shlex.quote(uri)}" if redact(uri) == uri else ""
+            command = f"python -m orchestrator.adapters {shlex.quote(self._sweep)} --pick {event['key']} --to adapter{store}"
+            lines += [f"**score {shown['score']:.2f}**{interval}{size}", f"Take its adapter:\n\n    {command}"]
         return "\n\n".join(lines)
 
     def _configuration(self, key: str, label: str, method: str, event: Event, tags: Mapping[str, str]) -> StoredRun:
