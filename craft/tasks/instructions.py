@@ -56,7 +56,7 @@ def to_dataset(rows: Rows, given: CustomTask) -> Dataset:
     columns: dict[str, list[str]] = {
         "text": [_to_json(example.turns) for example in examples],
         "response": [example.reply["content"] for example in examples],
-        "extras": [_to_json({"reply": _without(example.reply, "role", "content"), **example.options}) for example in examples],
+        "extras": [_to_json({"reply": _extra_keys(example.reply), **example.options}) for example in examples],
     }
     split = Dataset.from_dict(columns, features=Features(dict.fromkeys(columns, Value("string"))))
     return numbered(split, (rows.number(example.row) for example in examples))
@@ -80,9 +80,8 @@ def read_examples(rows: Rows, given: CustomTask) -> Iterator[Example]:
         options = {name: rows.columns[name][row] for name in OPTIONS if name in rows.columns}
         if rows.source.endswith(".parquet"):  # its records have every key that any record has
             chat, options = _without_nulls(chat), _without_nulls(options)
-        options = {
-            name: _read_option(option, f"{rows.place(row)}: column {name!r}") for name, option in options.items() if option
-        }
+        options = {name: _read_option(cell, f"{rows.place(row)}: column {name!r}") for name, cell in options.items() if cell}
+        options = {name: option for name, option in options.items() if option}
         turns, learnt = _checked(chat, place)
         for at, turn in enumerate(turns):
             if turn["role"] == "assistant" and at and learnt[at]:
@@ -135,8 +134,8 @@ def _read_option(option: Any, place: str) -> Any:
     return parsed
 
 
-def _without(turn: Mapping[str, Any], *keys: str) -> Turn:
-    return {key: value for key, value in turn.items() if key not in keys}
+def _extra_keys(turn: Turn) -> Turn:
+    return {key: value for key, value in turn.items() if key not in ("role", "content")}
 
 
 def _without_nulls(value: Any) -> Any:

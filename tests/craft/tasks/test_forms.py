@@ -118,6 +118,7 @@ def reply(content: str | None = "a", **keys: Any) -> list[dict[str, Any]]:
         ),
         (TEMPLATE, {"talk": [*reply("no", train=False), *reply("yes")]}, [(None, "yes</s>")]),
         (TEMPLATE, {"talk": [*reply("no", loss=0), *reply("yes", refusal=None)]}, [(None, "yes</s>")]),
+        (TEMPLATE, {"talk": reply(), "tools": "[]", "documents": None}, [(None, "a</s>")]),
         (OPEN_THOUGHT, {"talk": reply()}, [("<s>[user]q</s>\n[assistant]", "a</s>")]),
         (OPEN_THOUGHT, {"talk": reply("<tag>")}, [("<s>[user]q</s>\n[assistant]", "<tag></s>")]),
         (OPEN_THOUGHT, {"talk": reply("<think>\nso</think>a")}, [("<s>[user]q</s>\n[assistant]<think>\n", "so</think>a</s>")]),
