@@ -149,12 +149,11 @@ def _main(given: argparse.Namespace, again: str) -> int:
 
 
 def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console, again: str) -> int:
-    from orchestrator.driver.options import RunOptions, check_answers
+    from orchestrator.driver.options import RunOptions, check_answers, check_socket_room
     from orchestrator.record.checkpoints import within
     from orchestrator.session import run_session
 
-    if given.address is not None:
-        check_answers(given.address)
+    check_answers(given.address) if given.address is not None else check_socket_room()
     options = RunOptions(
         folder=folder,
         storage=within(given.storage, plan.sweep.name) if _is_uri(given.storage) else None,

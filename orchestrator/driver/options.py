@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 Verbosity = Literal["quiet", "normal", "verbose"]
+LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
+"""Bytes of a Unix socket's path."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +66,14 @@ def check_answers(address: str) -> None:
             f"nothing answers at {address} ({error.strerror or error}). Check the address, and that a Ray head runs there: "
             "ray start --head"
         ) from error
+
+
+def check_socket_room() -> None:
+    """Raises ValueError if the paths of a new cluster's sockets would be longer than the system allows."""
+    folder = os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))
+    room = LONGEST_SOCKET - len(f"/ray/session_2026-11-25_10-06-12_902904_{os.getpid()}/sockets/plasma_store")
+    if len(os.fsencode(folder)) > room:
+        raise ValueError(
+            f"the folder of temporary files has a path of {len(os.fsencode(folder))} bytes ({folder[:60]}...), and Ray's "
+            f"sockets in it need one of {room} at most: set RAY_TMPDIR to a shorter folder, as in RAY_TMPDIR=/tmp"
+        )

@@ -24,7 +24,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.driver.options import check_answers, cluster_address
+from orchestrator.driver.options import check_answers, check_socket_room, cluster_address
 from orchestrator.plan.gpu_shares import Gpu
 from orchestrator.sweepfile.resources import Resources, words_of
 from orchestrator.tools.quiet import log_to_root
@@ -155,6 +155,7 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
                 "RAY_AUTH_TOKEN if the cluster asks for a token."
             ) from error
     else:
+        check_socket_room()
         _need_no_home()
         ray.init(address="local", include_dashboard=False, num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, **common)
     log_to_root(("ray", "ray.tune", "ray.train", "ray.data"))

@@ -104,6 +104,22 @@ def test_a_wrong_call_is_one_message_and_leaves_nothing(
     assert names(folder) == before
 
 
+def test_a_temporary_folder_too_long_for_sockets_is_refused_before_anything_starts(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = names(folder)
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", f"/tmp/{'x' * 105}")
+    assert run.main(["sweep.yaml"]) == WRONG
+    said = capsys.readouterr().err
+    assert "has a path of 110 bytes" in said
+    assert said.count("set RAY_TMPDIR to a shorter folder") == 1
+    assert names(folder) == before
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    assert run.main(["sweep.yaml"]) == WRONG
+    assert "has no tokenizer" in capsys.readouterr().err  # which is found later
+
+
 SENSELESS = [
     [],
     ["sweep.yaml", "--max-concurrent", "0"],
