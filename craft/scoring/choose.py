@@ -74,7 +74,7 @@ def make_scorer(
     """The scorer of a run, its splits tokenized."""
     training, data = spec.training, spec.data
     base = spec.model, gguf_digest(spec.model), spec.revision
-    rows = spec.protocol, data.search_fraction, data.search_groups, training.train_examples, training.eval_examples
+    rows = spec.protocol, data.model_dump_json(), training.train_examples, training.eval_examples
     key = *base, *rows, training.search_examples
     length = longest_input(training.max_length, tokenizer, model)
     if task.kind == "generation":

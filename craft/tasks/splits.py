@@ -82,14 +82,14 @@ def load_splits(
     """
     raw = _load(task, data)
     cuts = train_examples, eval_examples, eval_examples if search_examples is None else search_examples
-    key = (task, raw.fingerprint, protocol, data.search_fraction, data.search_groups, *cuts)
+    key = (task, str(data), raw.fingerprint, protocol, *cuts)
     return _remembered(key, lambda: _splits(task, data, raw, protocol, cuts))
 
 
 def _splits(task: Task, data: DataSettings, raw: RawData, protocol: Protocol, cuts: tuple[int | None, ...]) -> Splits:
     train = raw.train
     if protocol == "honest":
-        groups = _remembered((task, raw.fingerprint), lambda: groups_of(task, train)) if data.search_groups else None
+        groups = _remembered((task, str(data), raw.fingerprint), lambda: groups_of(task, train)) if data.search_groups else None
         train, search = set_apart(task, train, data.search_fraction, SPLIT_SEED, groups, "search")
     else:
         search = _joined(list(raw.reported.values()))

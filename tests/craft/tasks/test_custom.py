@@ -284,6 +284,8 @@ def test_equal_texts_are_on_one_side_of_every_split(tmp_path):
     assert list(map(len, parts)) == [12, 2, 6]
     assert len(set.union(*parts)) == 20
     assert splits.notes == []
+    usual = DataSettings(custom={"x": CustomTask(**block)})
+    assert len(load_splits(find_task("custom/x", usual), usual).reported[""]) == 20
     twice = DataSettings(custom={"x": CustomTask(**block, validation=block["train"])})
     splits = load_splits(find_task("custom/x", twice), twice, eval_examples=50)
     assert splits.notes == ["50 of 50 reported rows are training rows too (equal texts): their score may be learnt by heart"]
