@@ -181,7 +181,7 @@ def _joined(present: int, wanted: int) -> Iterator[Finding]:
 def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
     if slots:
         return Finding("good", "room", f"{slots} trials at once, each with {share.words()}")
-    advice = "lower `resources`, or give it more machines" if alone else "only if the cluster grows; or lower `resources`"
+    advice = "lower `resources`, or give more by --address" if alone else "only if the cluster grows; or lower `resources`"
     return Finding("bad" if alone else "doubt", "room", f"no trial fits now: each asks for {share.words()}", advice)
 
 
