@@ -153,7 +153,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
         forgetting.measure_before(base)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
-    notes = [*absent, *getattr(base, "craft_notes", []), *splits.notes, *scorer.notes]
+    notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes, *splits.notes]
     collator = Collator(int(tokenizer.pad_token_id))
     if fresh and spec.warm_start is None:
         with meter.phase("head"):
