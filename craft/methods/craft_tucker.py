@@ -116,6 +116,7 @@ METHOD: Method = Method(
     optimizer=optimizer,
     resolve=resolve,
     decays_to_start=True,
+    kept=(0, 0),
     describe=describe,
     cutting=J_MINUS_I,
     rank="ranks",

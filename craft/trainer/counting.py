@@ -20,9 +20,10 @@ import json
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -114,7 +115,7 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
         return
     find_cutting(spec.method)
     task = find_task(spec.task, spec.data)
-    counts, dearest = _planned_of(spec, task.kind, len(task.labels))
+    counts, dearest, _ = _planned_of(spec, task.kind, len(task.labels))
     for size in wanted:
         if size >= counts.trainable_parameters:
             raise ValueError(f"size {size:,}: the whole adapter has {counts.trainable_parameters:,} parameters; give fewer")
@@ -122,7 +123,7 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
             raise ValueError(f"size {size:,}: one direction takes up to {dearest:,} parameters; give so many, or more")
 
 
-def _planned_of(spec: RunSpec, kind: Kind, num_labels: int) -> tuple[Counts, int]:
+def _planned_of(spec: RunSpec, kind: Kind, num_labels: int) -> tuple[Counts, int, Adapted]:
     parameters = json.dumps(spec.parameters, sort_keys=True)
     return _planned(spec.model, spec.revision, spec.method, parameters, spec.training.precision, kind, num_labels)
 
@@ -130,15 +131,38 @@ def _planned_of(spec: RunSpec, kind: Kind, num_labels: int) -> tuple[Counts, int
 @lru_cache(maxsize=4096)
 def _planned(
     model: str, revision: str | None, method: str, parameters: str, precision: str, kind: Kind, num_labels: int
-) -> tuple[Counts, int]:
-    """The counts, and the parameters of the dearest direction of what is cut; 0 where nothing can be."""
+) -> tuple[Counts, int, Adapted]:
+    """The counts, the parameters of the dearest direction of what is cut (0 where nothing can be), and what is adapted."""
     row = find_method(method)
     labels = [str(index) for index in range(num_labels)]
     base = meta_model(model, kind, labels, revision=revision, precision=precision, master_weights=row.master_weights)
     with quiet_libraries(), torch.device("meta"):
         built = row.build(base, row.parameters.model_validate_json(parameters), BuildContext(TASK_TYPES[kind]))
     directions = row.cutting.costs(saved_state(built)).values() if row.cutting else ()
-    return count(built), max(directions, default=0)
+    return count(built), max(directions, default=0), _adapted(built)
+
+
+class Adapted(NamedTuple):
+    """Numbers of a token in and out of all modules that are adapted, or train. `shared` counts equal inputs once."""
+
+    inputs: int
+    shared: int
+    outputs: int
+
+
+def _adapted(model: nn.Module) -> Adapted:
+    heads, adapted = head_names(model), "."
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, module in model.named_modules():
+        base = module.get_base_layer() if isinstance(module, BaseTunerLayer) else module
+        if not isinstance(base, nn.Linear | Conv1D) or is_head(name, heads) or name.startswith(adapted):
+            continue
+        if isinstance(module, BaseTunerLayer) or base.weight.requires_grad:
+            d_out, d_in = base.weight.shape if isinstance(base, nn.Linear) else reversed(base.weight.shape)
+            shapes[name], adapted = (d_in, d_out), f"{name}."
+    # Modules of one parent with inputs of one width (q, k and v; up and gate) have the same input.
+    inputs = {(name.rpartition(".")[0], d_in): d_in for name, (d_in, _) in shapes.items()}
+    return Adapted(sum(d_in for d_in, _ in shapes.values()), sum(inputs.values()), sum(d_out for _, d_out in shapes.values()))
 
 
 def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
@@ -150,6 +174,8 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     activations         layers x micro-batch x length x (8 hidden + 3 intermediate) x bytes of a product; with gradient
                         checkpointing one hidden state a layer and one layer whole. Under autocast, norms and the residual
                         stream stay float32: 3 bytes on average.
+    of the method       micro-batch x length x the inputs of adapted modules: float32 copies where the base is bfloat16,
+                        bfloat16 ones under autocast, each input once otherwise; and the outputs by `Method.kept`
     logits              micro-batch x length x vocabulary x 8 for a language-model head
                         (a GPU computes the positions in the loss alone; how many those are, no configuration tells)
 
@@ -167,6 +193,10 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     layer = (8 * hidden + 3 * inner) * tokens
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
     activations = numbers * (3 if autocast else product.itemsize)
+    adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, num_labels or len(task.labels))[2], row.kept
+    inputs = 2 * adapted.inputs if autocast else 4 * (adapted.inputs if product == torch.bfloat16 else adapted.shared)
+    kept = tokens * (copies_in * inputs + copies_out * 4 * adapted.outputs)
+    activations += kept // (layers if training.gradient_checkpointing else 1)
     logits = tokens * int(config.vocab_size) * 8 if task.kind == "generation" else 0
     trained = counts.trainable_parameters + counts.head_parameters
     linear = _linear_parameters(spec.model, spec.revision, task.kind)

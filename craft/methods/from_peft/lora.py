@@ -74,7 +74,7 @@ METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant
 METHODS: tuple[Method, ...] = (
     METHOD,
     row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True), cutting=PRODUCTS),
-    row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True),
+    row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True, kept=(1, 3)),
     row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), **_FROM_SVD),
     row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora"), decays_to_start=True),
     row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", variant(kind="MILORA"), **_FROM_SVD),
