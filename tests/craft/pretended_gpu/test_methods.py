@@ -1,0 +1,108 @@
+"""Whole runs on a pretended GPU: each method trains, scores, saves, is cut, resumes and runs out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from craft.methods import METHODS
+from craft.results import Leave, Progress
+from craft.spec import RECOVERY, RunSpec
+from craft.trainer.adapter_folder import read_record
+from craft.trainer.checkpoint import newest_valid
+from craft.trainer.cutting import Cut
+from craft.trainer.process import UNREPEATABLE
+from craft.trainer.rescoring import cut_and_score, score_adapter
+from craft.trainer.training import train_run
+from orchestrator.plan.trial import TrialSpec
+from orchestrator.worker.run_trial import run_trial
+from tests.craft.methods.test_contract import CASES
+from tests.craft.pretended_gpu import gpu as gpus
+from tests.craft.pretended_gpu.gpu import pretended
+
+NAMES = [name for name, row in METHODS.items() if row.requires is None]
+CUT = {"craft": 100, "craft_star": 300, "lora": 600, "rslora": 600}
+"""A size for each method of which adapters can be cut."""
+
+
+def spec_of(model: str, method: str, **training: Any) -> RunSpec:
+    settings = {
+        "batch_size": 8,
+        "eval_batch_size": 8,
+        "train_examples": 16,
+        "eval_examples": 8,
+        "max_length": 16,
+        "select": "last",
+    }
+    settings |= {"max_steps": 4, "evaluate_every": "end", "learning_rate": CASES[method].learning_rate}
+    parameters = CASES[method].parameters
+    return RunSpec(model=model, task="toy/sentiment", method=method, parameters=parameters, training=settings | training)
+
+
+def bytes_of_embeddings(batch_size: int) -> int:
+    """The embeddings of so many texts: what a look-up makes."""
+    return batch_size * 16 * 32 * 4
+
+
+def test_every_method_that_can_be_cut_has_a_size() -> None:
+    assert {name for name in NAMES if METHODS[name].cutting} == CUT.keys()
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_a_disturbed_run_has_the_losses_of_the_cpus(method: str, tiny_bert: str, tmp_path: Path) -> None:
+    """It leaves after its second step, resumes, runs out of memory, is cut and scored again. Devices that meet are an error."""
+    spec, losses = spec_of(tiny_bert, method), dict[str, list[float]](cpu=[], gpu=[])
+    checkpoints: list[Path | None] = []
+
+    def leave(step: int, _steps: int) -> None:
+        if step == 2:
+            raise Leave("its machine is taken away")
+
+    def follow(place: str) -> Callable[[Progress], None]:
+        return lambda progress: losses[place].extend(point["train_loss"] for point in progress.points)
+
+    cpu = train_run(spec, tmp_path / "cpu", report=follow("cpu"), sizes=[CUT[method]] if method in CUT else [])
+    with pretended() as gpu:
+        with pytest.raises(Leave):
+            train_run(spec, tmp_path / "left", report=lambda at: checkpoints.append(at.checkpoint), on_step=leave)
+        gpu.room = bytes_of_embeddings(4)
+        trial = TrialSpec(spec, "c0ffee", method)
+        ended = run_trial(trial, tmp_path / "trial", follow("gpu"), resume_from=checkpoints[-1])
+        assert ended.adapter is not None, ended.result.error
+        metrics = [ended.result.metrics, score_adapter(ended.adapter, tmp_path / "trial")]
+        if cpu.sizes:
+            cut = Cut(parameters=CUT[method], recovery=RECOVERY)
+            metrics.append(cut_and_score(ended.adapter, cut, tmp_path / "size")[1].metrics)
+    assert ended.result.notes[0] == "micro-batches of 4 x 2 and evaluation batches of 4 after memory ran out"
+    assert losses["gpu"] == pytest.approx(losses["cpu"], rel=1e-3)
+    expected = [cpu.metrics, cpu.metrics, *(size.metrics for size in cpu.sizes)]
+    assert [each["search_loss"] for each in metrics] == pytest.approx([each["search_loss"] for each in expected], rel=1e-2)
+
+
+def test_an_operation_without_a_deterministic_form_is_allowed_and_noted(
+    tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "UNORDERED", {"gelu_backward"})
+    spec, note = spec_of(tiny_bert, "lora"), f"{UNREPEATABLE}: gelu_backward CUDA has no deterministic form here"
+    with pretended():
+        result = train_run(spec, tmp_path / "run")
+        assert note in result.notes
+        assert note in read_record(result.adapter)["notes"]
+        again = train_run(spec, tmp_path / "again", resume_from=newest_valid(tmp_path / "run"))
+        assert again.notes.count(note) == 1, "also where nothing is left to train"
+
+
+def test_without_cublas_workspace_products_are_noted(tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    with pretended():
+        result = train_run(spec_of(tiny_bert, "lora"), tmp_path / "run")
+    assert f"{UNREPEATABLE}: CuBLAS has no deterministic form here" in result.notes
+
+
+def test_devices_that_meet_are_an_error() -> None:
+    with pretended(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
+        torch.ones(3, device="cuda") + torch.ones(3)
