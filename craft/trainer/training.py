@@ -6,7 +6,8 @@
 
 Selection sees the search split only. Under the `honest` protocol that split is carved from the training data and the reported
 split is scored once, after selection; under `customary` both are the public dev set. The same spec gives the same numbers
-in any process, warm or fresh, and a run resumed from one of its checkpoints ends where an undisturbed one does, bit for bit.
+in any process, warm or fresh, and a run resumed from one of its checkpoints ends where an undisturbed one does, bit for bit
+on the same kind of machine. A GPU may lack a deterministic form of an operation: then a note of the result names it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every check that this machine's GPUs can run, with its figure.
 
     python -m tests.gpu [-k NAMES]                   exit status 1 if a check fails; a check that cannot run here is skipped
-    python -m tests.gpu --device cpu                 tries the checks' own logic without a GPU
+    python -m tests.gpu --device cpu                 tries the checks' own logic without a GPU; also --device pretended
     python -m tests.gpu --benchmarks FILE.md         the benchmarks on the GPU; appends their tables to FILE.md
 
 `test_shares.py` alone needs Ray.
@@ -27,7 +27,7 @@ BENCHMARKS = ("step_time", "decomposition")
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="where the checks compute")
+    parser.add_argument("--device", choices=["cuda", "pretended", "cpu"], default="cuda", help="where they compute")
     parser.add_argument("-k", metavar="NAMES", help="the checks of these names alone, as pytest's -k")
     parser.add_argument("--benchmarks", type=Path, metavar="FILE", help="run the benchmarks instead")
     parser.add_argument("--quick", action="store_true", help="few rounds of each benchmark: shows that it runs, says little")
@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.benchmarks:
         return benchmarks(given.benchmarks, given.device, given.quick)
-    print(f"{machine(given.device)}, {torch.cuda.device_count() if given.device == 'cuda' else 0} GPUs")
+    on_gpu = given.device == "cuda"
+    print(f"{machine('cuda' if on_gpu else 'cpu')}, {torch.cuda.device_count() if on_gpu else 0} GPUs")
     flags = ["-m", "gpu", "-q", "--no-header", "-p", "no:cacheprovider", "--rootdir", str(ROOT), f"--device={given.device}"]
     return 1 if pytest.main([str(Path(__file__).parent), *flags, *(["-k", given.k] if given.k else [])]) else 0
 

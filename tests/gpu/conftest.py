@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,17 @@ NEED_GPUS = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", choices=["cuda", "cpu"], default="cuda", help="cpu tries the checks' logic without a GPU")
+    places = ["cuda", "pretended", "cpu"]
+    parser.addoption("--device", choices=places, default="cuda", help="the others try the checks' logic without a GPU")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpus(count): a check that needs so many real GPUs")
-    if config.getoption("--device", default="cuda") == "cpu":
+    place = config.getoption("--device", default="cuda")
+    if place != "cuda":
         os.environ.update(HIDDEN)
+    if place == "pretended":
+        importlib.import_module("tests.craft.pretended_gpu.gpu")  # before the first backward pass
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,19 +41,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def room(request: pytest.FixtureRequest) -> None:
+def room(request: pytest.FixtureRequest) -> Iterator[None]:
     """Skips a check that this machine cannot run, with the reason."""
+    place = request.config.getoption("--device", default="cuda")
     mark = request.node.get_closest_marker("gpus")
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if mark and found < mark.args[0]:
         pytest.skip(f"needs {mark.args[0]} GPU{'s' if mark.args[0] > 1 else ''}, {found} here")
-    if not mark and not found and request.config.getoption("--device", default="cuda") == "cuda":
+    if not mark and not found and place == "cuda":
         pytest.skip("no GPU that torch can use")
+    if place == "pretended":
+        from tests.craft.pretended_gpu.gpu import pretended
+
+        with pretended():
+            yield
+    else:
+        yield
 
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
-    return torch.device(request.config.getoption("--device", default="cuda"))
+    return torch.device("cpu" if request.config.getoption("--device", default="cuda") == "cpu" else "cuda")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Sweeps run on a real Ray whose machine has GPUs; without one, on a Ray that decl
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
@@ -62,7 +63,7 @@ def seen(share: float) -> int:
 
 
 def required() -> Gpu:
-    keep_to_share(1)
+    keep_to_share(1, [os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]])
     return require_gpu()
 
 
