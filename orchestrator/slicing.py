@@ -75,7 +75,7 @@ def _cut(record: PastSweep, chosen: Summary, scratch: Path, given: argparse.Name
     done: list[CutTrial] = []
     recovery = RECOVERY if given.score else 0.0
     cuts = list(dict.fromkeys(Cut.read(text, chosen.method, recovery) for text in given.slice))
-    for cut, label in zip(cuts, cut_labels(record, chosen, cuts), strict=True):
+    for cut, label in zip(cuts, cut_labels(chosen, cuts), strict=True):
         console.print(f"cutting to {cut}" + (", training on and scoring" if given.score else ""))
         done += cut_configuration(record, chosen, cut, label, scratch, score=given.score, base=given.base, tell=console.print)
     return done

@@ -12,19 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.panels.base import (
-    Panel,
-    Plain,
-    View,
-    column,
-    done,
-    moving_together,
-    numbers,
-    scalar,
-    score_metric,
-    text,
-    trained,
-)
+from dashboards.panels.base import Panel, Plain, View, column, moving_together, numbers, scalar, score_metric, text, trained
 from orchestrator.results.presentation import label_of
 
 LINES_UP_TO = 400
@@ -47,8 +35,7 @@ def data(view: View) -> Plain:
     if frame["method"].nunique() > 1:
         axes.insert(0, _positions("method", frame["method"]))
     axes.append(_positions(label_of("score", score_metric(view)), frame["_score"]))
-    cuts = len(done(view.configurations)) > len(trained(view.configurations))
-    return {"axes": axes, "id": frame["id"].tolist(), "dropped": dropped, "cuts": cuts}
+    return {"axes": axes, "id": frame["id"].tolist(), "dropped": dropped, "cuts": "p.cut_to" in view.configurations}
 
 
 def _positions(name: str, series: pd.Series[Any]) -> Plain:
@@ -95,22 +82,10 @@ def draw(plain: Plain) -> Plain:
             x.append(None)
             y.append(None)
             ids.append(None)
-        trace = {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": x,
-            "y": y,
-            "customdata": ids,
-            "connectgaps": False,
-        }
-        style = {
-            # no colour: on this page colours are methods
-            "line": {"color": "ink", "width": 0.8 + 0.4 * band},
-            "marker": {"color": "ink", "size": 5},
-            "opacity": 0.15 + 0.2 * band,
-            "showlegend": False,
-        }
-        traces.append(trace | style)
+        line = {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, "customdata": ids, "connectgaps": False}
+        # no colour: on this page colours are methods
+        style = {"line": {"color": "ink", "width": 0.8 + 0.4 * band}, "marker": {"color": "ink", "size": 5}}
+        traces.append(line | style | {"opacity": 0.15 + 0.2 * band, "showlegend": False})
     # The page draws the lines of selected configurations here, over the others.
     chosen: Plain = {"type": "scatter", "mode": "lines", "x": [], "y": [], "name": "selected", "showlegend": False}
     traces.append(chosen | {"connectgaps": False, "hoverinfo": "skip", "line": {"color": "ink", "width": 2.4}})

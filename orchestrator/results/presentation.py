@@ -65,18 +65,8 @@ METRICS = {
         Metric("forgetting", "forgetting (nats a token)", "minimize"),
     )
 }
-SCORES = {
-    "accuracy": "accuracy, %",
-    "exact_match": "exact match, %",
-    "likelihood": "likelihood, %",
-    "f1": "F1 x 100",
-    "macro_f1": "macro F1 x 100",
-    "matthews": "Matthews x 100",
-    "pearson": "Pearson x 100",
-    "spearman": "Spearman x 100",
-    "chrf": "chrF",
-}
-"""Headings of the score, by the name of the metric that it is."""
+PERCENT = ("accuracy", "exact_match", "likelihood")
+"""Metrics that are shares of something, so that x 100 they are percent."""
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "bytes": ((1, "bytes"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB")),
     "seconds": ((1e-3, "ms"), (1, "s"), (60, "min"), (3600, "h")),
@@ -142,7 +132,9 @@ def unit_of(name: str, values: Iterable[float | None]) -> tuple[float, str]:
 
 def label_of(name: str, metric: str = "") -> str:
     """The heading of a number; that of the score names the `metric` that it is, where all tasks have the same."""
-    return SCORES.get(metric, "score") if name == "score" else metric_of(name).label
+    if name != "score" or not metric:
+        return metric_of(name).label
+    return metric.replace("_", " ") + (", %" if metric in PERCENT else "")
 
 
 def heading(label: str) -> str:

@@ -159,17 +159,11 @@ def as_json(summaries: Sequence[Summary], cuts: Sequence[CutTrial]) -> list[dict
     return rows
 
 
-def cut_labels(record: PastSweep, chosen: Summary, cuts: Sequence[Cut]) -> list[str]:
-    """The labels of a configuration's cuts, as the sweep itself names its sizes. No other configuration has one of them."""
+def cut_labels(chosen: Summary, cuts: Sequence[Cut]) -> list[str]:
+    """The labels of a configuration's cuts, as the sweep itself names its sizes."""
     sizes = [cut.parameters for cut in cuts if cut.parameters is not None]
-    shares = dict(zip(sizes, size_labels(sizes, int(chosen.value("trainable_parameters"))), strict=True))
-    taken = {one.label: one.configuration for one in record.summaries}
-    labels = []
-    for cut in cuts:
-        size, name = cut.parameters, cut_id(chosen.configuration, str(cut), cut.recovery)
-        label = chosen.label + CUT + (f"r{cut.rank}" if size is None else shares[size])
-        labels.append(label if size is None or taken.get(label, name) == name else f"{chosen.label}{CUT}{size:,}")
-    return labels
+    shares = iter(size_labels(sizes, int(chosen.value("trainable_parameters"))))
+    return [chosen.label + CUT + (f"r{cut.rank}" if cut.parameters is None else next(shares)) for cut in cuts]
 
 
 def _note(folder: Path, cuts: Sequence[CutTrial]) -> None:

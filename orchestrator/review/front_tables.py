@@ -78,13 +78,8 @@ def _columns(
 ) -> tuple[list[str], Callable[[Summary], list[str]]]:
     """The heads of a table for people, and what gives a configuration's cells under them."""
     names, tuned = columns_of(summaries, objectives), has_tuning(summaries)
-    heads = [
-        "",
-        "configuration",
-        *(label_of(name, metric_among(summaries)) for name in names),
-        *map(short_task, tasks),
-        "trials" if len(tasks_of(summaries)) > 1 else "seeds",
-    ]
+    labels = [label_of(name, metric_among(summaries)) for name in names]
+    heads = ["", "configuration", *labels, *map(short_task, tasks), "trials" if len(tasks_of(summaries)) > 1 else "seeds"]
 
     def cells(one: Summary) -> list[str]:
         values = [*(shown(one, name) for name in names), *(number(one.value(f"score/{task}")) for task in tasks)]

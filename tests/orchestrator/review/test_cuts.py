@@ -73,7 +73,7 @@ def test_cut_configurations_stand_on_the_front_and_in_the_store(ended: Path, tmp
     assert [row["score"] for row in json.loads((ended / "cuts.json").read_text())] == [86, 71]
     # What a later session adds to its own configurations:
     kept = recorded_cuts(ended, {"0" * 16, "1" * 16})
-    names = cut_labels(found, whole, [Cut(parameters=2_000), Cut(parameters=1_999), Cut(parameters=500), Cut(rank=2)])
+    names = cut_labels(whole, [Cut(parameters=2_000), Cut(parameters=1_999), Cut(parameters=500), Cut(rank=2)])
     assert [name.removeprefix("LoRA r4, cut to ") for name in names] == ["2,000", "1,999", "1/8", "r2"]
     assert [(one.configuration, one.complete) for one in kept] == [("c000002000", True), ("c000005000", True)]
     assert recorded_cuts(ended, {"another"}) == [], "what they were cut from is no part of the sweep any more"
