@@ -45,9 +45,9 @@ examples:
       the sweep in runs/ranks (or, if there is none, the one of that name in mlflow.db); each of several tasks gets a folder
   python -m orchestrator.adapters ranks --pick under:70000 --task toy/sentiment --to small
       one task's adapter
-  python -m orchestrator.adapters runs/ranks --pick "CRAFT 64, q v" --seed 0 --to mine --merge
+  python -m orchestrator.adapters runs/ranks --pick "CRAFT 64, q k v o" --seed 0 --to mine --merge
       a configuration you name, merged into a full model that plain transformers loads
-  python -m orchestrator.adapters ranks --pick "CRAFT 64, q v" --slice parameters:2000 --slice parameters:8000 --score
+  python -m orchestrator.adapters ranks --pick "CRAFT 64, q k v o" --slice parameters:4000 --slice parameters:8000 --score
       cuts CRAFT or LoRA by SVD, trains each cut for a tenth of the steps and scores it: more points of the sweep's front
   python -m orchestrator.adapters ranks --pick "LoRA r8, q v" --slice 4 --to cut --score
       every module to rank 4; --to also writes the folders. Without --score nothing is trained, and no data are needed

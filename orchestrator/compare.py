@@ -43,7 +43,7 @@ holds zero, no difference is shown. That does not mean that there is none: more 
 examples:
   python -m orchestrator.compare longer ranks
       the best configuration of each, best by the search score
-  python -m orchestrator.compare ranks ranks --configuration-a 'CRAFT 64, q v' --configuration-b 'LoRA r8, q v'
+  python -m orchestrator.compare ranks ranks --configuration-a 'CRAFT 64, q k v o' --configuration-b 'LoRA r8, q v'
       two that you name, by label or id, or by a rule: knee, smallest-within:1, under:70000
   python -m orchestrator.compare longer runs/ranks --metric accuracy --tracking-uri http://tracker:5000
       `longer` from a shared store, `ranks` from a folder, by a metric's name

@@ -82,10 +82,10 @@ def draw(plain: Plain) -> Plain:
             x.append(None)
             y.append(None)
             ids.append(None)
-        line = {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, "customdata": ids, "connectgaps": False}
+        trace: Plain = {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, "customdata": ids, "connectgaps": False}
         # no colour: on this page colours are methods
         style = {"line": {"color": "ink", "width": 0.8 + 0.4 * band}, "marker": {"color": "ink", "size": 5}}
-        traces.append(line | style | {"opacity": 0.15 + 0.2 * band, "showlegend": False})
+        traces.append(trace | style | {"opacity": 0.15 + 0.2 * band, "showlegend": False})
     # The page draws the lines of selected configurations here, over the others.
     chosen: Plain = {"type": "scatter", "mode": "lines", "x": [], "y": [], "name": "selected", "showlegend": False}
     traces.append(chosen | {"connectgaps": False, "hoverinfo": "skip", "line": {"color": "ink", "width": 2.4}})

@@ -97,8 +97,6 @@ def test_what_only_tunes_is_in_no_table_and_no_front_but_was_paid_for(summed_up:
     assert (plain["id"], columns["m.score"]) == (["tuned00000"], [81.0])
     assert columns["tuning"] == ["learning_rate 0.001/0.01, 1 trials, 50 s"]
     assert len(view.trials) == 3
-    # An earlier version's tuning trials name a group, and are reported.
-    assert len(view_of(("ranks", candidate("candidate0", "0123456789abcdef"))).configurations) == 1
 
 
 def test_importance_finds_the_parameter_that_decides() -> None:
