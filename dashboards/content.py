@@ -24,7 +24,9 @@ def view_of(store: Store, feeds: Sequence[Feed]) -> tuple[str, View]:
     """The chosen sweeps side by side, with the revision they stand at."""
     taken = [feed.snapshot() for feed in feeds]
     revision = ",".join(f"{feed.experiment_id}:{number}" for feed, (number, _) in zip(feeds, taken, strict=True))
-    return revision, make_view([frames for _, frames in taken], published_rows(), store.run_link, store.curves)
+    return revision, make_view(
+        [frames for _, frames in taken], published_rows(), store.run_link, store.curves, store.predictions
+    )
 
 
 def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, foot: str = "") -> dict[str, Any]:

@@ -8,6 +8,7 @@ Metric histories are heavy and one panel alone asks for them: `Store.curves` kee
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from craft.results import PREDICTIONS_FOLDER
+from craft.scoring.predictions import Prediction, read_predictions
 from craft.words import nearest, redact
 from dashboards.feed import Feed, Wanted
 from dashboards.frames import NAN, RunRow
@@ -61,6 +64,7 @@ class Store:
         self._client: MlflowClient | None = None
         self._feeds: dict[str, Feed] = {}
         self._curves: dict[tuple[str, str], tuple[Any, list[tuple[int, float]]]] = {}
+        self._answers: dict[str, dict[str, list[Prediction]]] = {}
         self._lock = threading.Lock()
         is_server = self.uri.startswith(("http://", "https://"))
         self.mlflow_url = (mlflow_url or (self.uri if is_server else "")).rstrip("/")
@@ -154,6 +158,14 @@ class Store:
                     by_step = {point.step: point.value for point in sorted(history, key=lambda point: point.timestamp)}
                     self._curves[run, metric] = (wanted[run], sorted(by_step.items()))
         return {run: self._curves[run, metric][1] for run in wanted}
+
+    def predictions(self, run_id: str) -> dict[str, list[Prediction]]:
+        """Reads the answers of a trial that has ended, by split; none if the store has none of them (yet)."""
+        if not self._answers.get(run_id) and self.client.list_artifacts(run_id, PREDICTIONS_FOLDER):
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = self.client.download_artifacts(run_id, PREDICTIONS_FOLDER, scratch)
+                self._answers[run_id] = read_predictions(Path(folder))
+        return self._answers.get(run_id, {})
 
 
 def _row(run: Run) -> RunRow:

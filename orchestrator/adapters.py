@@ -28,6 +28,7 @@ from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.summary import Entry
 from orchestrator.review.front_words import full_label
 from orchestrator.review.merging import reads_pairs
+from orchestrator.review.mistakes_page import MISTAKES_FILE, POINTER, mistakes_page
 from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card, peft_type_of
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import RULES, choose_seed, pick, titles
@@ -160,7 +161,10 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
     summary = next(one for one in record.summaries if one.configuration == taken.entry.configuration)
     origin = Origin(record.name, summary, taken.entry, taken.reasons)
     card = model_card(origin, run, pair=reads_pairs(run), merged=merged, peft_type=peft_type_of(adapter))
-    (taken.folder / CARD_FILE).write_text(card, encoding="utf-8")
+    answers = record.predictions(taken.entry.key, scratch / "answers")
+    if wrong := mistakes_page(f"{taken.entry.label}, seed {taken.entry.seed}", answers):
+        (taken.folder / MISTAKES_FILE).write_text(wrong, encoding="utf-8")
+    (taken.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
 
 
 def _register(given: argparse.Namespace, record: PastSweep, taken: Sequence[Taken], console: Console) -> None:

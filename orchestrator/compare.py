@@ -27,6 +27,7 @@ from orchestrator.command import answer, flags_for
 from orchestrator.record.checkpoints import PREDICTIONS_FILE
 from orchestrator.results.intervals import Comparison, Interval, Scores, compare, examples_interval, interval
 from orchestrator.results.summary import Entry, Summary
+from orchestrator.review.differing_rows import show_differing
 from orchestrator.review.front_words import full_label, shown
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import pick
@@ -81,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--configuration-a", metavar="WHICH", default="best", help="of SWEEP_A: an id, a label or a rule (best)")
     flags.add_argument("--configuration-b", metavar="WHICH", default="best", help="of SWEEP_B: the same (best)")
     flags.add_argument("--metric", default="score", help="what is compared: score, or a metric such as f1 (score)")
+    flags.add_argument("--rows", metavar="FILE.csv", type=Path, help="also write the rows that are answered differently")
     return flags
 
 
@@ -104,6 +106,7 @@ def _main(given: argparse.Namespace, console: Console) -> None:
     if not comparison.difference.n:
         raise NothingMeets(_nothing_shared(given.metric, one, other))
     _tell(one, other, comparison, "points" if given.metric == "score" else given.metric, console)
+    show_differing((one.name, first, one.entries), (other.name, second, other.entries), given.rows, console)
 
 
 def _differences(one: Side, other: Side) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.panels import curves, front, importance, parallel, progress, table, versus
+from dashboards.panels import curves, front, importance, mistakes, parallel, progress, table, versus
 from dashboards.panels.base import Panel, Plain, View, make_view
 
 PANELS: dict[str, Panel] = {
@@ -14,12 +14,20 @@ PANELS: dict[str, Panel] = {
         importance.PANEL,
         parallel.PANEL,
         curves.PANEL,
+        mistakes.CONFUSIONS,
+        mistakes.SUREST,
         progress.PROGRESS,
         progress.TIME,
         progress.FAILURES,
     )
 }
-SECTIONS = {"front": "The front", "mattered": "What mattered", "curves": "Learning curves", "progress": "Progress"}
+SECTIONS = {
+    "front": "The front",
+    "mattered": "What mattered",
+    "curves": "Learning curves",
+    "mistakes": "Mistakes",
+    "progress": "Progress",
+}
 
 __all__ = ["PANELS", "SECTIONS", "Panel", "Plain", "View", "make_view", "spec_of"]
 

@@ -25,12 +25,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from craft.scoring.predictions import Prediction
 from dashboards.frames import Frames
 from orchestrator.results.presentation import METRICS, Metric, label_of, metric_of, titled, unit_of
 from orchestrator.results.summary import shared_metric
 
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
+Answers = Callable[[str], dict[str, list[Prediction]]]
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "hexagon")
 
@@ -48,6 +50,7 @@ class View:
     published: pd.DataFrame
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None
     curves: Curves = lambda runs, metric: {}
+    predictions: Answers = lambda run_id: {}
 
     @property
     def names(self) -> list[str]:
@@ -77,6 +80,7 @@ def make_view(
     published: pd.DataFrame,
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None,
     curves: Curves = lambda runs, metric: {},
+    predictions: Answers = lambda run_id: {},
 ) -> View:
     """Puts sweeps side by side. Several sweeps may share configurations, so their ids get the sweep's number as a prefix."""
     configurations, trials = [], []
@@ -91,6 +95,7 @@ def make_view(
         published,
         link,
         curves,
+        predictions,
     )
 
 
@@ -207,6 +212,15 @@ def axis_of(metric: Metric, values: Iterable[float | None]) -> tuple[float, Plai
         return 1, score_axis(metric.label)
     factor, unit = unit_of(metric.name, values)
     return factor, {"title": {"text": text(titled(metric.name, unit))}, "type": "log" if metric.log else "linear"}
+
+
+def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], ids: Sequence[str]) -> Plain:
+    """A table without tools: its columns as pairs of label and kind, its rows, and an id for each row."""
+    columns = [
+        {"key": f"c{place}", "label": label, "kind": kind, "values": [row[place] for row in rows]}
+        for place, (label, kind) in enumerate(heads)
+    ]
+    return {"table": {"columns": columns, "id": [*ids], "plain": True}}
 
 
 def choice(name: str, label: str, options: Iterable[str] | Mapping[str, str], value: str | None = None) -> Plain:

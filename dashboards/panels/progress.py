@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from craft.words import format_duration
-from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, text
+from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, table, text
 from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES, unit_of
 
 STATES = ("finished", "running", "stopped", "failed")
@@ -190,18 +190,8 @@ def failures_data(view: View) -> Plain:
 
 
 def failures_draw(plain: Plain) -> Plain:
-    labels = ("How many", "What", "Reason", "Where")
-    keys = ("count", "what", "reason", "where")
-    columns = [
-        {
-            "key": key,
-            "label": label,
-            "kind": "number" if key == "count" else "text",
-            "values": [row[index] for row in plain["rows"]],
-        }
-        for index, (key, label) in enumerate(zip(keys, labels, strict=True))
-    ]
-    return {"table": {"columns": columns, "id": [row[4] for row in plain["rows"]], "plain": True}}
+    heads = [("How many", "number"), ("What", "text"), ("Reason", "text"), ("Where", "text")]
+    return table(heads, plain["rows"], [row[4] for row in plain["rows"]])
 
 
 PROGRESS = Panel(

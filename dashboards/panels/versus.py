@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from dashboards.panels.base import Panel, Plain, View, column, number
+from dashboards.panels.base import Panel, Plain, View, column, number, table
 from orchestrator.results.intervals import Scores, compare
 
 
@@ -42,11 +42,7 @@ def draw(plain: Plain) -> Plain:
     first, second = plain["names"]
     heads = [("configuration", "text"), (first, "score"), (second, "score"), (f"{second} minus {first}", "score")]
     heads += [("95 % from", "score"), ("to", "score"), ("seeds", "count"), (f"{second} is", "text")]
-    columns = [
-        {"key": f"c{place}", "label": label, "kind": kind, "values": [row[place] for row in plain["rows"]]}
-        for place, (label, kind) in enumerate(heads)
-    ]
-    return {"table": {"columns": columns, "id": [row[0] for row in plain["rows"]], "plain": True}}
+    return table(heads, plain["rows"], [row[0] for row in plain["rows"]])
 
 
 PANEL = Panel(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from craft.results import Counts
+from craft.results import PREDICTIONS_FOLDER, Counts
 from craft.words import redact
 from orchestrator.plan.trial import Status, TrialResult
 from orchestrator.record.folder import EFFECTIVE_FILE
@@ -33,7 +33,7 @@ STATUSES = ("finished", "failed", "stopped", "interrupted")
 
 @dataclass(frozen=True)
 class StoredSweep:
-    """A sweep in the store: `fetch(key, scratch)` copies a trial's adapter into a folder `adapter` in `scratch`."""
+    """A sweep in the store: `fetch(key, scratch)` copies a trial's adapter, and its predictions, into folders in `scratch`."""
 
     sweep_file: Path
     entries: list[Entry]
@@ -145,6 +145,8 @@ class StoreReader:
     def _fetch(self, run: Run, scratch: Path) -> Path:
         scratch.mkdir(parents=True, exist_ok=True)
         try:
+            if any(one.path == PREDICTIONS_FOLDER for one in self.client.list_artifacts(run.info.run_id)):
+                self.client.download_artifacts(run.info.run_id, PREDICTIONS_FOLDER, str(scratch))
             return Path(self.client.download_artifacts(run.info.run_id, "adapter", str(scratch)))
         except Exception as error:
             key = run.data.tags["craft.key"]

@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from craft.results import PREDICTIONS_FOLDER
+from craft.scoring.predictions import Prediction, read_predictions
 from craft.tasks import SUITES
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import nearest, redact
@@ -105,6 +107,13 @@ class PastSweep:
         except CheckpointCorrupt as error:
             raise ValueError(f"the adapter of trial {key} is damaged: {error}") from error
         return folder
+
+    def predictions(self, key: str, scratch: Path) -> dict[str, list[Prediction]]:
+        """Reads a finished trial's answers by split; none where they are not to be found."""
+        try:
+            return read_predictions(self.fetch(key, scratch).parent / PREDICTIONS_FOLDER)
+        except (ValueError, OSError, EOFError):
+            return {}
 
 
 def find_sweep(name: str, tracking_uri: str | None = None, storage: str | None = None) -> PastSweep:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
 from dashboards.panels.literature import published_rows
 from dashboards.panels.table import data as table_data
+from dashboards.panels.verdicts import verdict
 from dashboards.store import Store
 from orchestrator.results.presentation import colours
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
@@ -166,3 +168,23 @@ def test_nothing_heavy_is_imported() -> None:
     script = f"import sys, {modules}, mlflow; mlflow.MlflowClient; print({heavy} & {{*sys.modules}})"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"
+
+
+def test_the_knees_mistakes_are_named_with_how_many_others_make_them() -> None:
+    def lines(answers: str) -> list[dict[str, Any]]:
+        rows = enumerate(zip("aab", answers, strict=True), 1)
+        return [
+            {"row": row, "label": label, "answer": answer, "right": label == answer, "margin": float(row), "text": f"t{row}"}
+            for row, (label, answer) in rows
+        ]
+
+    runs = configuration("small", scores={"toy": [60.0]}, extra={"trainable_parameters": 10})
+    runs += configuration("large", scores={"toy": [90.0]}, extra={"trainable_parameters": 99})
+    view = view_of(("ranks", runs))
+    keys = dict(zip(view.trials["run_id"], view.trials["configuration"], strict=True))
+    knee = verdict(view.sweeps[0], view.configurations).knee
+    answers = {knee: lines("abb"), {"small": "large", "large": "small"}[str(knee)]: lines("aba")}
+    view = replace(view, predictions=lambda run_id: {"reported": answers[keys[run_id]]})
+    assert PANELS["confusions"].data(view)["rows"] == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
+    plain = PANELS["mistakes"].data(view)
+    assert (plain["of"], plain["rows"]) == (2, [["toy", 2, "a", "b", None, 2, "t2"]])

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
+from craft.scoring.predictions import write_predictions
 from dashboards.app import Watcher
 from dashboards.frames import Frames, typed
 from dashboards.store import DashboardError, Store
@@ -142,6 +143,18 @@ def test_curves_come_by_step_and_are_asked_for_once(store_at: Callable[..., Stor
     MlflowClient(store.uri).log_metric(run, "search_score", 82.0, step=3)
     assert len(store.curves([(run, 1)], "search_score")[run]) == 3, "the marker says that nothing has changed"
     assert store.curves([(run, 2)], "search_score")[run][-1] == (3, 82.0)
+
+
+def test_answers_of_a_trial_are_read_once_they_have_arrived(store_at: Callable[..., Store], tmp_path: Path) -> None:
+    store = store_at("ranks", [sweep_run("ranks"), *configuration("aaaaaaaaaa", scores={"toy": [80.0]})])
+    feed = store.feed("ranks")
+    feed.refresh()
+    run = feed.snapshot()[1].trials["run_id"].item()
+    assert store.predictions(run) == {}
+    lines = [{"row": 1, "label": "a", "answer": "b", "right": False}]
+    write_predictions(tmp_path / "predictions" / "reported.jsonl.gz", lines)
+    MlflowClient(store.uri).log_artifacts(run, str(tmp_path / "predictions"), "predictions")
+    assert store.predictions(run) == {"reported": lines}
 
 
 def test_an_unknown_sweep_lists_those_there_are(store_at: Callable[..., Store]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from scipy import stats
 
+from craft.scoring.predictions import write_predictions
 from orchestrator.compare import main
 from orchestrator.review.past_sweep import read_folder
 from tests.orchestrator.recorded import over_seeds, record
@@ -141,3 +143,22 @@ def test_one_seed_of_two_tasks_is_too_few(tmp_path: Path, capsys: pytest.Capture
         record(tmp_path / name, {"LoRA r1": (1, {(task, 0): (score, score) for task in both})}, tasks=both, seeds=(0,))
     assert run(tmp_path, "a", "b") == 0
     assert "one seed has no interval" in capsys.readouterr().out
+
+
+def test_rows_that_differ_are_named_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, answers in (("a", "xxyx"), ("b", "xyyy")):
+        adapter = tmp_path / f"{name}-trial" / "adapter"
+        adapter.mkdir(parents=True)
+        lines = [
+            {"row": row, "label": "x", "answer": answer, "right": answer == "x"} | ({"text": "sure"} if answer == "y" else {})
+            for row, answer in zip((7, 9, 12, 31), answers, strict=True)
+        ]
+        write_predictions(adapter.parent / "predictions" / "reported.jsonl.gz", lines)
+        record(tmp_path / name, {"LoRA r1": (1, over_seeds(75, 75))}, adapter=adapter)
+    assert run(tmp_path, "a", "b", "--rows", str(tmp_path / "rows.csv")) == 0
+    assert "toy/sentiment: 2 of 4 rows differ; LoRA r1 (a) is better on rows 9, 31." in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    assert [(row["row"], row["LoRA r1 (a)"], row["LoRA r1 (b)"], row["text"]) for row in rows] == [
+        ("9", "x", "y", "sure"),
+        ("31", "x", "y", "sure"),
+    ]

@@ -1,0 +1,92 @@
+"""Which rows does the knee answer wrong? Its confusions by label, and its surest mistakes with how many others make them.
+
+Answers are artifacts of trials. Those of a few configurations are read, with the lowest seed that has finished: each sweep's
+knee and further members of its front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from craft.scoring.predictions import Prediction, worst
+from dashboards.panels.base import Panel, Plain, View, table
+from dashboards.panels.verdicts import finished, verdict
+from orchestrator.results.mistakes import confusions
+
+CONFIGURATIONS = 6
+"""So many of each sweep are read."""
+Answers = tuple[str, str, str, list[Prediction]]
+
+
+def _answers(view: View) -> Iterator[Answers]:
+    """Yields the configuration's id, its label, the task with its split, and the answers."""
+    for sweep, ready in finished(view):
+        judged = verdict(sweep, ready)
+        labels = dict(zip(ready["id"], ready["label"], strict=True))
+        for identity in islice(sorted(judged.on_front, key=lambda one: (one != judged.knee, one)), CONFIGURATIONS):
+            trials = view.trials[(view.trials["configuration"] == identity) & (view.trials["state"] == "finished")]
+            for task, rows in trials.sort_values("seed").groupby("task", sort=False):
+                for split, lines in view.predictions(rows.iloc[0]["run_id"]).items():
+                    if all("answer" in line and "label" in line for line in lines):
+                        yield identity, labels[identity], f"{task}{'' if split == 'reported' else f' ({split})'}", lines
+
+
+def confused(view: View) -> Plain:
+    """A row for each label of the knee's tasks: its rows, the share of right ones, and the wrong answers."""
+    every = list(_answers(view))
+    rows = []
+    for identity, _, task, lines in every:
+        if identity == every[0][0] and "right" in lines[0]:
+            names, counts = confusions(lines)
+            for name, row in zip(names, counts, strict=True):
+                wrong = sorted(((count, other) for count, other in zip(row, names, strict=True) if count and other != name))
+                said = ", ".join(f"{other or 'none'} {count}" for count, other in reversed(wrong))
+                rows.append([task, name, sum(row), row[names.index(name)] / sum(row) if sum(row) else None, said])
+    return {"label": every[0][1], "rows": rows} if rows else {"empty": "No classes are on record.", "hidden": True}
+
+
+def surest(view: View) -> Plain:
+    """The knee's worst mistakes on each task, with how many of the configurations are wrong there."""
+    every = list(_answers(view))
+    rows = []
+    for identity, _, task, lines in every:
+        if identity == every[0][0]:
+            same = [other for _, _, name, other in every if name == task and len(other) == len(lines)]
+            for place in worst(lines):
+                line, wrong = lines[place], sum(not other[place].get("right", False) for other in same)
+                shown = " | ".join(line[name] for name in ("text", "text_pair", "prompt") if name in line)
+                rows.append([task, line["row"], line["label"], line["answer"], line.get("probability"), wrong, shown])
+    if not rows:
+        return {"empty": "No mistakes of the front's members are on record."}
+    return {"label": every[0][1], "of": len({row[0] for row in every}), "rows": rows}
+
+
+def draw_confused(plain: Plain) -> Plain:
+    heads = [("task", "text"), ("label", "text"), ("rows", "count"), ("right", "share"), (f"{plain['label']} answers", "text")]
+    return table(heads, plain["rows"], [f"{row[0]}/{row[1]}" for row in plain["rows"]])
+
+
+def draw_surest(plain: Plain) -> Plain:
+    heads = [("task", "text"), ("row", "count"), ("label", "text"), (f"{plain['label']} answers", "text")]
+    heads += [("probability", "chance"), (f"wrong of {plain['of']}", "count"), ("text", "text")]
+    return table(heads, plain["rows"], [f"{row[0]}/{row[1]}" for row in plain["rows"]])
+
+
+CONFUSIONS = Panel(
+    "confusions",
+    "Confusions",
+    "mistakes",
+    "How often the knee answers each label right, and what else.",
+    confused,
+    draw_confused,
+)
+SUREST = Panel(
+    "mistakes",
+    "The surest mistakes",
+    "mistakes",
+    "Reported rows that the knee answers wrong, by their line or number in the data; for values, the largest errors.",
+    surest,
+    draw_surest,
+    wide=True,
+)

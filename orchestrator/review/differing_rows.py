@@ -1,0 +1,71 @@
+"""The reported rows that two configurations answer differently: named on the screen and, if asked for, written to a file."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from craft.disk import replacing
+from craft.scoring.predictions import Prediction
+from orchestrator.results.mistakes import differing
+from orchestrator.results.summary import Entry
+from orchestrator.review.past_sweep import PastSweep
+
+Side = tuple[str, PastSweep, Sequence[Entry]]
+"""A configuration: its name, its sweep and its trials."""
+SHOWN = 5
+
+
+def show_differing(first: Side, second: Side, file: Path | None, console: Console) -> None:
+    """Prints for each task which rows each side answers better over the seeds that both have; writes them all to `file`."""
+    names, rows = [first[0], second[0]], list(_rows(first, second))
+    for (place, total), group in itertools.groupby(rows, key=lambda row: row[:2]):
+        gaps = [(gap, lines[0]["row"]) for _, _, gap, *lines in group]
+        better = [[row for gap, row in gaps if gap > 0], [row for gap, row in gaps if gap < 0]]
+        sides = [f"{name} is better on {_listed(side)}" for name, side in zip(names, better, strict=True) if side]
+        console.print(f"{place}: {len(gaps)} of {total:,} rows differ; {'; '.join(sides)}.", markup=False, soft_wrap=True)
+    if file is not None:
+        with replacing(file) as aside, aside.open("w", encoding="utf-8", newline="") as out:
+            table = csv.writer(out)
+            table.writerow(["task", "row", "label", *names, "difference", "text", "text_pair"])
+            for place, _, gap, *lines in rows:
+                line = lines[0] | lines[1]
+                answers = [each["answer"] for each in lines]
+                table.writerow([place, line["row"], line["label"], *answers, gap, line.get("text"), line.get("text_pair")])
+        console.print(f"{len(rows)} rows written to {file}", markup=False, soft_wrap=True)
+
+
+def _rows(*sides: Side) -> Iterator[tuple[Any, ...]]:
+    """Yields task and split, the number of rows there, `differing`'s gap, and a line of each side."""
+    keys = [{(entry.task, entry.seed): entry.key for entry in entries if entry.finished} for _, _, entries in sides]
+    shared = sorted(keys[0].keys() & keys[1].keys())
+    for task, group in itertools.groupby(shared, key=lambda key: key[0]):
+        seeds = list(group)
+        with TemporaryDirectory() as scratch:
+            answers = [
+                [record.predictions(own[key], Path(scratch) / str(at) / own[key]) for key in seeds]
+                for at, ((_, record, _), own) in enumerate(zip(sides, keys, strict=True))
+            ]
+        splits = [set(answer) for side in answers for answer in side]
+        for split in sorted(set.intersection(*splits)):
+            first, second = ([answer[split] for answer in side] for side in answers)
+            if all("answer" in line for line in first[0]):
+                place = task if split == "reported" else f"{task} ({split})"
+                for row, gap in differing(first, second):
+                    yield place, len(first[0]), gap, _with_texts(first, row), _with_texts(second, row)
+
+
+def _with_texts(trials: Sequence[Sequence[Prediction]], row: int) -> Prediction:
+    """The first trial's line, with the texts that any trial has."""
+    return {**{name: lines[row][name] for lines in trials for name in lines[row] if name.startswith("text")}, **trials[0][row]}
+
+
+def _listed(rows: Sequence[int]) -> str:
+    more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
+    return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows[:SHOWN]))}{more}"

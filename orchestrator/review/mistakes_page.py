@@ -1,0 +1,48 @@
+"""`mistakes.md`, next to an adapter's model card: the classes that it confuses, and its worst mistakes on reported rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from craft.scoring.predictions import WORST, Prediction, worst
+from craft.words import plain
+from orchestrator.results.mistakes import confusions
+
+MISTAKES_FILE = "mistakes.md"
+POINTER = f"\n`{MISTAKES_FILE}` shows where it is wrong, with texts of the data: leave it out where they are private.\n"
+COLUMNS = ("row", "label", "answer", "probability", "text", "text_pair", "prompt")
+_MOST_CLASSES = 20
+
+
+def mistakes_page(title: str, answers: Mapping[str, Sequence[Prediction]]) -> str:
+    """Writes the page of a trial's answers, by split. It is empty if no line has a label and an answer."""
+    parts = []
+    for split, lines in answers.items():
+        if all("answer" in line and "label" in line for line in lines):
+            classes = "right" in lines[0]
+            parts += [f"## {plain(split)}", *(_confused(lines) if classes else [])]
+            parts += ["The surest mistakes:" if classes else "The largest errors:", _worst(lines)]
+    return "\n\n".join([f"# Where {plain(title)} is wrong", *parts]) + "\n" if parts else ""
+
+
+def _confused(lines: Sequence[Prediction]) -> list[str]:
+    names, counts = confusions(lines)
+    right = f"{sum(line['right'] for line in lines):,} of {len(lines):,} rows are right."
+    if len(names) <= _MOST_CLASSES:
+        return [
+            right,
+            _table(["label \\ answer", *map(plain, names)], ([name, *row] for name, row in zip(names, counts, strict=True))),
+        ]
+    pairs = ((counts[i][j], label, answer) for i, label in enumerate(names) for j, answer in enumerate(names) if i != j)
+    return [right, _table(["rows", "label", "answer"], sorted((pair for pair in pairs if pair[0]), reverse=True)[:WORST])]
+
+
+def _worst(lines: Sequence[Prediction]) -> str:
+    shown = [lines[place] for place in worst(lines)]
+    heads = [name for name in COLUMNS if any(name in line for line in shown)]
+    return _table(heads, ([line.get(name, "") for name in heads] for line in shown)) if shown else "none"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [heads, ["---"] * len(heads), *([plain(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
