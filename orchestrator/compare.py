@@ -16,16 +16,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
-from safetensors.numpy import load_file
 
 from orchestrator.command import answer, flags_for
-from orchestrator.record.checkpoints import PREDICTIONS_FILE
-from orchestrator.results.intervals import Comparison, Interval, Scores, compare, examples_interval, interval
+from orchestrator.results.intervals import Comparison, Scores, compare, interval
+from orchestrator.results.luck import difference
 from orchestrator.results.summary import Entry, Summary
 from orchestrator.review.differing_rows import show_differing
 from orchestrator.review.front_words import full_label, shown
@@ -39,7 +35,8 @@ EXAMPLES = """\
 The difference is that of the reported scores, first minus second, over what both configurations finished, with a 95 % t
 interval over the seeds: a seed's tasks share its luck, so each seed counts once, with its mean over the tasks. If the interval
 holds zero, no difference is shown. That does not mean that there is none: more seeds narrow the interval
-(--set 'seeds=[0,1,2,3,4]' --resume). For accuracies a second interval, over the examples, pairs the two answers to each.
+(--set 'seeds=[0,1,2,3,4]' --resume). Where credits of the examples are on record, the luck that a configuration has with them
+for all its seeds is in the interval, which then is about new examples. The interval of one seed is over the examples alone.
 
 examples:
   python -m orchestrator.compare longer ranks
@@ -102,7 +99,8 @@ def _main(given: argparse.Namespace, console: Console) -> None:
         raise ValueError(
             "\n  ".join([f"{one.name} and {other.name} do not compare, their scores mean different things:", *unlike])
         )
-    comparison = compare(one.scores, other.scores)
+    paired = given.metric == "score"
+    comparison = compare(one.scores, other.scores, difference(one.summary.credits, other.summary.credits) if paired else None)
     if not comparison.difference.n:
         raise NothingMeets(_nothing_shared(given.metric, one, other))
     _tell(one, other, comparison, "points" if given.metric == "score" else given.metric, console)
@@ -158,48 +156,15 @@ def _tell(one: Side, other: Side, comparison: Comparison, unit: str, console: Co
         gap = interval(gaps)
         ends = f"{gap.low:+.2f} to {gap.high:+.2f}, {gap.n} seeds" if gap.n > 1 else "one seed"
         console.print(f"  {task}: {gap.mean:+.2f} ({ends})")
-    if unit == "points" and (over := _over_examples(one, other)) is not None:
-        few = "More examples" if over.half > comparison.difference.half else "More seeds"
-        says = (
-            f"{few} would tell more of this difference."
-            if comparison.difference.n > 1
-            else "What another seed would change is not in it."
-        )
-        ends = f"95 % interval {over.low:+.2f} to {over.high:+.2f}"
-        console.print(f"Over other examples, by the answers to {over.n:,}: {over.mean:+.2f} ({ends}). {says}")
+    if comparison.luck is not None and comparison.difference.n > 1:
+        few = "More examples" if 1.96 * math.sqrt(comparison.luck) > comparison.difference.half / math.sqrt(2) else "More seeds"
+        console.print(f"{few} would tell more of this difference.")
     for side in (one, other):
         sizes = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
         score = shown(side.summary, "score")
         console.print(f"{side.name}: {side.reason}; {sizes}; score {score}")
     for warning in _warnings(one, other, comparison):
         console.print(warning)
-
-
-def _over_examples(one: Side, other: Side) -> Interval | None:
-    """The difference over the scored examples; None unless the score is an accuracy and both sides' answers are at hand."""
-    answers = {}
-    with TemporaryDirectory() as scratch:
-        for key in sorted(one.scores.keys() & other.scores.keys()):
-            right = [_right(side, key, Path(scratch)) for side in (one, other)]
-            if right[0] is None or right[1] is None or len(right[0]) != len(right[1]):
-                return None
-            answers[key] = right[0], right[1]
-    return examples_interval(answers)
-
-
-def _right(side: Side, key: tuple[str, int], scratch: Path) -> NDArray[np.bool_] | None:
-    """Whether a trial answered each reported example right, `(n,)`."""
-    entry = next(one for one in side.entries if (one.task, one.seed) == key)
-    metrics = entry.result.metrics if entry.result else {}
-    if metrics.get("accuracy") != metrics.get("score"):
-        return None
-    try:
-        outputs = load_file(side.record.adapter(entry.key, scratch / entry.key).parent / PREDICTIONS_FILE)
-    except (ValueError, OSError):
-        return None
-    if outputs.keys() != {"outputs", "labels"}:
-        return None
-    return np.asarray(outputs["outputs"].argmax(axis=1) == outputs["labels"])
 
 
 def _warnings(one: Side, other: Side, comparison: Comparison) -> Iterator[str]:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
 
 from craft.results import PREDICTIONS_FOLDER
+from craft.scoring.credits import credits_of
 from craft.scoring.encoding import Collator, positions
 from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods
 from craft.scoring.predictions import Prediction, read_file, write_predictions
@@ -167,7 +170,18 @@ class AnswerScorer(WordScorer):
                 so_far = compute_reported(self._task, outputs)
                 keep({name: value for name, value in so_far.items() if name.startswith("accuracy_")})
         notes = [f"collapsed to one answer to every question: {', '.join(collapsed)}"] if collapsed else []
-        return Reported(compute_reported(self._task, outputs), notes + self._cut_note(predictions))
+        facts = credits_of(self._mean_over_tests(predictions), len(predictions))
+        return Reported(compute_reported(self._task, outputs), notes + self._cut_note(predictions), facts)
+
+    def _mean_over_tests(self, predictions: Sequence[Prediction]) -> Callable[[NDArray[np.bool_]], float]:
+        right = np.array([one["right"] for one in predictions])
+        tests = np.repeat(np.arange(len(self._reported)), [len(split) for split in self._reported.values()])
+
+        def mean(rows: NDArray[np.bool_]) -> float:
+            many, hits = np.bincount(tests[rows]), np.bincount(tests[rows], right[rows])
+            return 100 * float((hits[many > 0] / many[many > 0]).mean())
+
+        return mean
 
     def _predict(self, model: nn.Module, split: Any, what: str) -> list[Prediction]:
         rows = split[:]

@@ -18,11 +18,12 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.results import PREDICTIONS_FOLDER
+from craft.scoring.credits import credits_of
 from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits
 from craft.scoring.predictions import predictions_of, write_predictions
 from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported
 from craft.scoring.texts import Tick, by_length, eval_mode, token_loss
-from craft.tasks.metrics import collapsed, compute_metrics, compute_reported
+from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide
 from craft.tasks.task import Kind, Task
 
 
@@ -125,7 +126,14 @@ class HeadScorer:
             lines = predictions_of(self._task, self._rows[suffix], values)
             write_predictions(directory / PREDICTIONS_FOLDER / f"{_name(suffix)}.jsonl.gz", lines)
         note = collapse_note(self._task, outputs)
-        return Reported(metrics, [note] if note else [])
+        together = [
+            np.concatenate(side)
+            for side in zip(*((outputs[name], split.labels) for name, split in splits.items()), strict=True)
+        ]
+        decided, answers = decide(together[0], self._task.kind), together[1]
+        metric = METRICS[self._task.primary]
+        facts = credits_of(lambda rows: 100 * metric(decided[rows], answers[rows]), len(answers))
+        return Reported(metrics, [note] if note else [], facts)
 
     def _predict(self, model: nn.Module, split: EncodedSplit, what: str) -> np.ndarray:
         """Outputs of the split: those of the last pass if it was this split with these weights, as at the end of a run under

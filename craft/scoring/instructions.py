@@ -19,6 +19,7 @@ import numpy as np
 from torch import nn
 
 from craft.scoring.answers import WordScorer
+from craft.scoring.credits import credits_of
 from craft.scoring.predictions import Prediction
 from craft.scoring.scorer import Keep, Reported
 from craft.tasks.forms import Form
@@ -55,7 +56,17 @@ class InstructionScorer(WordScorer):
         notes = [f"collapsed to one answer to every prompt: {outputs.pop()[:80]!r}"] if len(outputs) == 1 < len(found) else []
         metrics = self._metrics(found)
         values = {name: value for name, value in metrics.items() if name != "loss"}
-        return Reported(values, notes + self._cut_note(found))
+        return Reported(values, notes + self._cut_note(found), self._credits(found))
+
+    def _credits(self, found: Sequence[Prediction]) -> dict[str, str]:
+        """The fact of the credits; a text's chrF is no sum over rows, so it has none."""
+        if self._task.primary == "chrf":
+            return {}
+        if self._task.primary == "likelihood":
+            sums, tokens = (np.array([one[name] for one in found], dtype=float) for name in ("log_likelihood", "tokens"))
+            return credits_of(lambda rows: 100 * math.exp(sums[rows].sum() / tokens[rows].sum()), len(found))
+        right = np.array([one["output"] == one["response"].strip() for one in found])
+        return credits_of(lambda rows: 100 * float(right[rows].mean()), len(found))
 
     def _predict(self, model: nn.Module, split: Any, what: str) -> list[Prediction]:
         prompts, taught = self._chat.taught(split[:])

@@ -18,10 +18,11 @@ Keep = Callable[[dict[str, float]], None]
 
 @dataclass(frozen=True)
 class Reported:
-    """`score` and the other metrics of the reported splits, with notes for readers."""
+    """`score` and the other metrics of the reported splits, with notes for readers and with facts (`craft.scoring.credits`)."""
 
     metrics: dict[str, float]
     notes: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
 
 
 class Scorer(Protocol):

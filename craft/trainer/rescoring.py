@@ -105,6 +105,7 @@ def score_model(
     reported = scorer.reported(model, scratch, lambda _scores: None)
     record["metrics"] |= found | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
     record["notes"] += [*reported.notes, *notes]
+    record["facts"] = record.get("facts", {}) | reported.facts
 
     rewrite(folder, lambda aside: write_record(aside, record))
     return dict(record["metrics"])

@@ -305,7 +305,7 @@ class Run:
         describe = find_method(self.spec.method).describe
         if describe is not None:
             metrics |= describe(self.model)
-        notes = [*self.notes, *reported.notes]
+        notes, facts = [*self.notes, *reported.notes], facts | reported.facts
         if self.optimizer_bytes is not None:
             measured["optimizer_bytes"] = self.optimizer_bytes
         counts = replace(count(self.model), **measured)  # type: ignore[arg-type]

@@ -7,8 +7,13 @@
 Two or three seeds say little about one configuration's spread s. Its variance is therefore moderated by those of all
 configurations with the same tasks and seeds: empirical Bayes, Smyth 2004 (Statistical Applications in Genetics and Molecular
 Biology 3(1), 3), as limma has it. What a seed does to all configurations cancels between them; it widens the intervals
-and leaves the chances alone. `e` is the reach of the interval over the scored examples, which all configurations share: it is
-in the intervals and not in the chances, which are about these examples. The interval of one seed is `e` alone.
+and leaves the chances alone. `e` is the reach of the interval over the scored examples: what examples do to all configurations
+cancels between them too. The part of it that a configuration has for itself is in the chances where credits are stored
+(`orchestrator.results.luck`): then they are about new examples, without about these. The interval of one seed is `e` alone, and
+one seed has no chances, because what another seed would change is 2 to 50 times as much as examples tell in some sweeps.
+
+`expected` is the mean of the same posterior. A score that was chosen for being high is too high on average (the winner's
+curse); the posterior's mean is not.
 
 The chances come from a hierarchical model: true scores scatter around a trend in the logarithm of the parameters, and the
 spread around it is integrated over. Draws around each mean alone would give too small a chance to each of several that lie
@@ -27,13 +32,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.results.intervals import Interval, by_seed
+from orchestrator.results.luck import luck
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
     from orchestrator.sweepfile.objectives import Objectives
 
 Numbers = NDArray[np.float64]
-P_FRONT, P_WITHIN = "p_front", "p_within_1"
+P_FRONT, P_WITHIN, EXPECTED, LUCK = "p_front", "p_within_1", "expected", "example_luck"
 WITHIN, SURE = 1.0, 0.9
 """A configuration is enough if it is within so many points of the best, with at least this chance."""
 DRAWS = 2000
@@ -79,19 +85,23 @@ def _trigamma_inverse(value: float) -> float:
     return at
 
 
-def draw_scores(means: ArrayLike, errors: ArrayLike, freedom: ArrayLike, parameters: ArrayLike, draws: int = DRAWS) -> Numbers:
+def draw_scores(
+    means: ArrayLike, errors: ArrayLike, freedom: ArrayLike, parameters: ArrayLike, draws: int = DRAWS, luck: ArrayLike = 0.0
+) -> Numbers:
     """Draws `(draws, n)` from the posterior of n true scores; the same for the same input.
 
     Args:
-        means, errors: `(n,)` mean scores and the variances of these means.
+        means, errors: `(n,)` mean scores and the variances of these means over seeds.
         freedom: `(n,)` or one number: the degrees of freedom of the variances.
         parameters: `(n,)`. A configuration without parameters is outside the trend. Fewer than four have none.
+        luck: `(n,)`, variances of the means by the luck of the examples that no seed shows (`orchestrator.results.luck`).
     """
     random = np.random.default_rng(0)
     mean, error = np.asarray(means, dtype=float), np.asarray(errors, dtype=float)
     size, many = np.asarray(parameters, dtype=float), len(mean)
     degrees = np.broadcast_to(np.asarray(freedom, dtype=float), mean.shape)
-    drawn = error * degrees / random.chisquare(degrees, size=(draws, many))
+    drawn = error * degrees / random.chisquare(degrees, size=(draws, many)) + np.asarray(luck)
+    error = error + np.asarray(luck)
     noise = random.standard_normal((draws, many))
     inside = size > 0
     if inside.sum() < 4 or not (error > 0).any():
@@ -172,7 +182,8 @@ def within_best(summaries: Sequence[Summary], objectives: Objectives, points: fl
 
 def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
     """The same summaries, the complete ones with their scores' intervals, and with `p_front` and `p_within_1` where every
-    complete one has two seeds or more and the score is the one objective that is not exact."""
+    complete one has two seeds or more and the score is the one objective that is not exact. With these they have the mean of
+    the posterior, `expected`, and the luck of the examples that is in it, `example_luck`, where credits are stored."""
     complete = _complete(summaries)
     intervals, errors = _moderated(complete)
     counts = _chances(complete, errors, objectives)
@@ -214,7 +225,7 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
 def _chances(
     complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives
 ) -> dict[str, dict[str, float]]:
-    """`p_front` and `p_within_1` by configuration; empty where `_draws` has none or an objective has no value."""
+    """The counts of `with_chances` by configuration; empty where `_draws` has none or an objective has no value."""
     scores = _draws(complete, errors, objectives)
     if scores is None:
         return {}
@@ -223,10 +234,16 @@ def _chances(
     if not np.isfinite(costs).all():
         return {}
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
-    chances = shares(scores, costs), shares(scores, np.zeros((len(complete), 1)), WITHIN)
+    expected = scores.mean(axis=0) * (1.0 if objectives["score"] == "maximize" else -1.0)
+    columns = {
+        P_FRONT: shares(scores, costs),
+        P_WITHIN: shares(scores, np.zeros((len(complete), 1)), WITHIN),
+        EXPECTED: expected,
+    }
+    if (shared := luck(complete)) is not None:
+        columns[LUCK] = np.sqrt(shared)
     return {
-        one.configuration: {P_FRONT: float(front), P_WITHIN: float(within)}
-        for one, front, within in zip(complete, *chances, strict=True)
+        one.configuration: {name: float(values[row]) for name, values in columns.items()} for row, one in enumerate(complete)
     }
 
 
@@ -238,7 +255,7 @@ def _draws(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], 
     variances, degrees = np.array([errors[one.configuration] for one in complete]).T
     size = np.nan_to_num([one.value("trainable_parameters") for one in complete])
     draws = max(200, min(DRAWS, 10**7 // len(size)))
-    scores = draw_scores([one.score.mean for one in complete], variances, degrees, size, draws)
+    scores = draw_scores([one.score.mean for one in complete], variances, degrees, size, draws, luck(complete) or 0.0)
     return scores * (1.0 if objectives["score"] == "maximize" else -1.0)
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 Scores = Mapping[tuple[str, int], float]
 SIGNED = ("matthews", "pearson", "spearman")
@@ -37,14 +36,23 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two configurations over what both ran: `difference` is the first minus the second, with its interval over seeds.
+    """Two configurations over what both ran: `difference` is the first minus the second, with its interval.
 
-    `p` is the two-sided p-value of a paired t test over the seeds; `tasks` names the tasks shared.
+    `luck` is the part of its variance that examples make and seeds do not show, None if it is not known and so not in the
+    interval. `p` is the two-sided p-value of a paired t test over the seeds; `tasks` names the tasks shared.
     """
 
     difference: Interval
     p: float
     tasks: tuple[str, ...]
+    luck: float | None = None
+
+    @property
+    def over(self) -> str:
+        """What the interval is over."""
+        if self.difference.n == 1:
+            return "over examples alone: what another seed would change is not in it"
+        return "on these examples" if self.luck is None else "on new examples"
 
     def sentence(self, first: str, second: str, unit: str = "points") -> str:
         """The comparison in plain words, saying `no difference is shown` where the interval holds zero."""
@@ -55,7 +63,7 @@ class Comparison:
         gap = f"{self.difference.mean:+.2f} {unit}"
         if math.isnan(self.difference.half):
             return f"{first} against {second}: {gap} over {shared}; one seed has no interval."
-        ends = f"95 % interval {self.difference.low:+.2f} to {self.difference.high:+.2f}, {shared}"
+        ends = f"95 % interval {self.difference.low:+.2f} to {self.difference.high:+.2f}, {shared}, {self.over}"
         if self.difference.low > 0:
             return f"{first} beats {second}: {gap} ({ends})."
         if self.difference.high < 0:
@@ -91,33 +99,25 @@ def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
     return {seed: float(np.mean([scores[task, seed] for task in wanted])) for seed in whole}
 
 
-def compare(first: Scores, second: Scores, confidence: float = 0.95) -> Comparison:
-    """Paired comparison over the (task, seed) pairs that both have: mean difference, t interval and p-value over the seeds.
+def compare(first: Scores, second: Scores, luck: float | None = None) -> Comparison:
+    """Paired comparison over the (task, seed) pairs that both have: mean difference, interval over the seeds (and examples),
+    p-value over the seeds.
 
     A seed draws the order of the data on every task, so its scores on several tasks share its luck. The unit is therefore the
     seed, with its mean difference over the tasks; a seed that lacks one of them takes no part.
+
+    Args:
+        luck: the variance of the difference by the luck of the examples that no seed shows (`luck.difference`), if known. Of
+            one seed it is all of the interval.
     """
     shared = sorted(key for key in first.keys() & second.keys() if math.isfinite(first[key]) and math.isfinite(second[key]))
     tasks = tuple(dict.fromkeys(task for task, _ in shared))
     differences = list(by_seed({key: first[key] - second[key] for key in shared}, tasks).values())
-    return Comparison(interval(differences, confidence), _p_value(differences), tasks)
-
-
-def examples_interval(answers: Mapping[tuple[str, int], tuple[ArrayLike, ArrayLike]]) -> Interval:
-    """The difference of two accuracies in points, with its 95 % interval over the scored examples; `n` counts these.
-
-    Both sides answered the same examples, so each example gives one difference, the mean over seeds. Tasks are independent.
-
-    Args:
-        answers: by task and seed, whether each example was right, `(n,)`: the first side's and the second's.
-    """
-    tasks: dict[str, list[NDArray[np.float64]]] = {}
-    for (task, _), (first, second) in answers.items():
-        tasks.setdefault(task, []).append(100.0 * (np.asarray(first, dtype=float) - np.asarray(second, dtype=float)))
-    gaps = [np.mean(seeds, axis=0) for seeds in tasks.values()]
-    mean = float(np.mean([gap.mean() for gap in gaps]))
-    half = 1.96 * math.sqrt(sum(float(gap.var()) / len(gap) for gap in gaps)) / len(gaps)
-    return Interval(mean, mean - half, mean + half, sum(map(len, gaps)))
+    gap = interval(differences)
+    if luck is not None and gap.n:
+        half = math.hypot(0.0 if gap.n == 1 else gap.half, 1.96 * math.sqrt(luck))
+        gap = Interval(gap.mean, gap.mean - half, gap.mean + half, gap.n)
+    return Comparison(gap, _p_value(differences), tasks, luck)
 
 
 def sampling_reach(metrics: Mapping[str, float], examples: float) -> tuple[float, float]:

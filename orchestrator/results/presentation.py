@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from craft.words import format_bytes, format_duration
-from orchestrator.results.chances import P_FRONT, P_WITHIN
+from orchestrator.results.chances import EXPECTED, LUCK, P_FRONT, P_WITHIN
 from orchestrator.results.control import NORMALIZED
 from orchestrator.results.intervals import Interval
 from orchestrator.sweepfile.objectives import Direction
@@ -49,6 +49,8 @@ METRICS = {
         Metric(NORMALIZED, "normalized", "maximize", "score"),
         Metric(P_FRONT, "P(front)", "maximize", "chance"),
         Metric(P_WITHIN, "P(within 1 of best)", "maximize", "chance"),
+        Metric(EXPECTED, "expected", "maximize", "score"),
+        Metric(LUCK, "luck of the examples", "minimize"),
         Metric("examples", "examples", "maximize", "count"),
         Metric("trainable_parameters", "parameters", "minimize", "count"),
         Metric("adapter_bytes", "adapter size", "minimize", "bytes"),

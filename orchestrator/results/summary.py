@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from craft.results import METRIC
+from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import flat_parameters, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
 from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_reach, suite_interval
@@ -25,6 +27,10 @@ from orchestrator.sweepfile.fair import RATE
 EXAMPLES, CHANCE = "reported_examples", "chance"
 AVERAGED = ("step_seconds", "tokens_per_second", "seconds")
 """Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
+
+
+Credits = Mapping[tuple[str, int], NDArray[np.float64]]
+"""Credits of blocks of scored examples (`craft.scoring.credits`) by task and seed."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class Summary:
     signed: bool = False
     metric: str = ""
     keys: tuple[str, ...] = field(default=(), repr=False)
+    credits: Credits = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def complete(self) -> bool:
@@ -247,6 +254,11 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         tunes=first.tunes,
         tuning=None if first.tunes else tuning,
         keys=tuple(entry.key for entry in entries),
+        credits={
+            (entry.task, entry.seed): read_credits(result.facts[CREDITS])
+            for entry, result in finished
+            if result.facts.get(CREDITS) and not first.tunes
+        },
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from craft.methods import METHODS
 from craft.methods.whole import BASE_MODEL
 from craft.words import format_duration
-from orchestrator.results.chances import P_FRONT, P_WITHIN, SURE
+from orchestrator.results.chances import EXPECTED, LUCK, P_FRONT, P_WITHIN, SURE
 from orchestrator.results.control import NORMALIZED, no_better_than_head
 from orchestrator.results.front import knee
 from orchestrator.results.limits import limit, more_examples
@@ -70,9 +70,10 @@ def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
     """What the chances in the table mean, to be read before it; empty where it shows none."""
     if P_FRONT not in columns_of(summaries, objectives):
         return ""
+    where = "new" if all(LUCK in one.counts for one in summaries if P_FRONT in one.counts) else "these"
     return (
-        "P(front): the chance that nothing of at most its cost is better. P(within 1 of best): that nothing at all is better "
-        "by more than 1 point."
+        f"P(front): the chance that nothing of at most its cost is better on {where} examples. P(within 1 of best): that "
+        "nothing at all is better by more than 1 point."
     )
 
 
@@ -80,7 +81,7 @@ def _enough(summaries: Sequence[Summary]) -> str:
     """Which configuration the rule takes, or how far the likeliest one is from it."""
     rule = f"whose chance to be within 1 point of the best is at least {SURE:g}"
     if taken := next((one for one in summaries if one.enough), None):
-        return f"✓ the smallest {rule}: {full_label(taken)}"
+        return f"✓ the smallest {rule}: {full_label(taken)} (expected {number(taken.value(EXPECTED))})"
     likeliest = max(summaries, key=lambda one: one.counts.get(P_WITHIN, -1.0))
     return f"none {rule}; the likeliest is {full_label(likeliest)} ({likeliest.counts[P_WITHIN]:.2f})"
 

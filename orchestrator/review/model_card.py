@@ -21,6 +21,7 @@ from craft.trainer.checkpoint import add_file
 from craft.words import plain
 from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.results.chances import EXPECTED, P_FRONT, P_WITHIN
 from orchestrator.results.intervals import Interval
 from orchestrator.results.presentation import METRICS, amount
 from orchestrator.results.summary import Entry, Summary, summarize_entries
@@ -219,6 +220,11 @@ def _scores(origin: Origin) -> str:
     for name, mean, ends, search, count in rows:
         shown = number(search) if search is not None else ""
         lines.append(f"| {plain(name)} | {number(mean)} | {_ends(ends)} | {shown} | {count} |")
+    if P_WITHIN in summary.counts:
+        lines.append(
+            f"\nIn the sweep: expected score {number(summary.value(EXPECTED))}, less the luck of being chosen; chance to be "
+            f"within 1 point of the best {number(summary.value(P_WITHIN))}; P(front) {number(summary.value(P_FRONT))}."
+        )
     return "\n".join(lines)
 
 

@@ -39,7 +39,7 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: f
         for name, within in ((P_FRONT, 0.0), (P_WITHIN, 1.0)):
             truth = shares(true[None], size[:, None] if name == P_FRONT else np.zeros((many, 1)), within) > 0
             predicted[name] += [(one.counts[name], bool(yes)) for one, yes in zip(found, truth, strict=True)]
-    return [f"{100 * np.mean(inside):.1f} %", *(_bins(predicted[name]) for name in (P_FRONT, P_WITHIN))]
+    return [f"{100 * np.mean(inside):.1f} %", *(bins(predicted[name]) for name in (P_FRONT, P_WITHIN))]
 
 
 def _summary(name: str, scores: Any, size: float) -> Summary:
@@ -51,7 +51,7 @@ def _summary(name: str, scores: Any, size: float) -> Summary:
     )
 
 
-def _bins(predicted: list[tuple[float, bool]]) -> str:
+def bins(predicted: list[tuple[float, bool]]) -> str:
     chance, truth = np.array(predicted, dtype=float).T
     cells = []
     for low, high in itertools.pairwise(BINS):

@@ -10,7 +10,7 @@ from scipy.stats import binomtest, pearsonr
 
 from orchestrator.plan.trial import TrialResult
 from orchestrator.results.chances import P_WITHIN, draw_scores, moderate, shares, with_chances, within_best
-from orchestrator.results.intervals import compare, examples_interval, interval, sampling_reach
+from orchestrator.results.intervals import compare, interval, sampling_reach
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
@@ -199,17 +199,3 @@ def test_a_seeds_luck_on_all_tasks_is_no_verdict() -> None:
         found = compare(first, second).difference
         false += found.low > 0 or found.high < 0
     assert false / 400 < 0.08
-
-
-def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
-    """Of 100 examples the first alone has 15 right and the second alone 5: Wald's interval of paired shares."""
-    first, second = (
-        [True] * 60 + [True] * 15 + [False] * 5 + [False] * 20,
-        [True] * 60 + [False] * 15 + [True] * 5 + [False] * 20,
-    )
-    gap = examples_interval({("a", 0): (first, second)})
-    half = 1.96 * math.sqrt(15 + 5 - (15 - 5) ** 2 / 100)
-    assert (gap.mean, gap.low, gap.high, gap.n) == pytest.approx((10, 10 - half, 10 + half, 100))
-    # A second task on which they agree halves the mean and its error; seeds that answer alike change neither.
-    two = examples_interval({("a", 0): (first, second), ("a", 1): (first, second), ("b", 0): (first, first)})
-    assert (two.mean, two.low, two.n) == pytest.approx((5, 5 - half / 2, 200))

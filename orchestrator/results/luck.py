@@ -1,0 +1,66 @@
+"""The luck that a score has with the scored examples, and that another seed would not change: from stored credits.
+
+    score of configuration c with seed s  =  true score + luck(c) + luck(c, s) + ...
+
+What examples do to all configurations cancels between them. `luck(c, s)` is drawn again with each seed, so it is in the
+variance between seeds. `luck(c)` is shared by all seeds of a configuration: no number of seeds shows it, but the credits of the
+blocks of examples (`craft.scoring.credits`) do, because each block is a sample of its own. With one seed both are in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from orchestrator.results.summary import Credits, Summary
+
+Numbers = NDArray[np.float64]
+
+
+def shared_variance(credits: Numbers) -> float:
+    """The variance, in squared points, that the mean over seeds has by luck that all seeds share; of one seed, by all its luck.
+
+    Args:
+        credits: `(seeds, blocks)` of one configuration on one task, less what examples do to all; or differences of two.
+    """
+    seeds, blocks = credits.shape
+    rest = credits - credits.mean(axis=1, keepdims=True)
+    mean = rest.mean(axis=0)
+    variance = float((mean**2).sum()) / (blocks - 1)
+    if seeds > 1:
+        variance -= float(((rest - mean) ** 2).sum()) / ((seeds - 1) * (blocks - 1)) / seeds
+    return max(0.0, variance) / blocks
+
+
+def luck(summaries: Sequence[Summary]) -> list[float] | None:
+    """Each configuration's `shared_variance`, less what examples do to all of them; None where one lacks credits."""
+    if len(summaries) < 2 or not all(one.credits.keys() == one.scores.keys() for one in summaries):
+        return None
+    total = np.zeros(len(summaries))
+    tasks = list(summaries[0].tasks)
+    for task in tasks:
+        tables = [by_seed(one.credits, task) for one in summaries]
+        if len({table.shape[1:] for table in tables}) > 1:
+            return None  # scored on different rows
+        common = np.mean([table.mean(axis=0) for table in tables], axis=0)
+        total += [shared_variance(table - common) for table in tables]
+    return list(total * len(summaries) / (len(summaries) - 1) / len(tasks) ** 2)
+
+
+def difference(first: Credits, second: Credits) -> float | None:
+    """The `shared_variance` of the difference of two configurations, over the tasks and seeds of both; None without credits."""
+    keys = first.keys() & second.keys()
+    tasks = {task for task, _ in keys}
+    if not keys or any(first[key].shape != second[key].shape for key in keys):
+        return None
+    gaps = {key: first[key] - second[key] for key in keys}
+    return sum(shared_variance(by_seed(gaps, task)) for task in tasks) / len(tasks) ** 2
+
+
+def by_seed(credits: Credits, task: str) -> Numbers:
+    """The credits on one task, `(seeds, blocks)`."""
+    return np.array([values for (name, _), values in sorted(credits.items(), key=lambda row: row[0]) if name == task])

@@ -1,0 +1,117 @@
+"""The luck of the examples that no seed shows: against McNemar's interval, and simulated parts that are known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from craft.scoring.credits import CREDITS, credits_of, read_credits
+from craft.tasks.metrics import METRICS
+from orchestrator.results.chances import EXPECTED, LUCK, P_FRONT, P_WITHIN, with_chances
+from orchestrator.results.intervals import compare
+from orchestrator.results.luck import by_seed, difference, luck, shared_variance
+from orchestrator.results.summary import Summary
+from orchestrator.review.front_words import legend
+from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
+from tests.orchestrator.results.test_chances import made
+
+
+def right(*runs: tuple[int, bool]) -> np.ndarray:
+    return np.concatenate([np.full(many, answer) for many, answer in runs])
+
+
+def test_accuracies_on_the_same_examples_differ_by_mcnemars_interval() -> None:
+    """Of 100 examples the first alone has 15 right and the second alone 5: Wald's interval of paired shares."""
+    first = right((60, True), (15, True), (5, False), (20, False))
+    second = right((60, True), (15, False), (5, True), (20, False))
+    credits = [
+        {("a", 0): read_credits(credits_of(lambda rows, one=one: 100 * one[rows].mean(), 100)[CREDITS])}
+        for one in (first, second)
+    ]
+    variance = difference(*credits)
+    assert variance is not None
+    half = math.sqrt(15 + 5 - (15 - 5) ** 2 / 100)
+    assert math.sqrt(variance) == pytest.approx(half, rel=0.01)
+    gap = compare({("a", 0): 75.0}, {("a", 0): 65.0}, variance).difference
+    assert (gap.low, gap.high) == pytest.approx((10 - 1.96 * half, 10 + 1.96 * half), rel=0.02)
+    # A second task on which they agree halves the mean and its error; a second seed that answers alike changes neither.
+    credits = [one | {("a", 1): one["a", 0], ("b", 0): one["a", 0] * 0, ("b", 1): one["a", 0] * 0} for one in credits]
+    assert math.sqrt(difference(*credits) or 0) == pytest.approx(half / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("metric", ["f1", "macro_f1", "matthews", "pearson", "spearman", "accuracy"])
+def test_credits_have_the_bootstraps_error_of_every_metric(metric: str) -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 400)
+    answers = np.where(random.random(400) < 0.8, labels, 1 - labels)
+    if metric in ("pearson", "spearman"):
+        labels, answers = (x := random.normal(size=400)), x + random.normal(size=400)
+    score = METRICS[metric]
+    credits = read_credits(credits_of(lambda rows: 100 * score(answers[rows], labels[rows]), 400)[CREDITS])
+    drawn = [100 * score(answers[rows], labels[rows]) for rows in random.integers(0, 400, (300, 400))]
+    assert math.sqrt(credits.var(ddof=1) / len(credits)) == pytest.approx(np.std(drawn), rel=0.2)
+    assert abs(credits.mean()) < 0.01 * np.abs(credits).max()
+
+
+def test_few_rows_have_no_credits() -> None:
+    assert credits_of(lambda rows: 50.0, 9) == {}
+    assert not read_credits(credits_of(lambda rows: 50.0, 10)[CREDITS]).any()
+
+
+def test_the_shared_part_is_told_from_that_of_each_seed() -> None:
+    """An error of 0.8 points shared by three seeds, and one of 1.2 that each draws again."""
+    random = np.random.default_rng(1)
+    found = []
+    for _ in range(200):
+        shared, each = random.normal(0, 0.8 * 200**0.5, 200), random.normal(0, 1.2 * 200**0.5, (3, 200))
+        found.append(shared_variance(shared + each))
+    assert np.mean(found) == pytest.approx(0.64, rel=0.1)
+    assert np.mean([shared_variance(random.normal(0, 1.2 * 200**0.5, (1, 200))) for _ in range(200)]) == pytest.approx(
+        1.44, rel=0.1
+    )
+
+
+def sweep(stored: bool) -> list[Summary]:
+    random = np.random.default_rng(2)
+    hard, found = random.normal(0, 30, 200), []
+    for number in range(6):
+        own = random.normal(0, 20, 200)
+        one = made(f"c{number}", {("toy", seed): 80 + number / 2 + seed / 10 for seed in range(3)}, 1000.0 * 2**number)
+        credits = {key: hard + own + random.normal(0, 5, 200) for key in one.scores} if stored else {}
+        found.append(replace(one, credits=credits))
+    return found
+
+
+def test_chances_are_about_new_examples_where_credits_are_stored() -> None:
+    new, these = (with_chances(sweep(stored), DEFAULT_OBJECTIVES) for stored in (True, False))
+    assert [one.counts[LUCK] for one in new] == pytest.approx([20 / 200**0.5] * 6, rel=0.25), "without what is hard for all"
+    assert all(LUCK not in one.counts for one in these)
+    assert these[-1].counts[P_WITHIN] > 0.98 > new[-1].counts[P_WITHIN]
+    assert new[0].counts[P_WITHIN] > these[0].counts[P_WITHIN]
+    assert "better on new examples" in legend(new, DEFAULT_OBJECTIVES)
+    assert "better on these examples" in legend(these, DEFAULT_OBJECTIVES)
+    (missing, *others) = sweep(True)
+    part = with_chances([replace(missing, credits={}), *others], DEFAULT_OBJECTIVES)
+    assert "better on these examples" in legend(part, DEFAULT_OBJECTIVES), "one configuration has none"
+    assert luck([missing, replace(others[0], credits={key: value[:50] for key, value in others[0].credits.items()})]) is None
+    assert by_seed(missing.credits, "toy").shape == (3, 200)
+
+
+def test_the_expected_score_takes_back_what_choosing_added() -> None:
+    """Twelve equal configurations: the best mean is too high by what chance gave it, the expected score hardly is."""
+    random = np.random.default_rng(4)
+    over: list[tuple[float, float]] = []
+    for _ in range(60):
+        made_up = [
+            made(f"c{number}", {("toy", seed): 80 + random.normal(0, 1.5) for seed in range(3)}, 1000.0 * 2**number)
+            for number in range(12)
+        ]
+        best = max(with_chances(made_up, DEFAULT_OBJECTIVES), key=lambda one: one.score.mean)
+        over.append((best.score.mean - 80, best.counts[EXPECTED] - 80))
+    score, expected = np.mean(over, axis=0)
+    assert score > 1.0
+    assert abs(expected) < 0.5 * score
+    assert P_FRONT in best.counts
