@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from orchestrator.results.chances import P_FRONT, P_WITHIN, shares, with_chances
+from craft.scoring.credits import BLOCKS
+from orchestrator.results.chances import EXPECTED, P_FRONT, P_WITHIN, shares, with_chances
 from orchestrator.results.intervals import compare, interval
 from orchestrator.results.summary import Summary
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
@@ -31,10 +33,10 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: f
     inside: list[bool] = []
     predicted: dict[str, list[tuple[float, bool]]] = {P_FRONT: [], P_WITHIN: []}
     for _ in range(sweeps):
-        size, true = _truth(random, many, differences)
+        size, true = truth_of(random, many, differences)
         noise = 2 * (np.exp(random.normal(0, 0.5, many)) if unequal else np.ones(many))
         seen = true + random.normal(0, 1, (seeds, many)) * noise + random.normal(0, effect, (seeds, 1))
-        found = with_chances([_summary(f"c{i}", seen[:, i], size[i]) for i in range(many)], DEFAULT_OBJECTIVES)
+        found = with_chances([summary(f"c{i}", seen[:, i], size[i]) for i in range(many)], DEFAULT_OBJECTIVES)
         inside += [one.score.low <= value <= one.score.high for one, value in zip(found, true, strict=True)]
         for name, within in ((P_FRONT, 0.0), (P_WITHIN, 1.0)):
             truth = shares(true[None], size[:, None] if name == P_FRONT else np.zeros((many, 1)), within) > 0
@@ -42,7 +44,36 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: f
     return [f"{100 * np.mean(inside):.1f} %", *(bins(predicted[name]) for name in (P_FRONT, P_WITHIN))]
 
 
-def _summary(name: str, scores: Any, size: float) -> Summary:
+def simulate_luck(shared: float, each: float, stored: bool, sweeps: int) -> list[Any]:
+    """A row of the table of luck: sixteen configurations with three seeds and differences of two points. Examples move each by
+    `shared` points for all its seeds and by `each` points anew with each seed, all by three points, and seeds by one point."""
+    random = np.random.default_rng(11)
+    predicted: dict[str, list[tuple[float, bool]]] = {P_FRONT: [], P_WITHIN: []}
+    chosen: list[tuple[float, float]] = []
+    for _ in range(sweeps):
+        size, true = truth_of(random, 16, 2)
+        parts = [(3, (1, 1)), (shared, (1, 16)), (each, (3, 16))]
+        credits = sum(random.normal(0, deviation * BLOCKS**0.5, (*shape, BLOCKS)) for deviation, shape in parts)
+        seen = true + credits.mean(axis=2) + random.normal(0, 1, (3, 16))
+        summaries = [summary(f"c{i}", seen[:, i], size[i]) for i in range(16)]
+        if stored:
+            own = [{("task", seed): credits[seed, i] for seed in range(3)} for i in range(16)]
+            summaries = [replace(one, credits=values) for one, values in zip(summaries, own, strict=True)]
+        found = with_chances(summaries, DEFAULT_OBJECTIVES)
+        for name, within, costs in ((P_FRONT, 0.0, size[:, None]), (P_WITHIN, 1.0, np.zeros((16, 1)))):
+            truth = shares(true[None], costs, within) > 0
+            predicted[name] += [(one.counts[name], bool(yes)) for one, yes in zip(found, truth, strict=True)]
+        front = shares(seen.mean(axis=0)[None], size[:, None]) > 0
+        common = np.mean(seen - true)  # what the examples do to all
+        chosen += [
+            (found[i].score.mean - true[i] - common, found[i].counts[EXPECTED] - true[i] - common)
+            for i in np.flatnonzero(front)
+        ]
+    score, expected = np.mean(chosen, axis=0)
+    return [*(bins(predicted[name]) for name in (P_FRONT, P_WITHIN)), f"{score:+.2f}", f"{expected:+.2f}"]
+
+
+def summary(name: str, scores: Any, size: float) -> Summary:
     by_seed = {("task", seed): float(score) for seed, score in enumerate(scores)}
     value = interval(by_seed.values())
     counts = {"trainable_parameters": float(size)}
@@ -75,7 +106,7 @@ def false_verdicts(tasks: int, seeds: int, sweeps: int) -> float:
     return false / sweeps
 
 
-def _truth(random: np.random.Generator, many: int, differences: float) -> tuple[Any, Any]:
+def truth_of(random: np.random.Generator, many: int, differences: float) -> tuple[Any, Any]:
     """Sizes in ascending order, and true scores around a curve that levels off."""
     size = np.exp(np.sort(random.uniform(math.log(1e3), math.log(1e6), many))).round()
     along = np.log(size / 1e3) / math.log(1e3)
@@ -94,6 +125,12 @@ def main() -> None:
         cells = simulate(many, seeds, differences, unequal, effect, sweeps)
         spread = "unequal" if unequal else "equal"
         print("| " + " | ".join(map(str, (many, seeds, differences, spread, effect, *cells))) + " |", flush=True)
+    heads = "shared | each seed's | credits | P(front) | P(within 1 of best) | score - truth | expected - truth"
+    print(f"\n| {heads} |\n{'| --- ' * 7}|")
+    for shared, each in ((0, 0.76), (0.76, 0), (0.76, 0.76), (1.5, 0.76)):
+        for stored in (False, True):
+            row = (shared, each, "stored" if stored else "none", *simulate_luck(shared, each, stored, sweeps))
+            print("| " + " | ".join(map(str, row)) + " |", flush=True)
     print("\n| tasks x seeds | false verdicts of `compare` |\n| --- | --- |")
     for tasks, seeds in ((1, 3), (3, 3), (8, 3), (8, 2), (8, 5)):
         print(f"| {tasks} x {seeds} | {100 * false_verdicts(tasks, seeds, 10 * sweeps):.1f} % |", flush=True)
