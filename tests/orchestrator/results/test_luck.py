@@ -115,3 +115,20 @@ def test_the_expected_score_takes_back_what_choosing_added() -> None:
     assert score > 1.0
     assert abs(expected) < 0.5 * score
     assert P_FRONT in best.counts
+
+
+@pytest.mark.parametrize(
+    ("seeds", "variance", "said", "half"),
+    [
+        (3, None, "3 shared seeds of 1 task(s), on these examples", 4.303 * 0.1 / math.sqrt(3)),
+        (3, 4.0, "3 shared seeds of 1 task(s), on new examples", math.hypot(4.303 * 0.1 / math.sqrt(3), 1.96 * 2)),
+        (1, 4.0, "over examples alone: what another seed would change is not in it", 1.96 * 2),
+        (1, None, "one seed has no interval", math.nan),
+    ],
+)
+def test_a_comparison_says_what_its_interval_is_over(seeds: int, variance: float | None, said: str, half: float) -> None:
+    first = {("toy", seed): 81.0 + seed / 10 for seed in range(seeds)}
+    gap = compare(first, dict.fromkeys(first, 80.0), variance)
+    assert said in gap.sentence("A", "B")
+    assert gap.difference.half == pytest.approx(half, rel=0.001, nan_ok=True)
+    assert gap.sentence("A", "B").startswith("No difference") == (variance is not None)
