@@ -24,6 +24,7 @@ from rich.console import Console
 from craft.words import redact
 from orchestrator.command import GOOD, NO, WIDTH, answer, joinable
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.overrides import Override, make_overrides, recall
 from orchestrator.record.resume import check_resume
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.sweepfile.load import load_sweep
@@ -78,6 +79,11 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--resume", action="store_true", help="continue the sweep of this name (or start it, if there is none)")
     flags.add_argument(
+        "--as-written",
+        action="store_true",
+        help="with --resume: forget what --set and --tracking-uri of earlier sessions changed",
+    )
+    flags.add_argument(
         "--retry-failed",
         action="store_true",
         help="with --resume: run every failed trial again, from its last checkpoint. --resume alone already does so where the "
@@ -110,12 +116,14 @@ def _main(given: argparse.Namespace, again: str) -> int:
     console = Console(file=sys.stdout, quiet=given.quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     if given.retry_failed and not (given.resume or given.plan):
         raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
-    sweep = load_sweep(given.sweep, _overrides(given))
+    sweep, overrides, lines = _load(given)
     folder = sweep.folder
     resolve_uri(given.tracking_uri or sweep.tracking.uri)
     resume = given.resume
     if not given.plan:
         resume = _may_go_on(given, sweep, folder)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
     from orchestrator.plan.plan import make_plan
 
     if console.is_terminal:
@@ -124,38 +132,50 @@ def _main(given: argparse.Namespace, again: str) -> int:
     else:
         plan = make_plan(sweep)
     if given.plan:
-        from orchestrator.plan.data_lines import data_lines
-        from orchestrator.plan.gpu_shares import usable_gpus
-        from orchestrator.plan.table import print_plan
-        from orchestrator.plan.workload import planned_steps, scored_line, split_sizes
-        from orchestrator.review.forecast import time_line
-
-        # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
-        labels = [len(one.label) for trained in plan.configurations for one in trained.outputs]
-        wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
-        gpus = [] if given.address else usable_gpus()
-        sizes = split_sizes(sweep)
-        screen = Console(file=sys.stdout, highlight=False, width=wide)
-        steps = planned_steps(plan, sizes)
-        print_plan(plan, screen, steps, gpus)
-        for line, style in data_lines(plan):
-            screen.print(line, markup=False, soft_wrap=True, style=style)
-        for line in (scored_line(sweep, sizes), "" if given.address else time_line(plan, sum(steps.values()))):
-            if line:
-                screen.print(line, markup=False, soft_wrap=True)
+        _print_plan(given, plan)
         return GOOD
     with claimed(folder):
-        return _run(given, plan, folder, resume, console, again)
+        return _run(given, plan, overrides, resume, console, again)
 
 
-def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, console: Console, again: str) -> int:
+def _print_plan(given: argparse.Namespace, plan: Plan) -> None:
+    """Prints what would run and what it costs; with `--resume` the time of what is left."""
+    from orchestrator.plan.data_lines import data_lines
+    from orchestrator.plan.gpu_shares import usable_gpus
+    from orchestrator.plan.table import print_plan
+    from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_sizes
+    from orchestrator.record.ledger import Ledger
+    from orchestrator.review.forecast import time_line
+
+    # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
+    labels = [len(output.label) for trained in plan.configurations for output in trained.outputs]
+    wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
+    screen = Console(file=sys.stdout, highlight=False, width=wide)
+    sizes = split_sizes(plan.sweep)
+    steps = planned_steps(plan, sizes)
+    print_plan(plan, screen, steps, [] if given.address else usable_gpus())
+    for line, style in data_lines(plan):
+        screen.print(line, markup=False, soft_wrap=True, style=style)
+    settled = Ledger(plan.sweep.folder).finished() if given.resume else {}
+    if settled:
+        ended = sum(all(output.key in settled for output in trial.outputs) for trial in plan.trials)
+        screen.print(f"{ended} of {len(plan.trials)} trainings have ended already", markup=False)
+    left = remaining_steps(plan, steps, settled)
+    for line in (scored_line(plan.sweep, sizes), "" if given.address or not left else time_line(plan, left)):
+        if line:
+            screen.print(line, markup=False, soft_wrap=True)
+
+
+def _run(
+    given: argparse.Namespace, plan: Plan, overrides: Sequence[Override], resume: bool, console: Console, again: str
+) -> int:
     from orchestrator.driver.options import RunOptions, check_answers, check_socket_room
     from orchestrator.record.checkpoints import within
     from orchestrator.session import run_session
 
     check_answers(given.address) if given.address is not None else check_socket_room()
     options = RunOptions(
-        folder=folder,
+        folder=plan.sweep.folder,
         storage=within(given.storage, plan.sweep.name) if _is_uri(given.storage) else None,
         address=given.address,
         resume=resume,
@@ -163,6 +183,7 @@ def _run(given: argparse.Namespace, plan: Plan, folder: Path, resume: bool, cons
         max_concurrent=given.max_concurrent,
         cpus=given.cpus,
         sweep_file=Path(given.sweep),
+        overrides=tuple(overrides),
         verbosity="quiet" if given.quiet else "verbose" if given.verbose else "normal",
     )
     outcome = run_session(plan, options, given.tracking_uri or plan.sweep.tracking.uri, console, again)
@@ -189,12 +210,25 @@ def _again(arguments: Sequence[str]) -> str:
     return redact(shlex.join(["python", "-m", "orchestrator.run", *arguments, *resume]))
 
 
+def _load(given: argparse.Namespace) -> tuple[Sweep, list[Override], list[str]]:
+    """Returns the sweep, what flags of this and earlier sessions change in its file, and what to say of that."""
+    assignments = _overrides(given)
+    sweep, file = load_sweep(given.sweep, assignments), Path(given.sweep)
+    new = make_overrides(file, assignments)
+    if given.as_written or (given.plan and not given.resume) or not SweepFolder(sweep.folder).effective.exists():
+        return sweep, new, []
+    earlier, lines = recall(sweep.folder, file, new)
+    return load_sweep(file, [*(override.assignment for override in earlier), *assignments]), [*earlier, *new], lines
+
+
 def _overrides(given: argparse.Namespace) -> list[str]:
     overrides = list(given.overrides)
     if given.name is not None:
         overrides.append(f"name={json.dumps(given.name)}")
     if given.storage is not None and not _is_uri(given.storage):
         overrides.append(f"storage={json.dumps(given.storage)}")
+    if given.tracking_uri is not None and redact(given.tracking_uri) == given.tracking_uri:
+        overrides.append(f"tracking.uri={json.dumps(resolve_uri(given.tracking_uri))}")
     return overrides
 
 

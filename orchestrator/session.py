@@ -35,9 +35,11 @@ from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
 from orchestrator.record.manifest import cores, make_manifest, origin
+from orchestrator.record.mlflow_client import check_store
+from orchestrator.record.overrides import write_overrides
 from orchestrator.record.resume import check_data
 from orchestrator.record.tracker import Tracker
-from orchestrator.record.tracking_uri import resolve_uri
+from orchestrator.record.tracking_uri import TrackingError, resolve_uri
 from orchestrator.results.control import NORMALIZED
 from orchestrator.results.front import mark_front, marks
 from orchestrator.results.summary import Summary, summarize
@@ -52,6 +54,8 @@ log = logging.getLogger(__name__)
 SHIP_SECONDS = 120.0
 SHIP_STOPPED_SECONDS = 4.0
 """Somebody who stopped the sweep waits for its end, or kills it soon; what is not shipped by then is shipped on resuming."""
+QUICK_SECONDS = 3.0
+"""A wait that needs no word."""
 PAGE_SECONDS = 120.0
 
 
@@ -67,8 +71,10 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
             _reopen_failed(folder, console)
         if options.storage is not None:
             check_writable(options.storage)
+        _check_store(folder, uri, console)
         shared = _prepare(plan, options, console)
         _write_effective(plan, uri)
+        write_overrides(folder, options.overrides)
         tracker = Tracker(uri, plan.sweep.name, folder, own_process=True)
         patience = SHIP_STOPPED_SECONDS
 
@@ -84,23 +90,52 @@ def run_session(plan: Plan, options: RunOptions, tracking_uri: str, console: Con
                 console.print(f"{len(plan.trials)} trainings, which are cut to {sizes} smaller sizes too")
             _begin(plan, tracker, dict(shared.fingerprints) if shared else {}, options.sweep_file)
             outcome, summaries, files = _run(plan, options, tracker, shared, last_words, console)
+            _show_front(plan, summaries, console)
             if outcome.signal is None:
                 # The page reads the store, so the store must have everything first; then it is an artifact there itself.
                 patience = SHIP_STOPPED_SECONDS if outcome.trouble else SHIP_SECONDS
-                patience = SHIP_STOPPED_SECONDS if tracker.flush(patience) else patience
+                patience = patience if _shipped(tracker, patience, console) else SHIP_STOPPED_SECONDS
                 page = _page(folder, uri)
                 if page is not None:
                     tracker.add_file(page)
                     files.append(page)
         finally:
             left = tracker.close(patience)
+    show_outcome(plan, outcome, summaries, console, uri, files, again)
+    show_rest(outcome, left, folder, console, again)
+    return outcome
+
+
+def _check_store(folder: Path, uri: str, console: Console) -> None:
+    """Asks the tracking store before anything trains. A new sweep is refused without one; a resumed one continues.
+
+    Raises:
+        TrackingError: the store of a new sweep does not answer.
+    """
+    try:
+        check_store(uri)
+    except TrackingError as error:
+        if not SweepFolder(folder).ledger.exists():
+            raise
+        console.print(f"{error}; the sweep continues, and its record waits in {SweepFolder(folder).journal}", markup=False)
+
+
+def _show_front(plan: Plan, summaries: Sequence[Summary], console: Console) -> None:
     if any(summary.finished or summary.failed for summary in summaries):
         objectives = plan.sweep.objectives
         console.print(terminal_table(summaries, objectives, f"{plan.sweep.name}: {plan.sweep.model}"))
         console.print(caption(summaries, objectives), markup=False)
-    show_outcome(plan, outcome, summaries, console, uri, files, again)
-    show_rest(outcome, left, folder, console, again)
-    return outcome
+
+
+def _shipped(tracker: Tracker, patience: float, console: Console) -> bool:
+    """Waits until the store has everything; False if time, or the person who waits, ended that."""
+    try:
+        if not tracker.flush(QUICK_SECONDS):
+            return True
+        console.print(f"waiting for the tracking store, at most {patience:.0f} s (Ctrl-C leaves the rest for later) ...")
+        return not tracker.flush(patience)
+    except KeyboardInterrupt:
+        return False
 
 
 def _run(

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.record.overrides import Override
+
 Verbosity = Literal["quiet", "normal", "verbose"]
 LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 """Bytes of a Unix socket's path."""
@@ -29,6 +31,7 @@ class RunOptions:
         cpus: cores of this machine to use, where no address is given; all if not given.
         max_failures: how often a trial whose process or machine dies is started again.
         sweep_file: where the sweep was read from.
+        overrides: what flags change in it; the sweep's folder keeps them.
         verbosity: `quiet` shows nothing, `verbose` also a line for each evaluation.
     """
 
@@ -41,6 +44,7 @@ class RunOptions:
     cpus: int | None = None
     max_failures: int = 3
     sweep_file: Path | None = None
+    overrides: tuple[Override, ...] = ()
     verbosity: Verbosity = "normal"
 
 

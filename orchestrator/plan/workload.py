@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from craft.settings import TrainingSettings
 from craft.tasks import find_task
@@ -28,6 +28,18 @@ def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str,
         else 0
         for one in plan.configurations
     }
+
+
+def remaining_steps(plan: Plan, steps: Mapping[str, int], settled: Collection[str]) -> int:
+    """Optimizer steps of the trials without a result; `settled` are the keys of those with one."""
+    shares = {one.id: plan.trials_of(one.id) for one in plan.configurations if one.id in steps}
+    return round(
+        sum(
+            steps[name] * sum(any(output.key not in settled for output in trial.outputs) for trial in trials) / len(trials)
+            for name, trials in shares.items()
+            if trials
+        )
+    )
 
 
 def _training(plan: Plan, one: Configuration, task: str) -> TrainingSettings:

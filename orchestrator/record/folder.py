@@ -26,6 +26,11 @@ class SweepFolder:
         return self.path / EFFECTIVE_FILE
 
     @property
+    def overrides(self) -> Path:
+        """What earlier sessions changed by flags (`orchestrator.record.overrides`)."""
+        return self.path / "overrides.json"
+
+    @property
     def ledger(self) -> Path:
         """How each trial ended (`orchestrator.record.ledger`)."""
         return self.path / "ledger.jsonl"

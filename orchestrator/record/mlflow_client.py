@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
+from craft.words import redact
+from orchestrator.record.tracking_uri import TrackingError, sqlite_file
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
@@ -87,6 +90,26 @@ def is_lost(error: BaseException) -> bool:
 def is_missing(error: Exception) -> bool:
     """Whether a run that was in the store is gone: the store lost it, or somebody deleted it."""
     return getattr(error, "error_code", None) == MISSING
+
+
+def check_store(uri: str) -> None:
+    """Raises TrackingError if the store at `uri` does not answer. A SQLite file need not be there, but must be one."""
+    file = sqlite_file(uri)
+    if file is not None:
+        with suppress(FileNotFoundError), file.open("rb") as stream:
+            if stream.read(15) not in (b"", b"SQLite format 3"):
+                raise TrackingError(f"{file} is no SQLite database; give --tracking-uri of another file, or of a server")
+        return
+    quiet_mlflow()
+    from mlflow import MlflowClient
+
+    try:
+        MlflowClient(uri).search_experiments(max_results=1)
+    except Exception as error:  # stores, their drivers and the network have errors of their own
+        reason = redact((str(error).strip() or type(error).__name__).splitlines()[0])[:200]
+        raise TrackingError(
+            f"the tracking store {redact(uri)} does not answer ({reason}); check --tracking-uri, and that the server runs"
+        ) from error
 
 
 def probe(uri: str) -> str:
