@@ -20,7 +20,7 @@ from craft import store as store_cli
 from craft.factors import store as stores
 from craft.factors.hosvd import TuckerFactors, hosvd
 from craft.factors.stacks import stack_factors
-from craft.factors.store import Store, StoreWarning, default_store, hash_weights, read, write
+from craft.factors.store import Store, StoreWarning, default_store, hash_weights, read
 from craft.factors.svd import singular_vectors
 
 _CHILDREN = """
@@ -315,16 +315,6 @@ def test_a_damaged_file_is_found_and_made_anew(tmp_path, damage):
     _assert_same(found, hosvd(_weights(), (3, 4, 4)))
     stack_factors(_weights(), (3, 4, 4), name="q", store=cache)
     assert cache.makes == 1
-
-
-def test_singular_vectors_that_an_earlier_version_named_otherwise_are_read(tmp_path):
-    singular_vectors(_weights()[0], 4, "largest", Store(tmp_path))
-    (path,) = Store(tmp_path).files()
-    tensors, facts = read(path)
-    write(path, {name: tensor.clone() for name, tensor in tensors.items()}, {"svd": facts["origin"]})
-    again = Store(tmp_path)
-    singular_vectors(_weights()[0], 4, "largest", again)
-    assert again.makes == 0
 
 
 def test_commands_list_and_clear(tmp_path, capsys):

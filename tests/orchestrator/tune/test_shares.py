@@ -59,7 +59,6 @@ def test_the_effective_file_keeps_them(tmp_path: Path) -> None:
         ("{gpus: 1}", "space.1.resources.gpus: unknown key 'gpus'. Did you mean 'gpu'?"),
         ("{memory: 12 parsecs}", "space.1.resources.memory"),
         ("2", "space.1.resources: got 2; amounts by name"),
-        ("{fsdp: true}", "space.1.resources.fsdp: this setting was removed: one process trains a trial"),
     ],
 )
 def test_what_a_block_cannot_ask_for_is_refused_with_its_place(tmp_path: Path, given: str, said: str) -> None:
