@@ -58,7 +58,7 @@ def make_overrides(file: Path, assignments: Iterable[str]) -> list[Override]:
 
 
 def recall(folder: Path, file: Path, new: Sequence[Override]) -> tuple[list[Override], list[str]]:
-    """Returns the overrides of earlier sessions that still hold beside `new` ones, and a line for each that the screen shows."""
+    """Returns the overrides of earlier sessions that hold together with `new` ones, and a line for each to be shown."""
     stored = SweepFolder(folder).overrides
     try:
         earlier = [Override(**row) for row in json.loads(stored.read_text(encoding="utf-8"))]
