@@ -127,7 +127,7 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
             "task": row.tags.get("craft.task", "?"),
             "seed": typed(row.tags.get("craft.seed", "0")),
             "protocol": row.tags.get("craft.protocol", ""),
-            "tunes": "craft.tunes" in row.tags,
+            "tunes": bool(row.tags.get("craft.tunes")),
             "state": _trial_state(row),
             "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
             "started": row.started,
@@ -147,7 +147,7 @@ def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: p
     trials = trials[~trials["tunes"].astype(bool)]
     counts = _trial_counts(trials)
     known: dict[str, dict[str, Any]] = {}
-    for row in sorted((row for row in rows if "craft.tunes" not in row.tags), key=lambda row: row.started or 0):
+    for row in sorted((row for row in rows if not row.tags.get("craft.tunes")), key=lambda row: row.started or 0):
         identity = row.tags.get("craft.configuration") or row.tags.get("craft.key") or row.run_id
         values = _values(row)
         status = row.tags.get("craft.status", "")
