@@ -91,6 +91,8 @@ def test_plan_names_what_it_drops(folder: Path, capsys: pytest.CaptureFixture[st
         (["sweep.yaml", "--set", "tasks=[glue/rte]", "--set", "data.root=nowhere"], "data.root has no folder"),
         (["sweep.yaml", "--retry-failed"], "--retry-failed goes with --resume"),
         (["sweep.yaml", "--tracking-uri", "mlruns"], "is a folder; MLflow keeps runs in a database"),
+        (["sweep.yaml", "--tracking-uri", "http://127.0.0.1:1"], "the tracking store http://127.0.0.1:1 does not answer"),
+        (["sweep.yaml", "--tracking-uri", "sqlite:///sweep.yaml"], "sweep.yaml is no SQLite database"),
     ],
 )
 def test_a_wrong_call_is_one_message_and_leaves_nothing(
