@@ -48,10 +48,8 @@ examples:
       one task's adapter
   python -m orchestrator.adapters runs/ranks --pick "CRAFT 64, q k v o" --seed 0 --to mine --merge
       a configuration you name, merged into a full model that plain transformers loads
-  python -m orchestrator.adapters ranks --pick "CRAFT 64, q k v o" --slice parameters:4000 --slice parameters:8000 --score
-      cuts CRAFT or LoRA by SVD, trains each cut for a tenth of the steps and scores it: more points of the sweep's front
-  python -m orchestrator.adapters ranks --pick "LoRA r8, q v" --slice 4 --to cut --score
-      every module to rank 4; --to also writes the folders. Without --score nothing is trained, and no data are needed
+  python -m orchestrator.adapters ranks --pick "LoRA r8, q v" --slice 4 --slice parameters:20000 --to cut
+      cut by SVD: every module to rank 4, and the whole adapter to 20,000 parameters; nothing is trained, no data are needed
   python -m orchestrator.adapters glue --tracking-uri http://tracker:5000 --pick best --register sentiment
       from a shared store into its model registry, with the alias champion; serve it there with
       MLFLOW_TRACKING_URI=http://tracker:5000 mlflow models serve -m models:/sentiment@champion --env-manager local
@@ -85,9 +83,6 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--slice", metavar="SIZE", action="append", help="cut it to this size instead: parameters:N or a rank R; repeatable"
     )
-    flags.add_argument(
-        "--score", action="store_true", help="with --slice: train what was cut on, score it, and put it on the front"
-    )
     flags.add_argument("--register", metavar="NAME", help="also (or only) make it a version of this registered model")
     return flags
 
@@ -99,12 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(given: argparse.Namespace, console: Console) -> None:
     if given.slice:
-        from orchestrator.slicing import cut_and_tell
+        from orchestrator.slicing import cut_adapters
 
-        cut_and_tell(given, console)
+        cut_adapters(given, console)
         return
-    if given.score:
-        raise ValueError("--score scores what --slice cuts: give --slice, such as --slice parameters:8000")
     if given.to is None and given.register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
     if given.to is not None:

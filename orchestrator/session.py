@@ -43,7 +43,6 @@ from orchestrator.record.tracking_uri import TrackingError, resolve_uri
 from orchestrator.results.control import NORMALIZED
 from orchestrator.results.front import mark_front, marks
 from orchestrator.results.summary import Summary, summarize
-from orchestrator.review.cuts import recorded_cuts
 from orchestrator.review.front_tables import markdown, terminal_table, write_front
 from orchestrator.review.front_words import caption
 from orchestrator.tools.quiet import noise_to_log
@@ -151,9 +150,7 @@ def _run(
     try:
         outcome = run_sweep(plan, options, tracker=tracker, shared=shared, last_words=last_words)
         status = _status_of(outcome)
-        cuts = recorded_cuts(sweep.folder, {trial.key for trial in plan.trials}, plan.counts)
-        found = [*summarize(plan.outputs, outcome.results, plan.counts), *cuts]
-        summaries = mark_front(found, sweep.objectives)
+        summaries = mark_front(summarize(plan.outputs, outcome.results, plan.counts), sweep.objectives)
         for one in summaries:
             # It was on record before those that it is compared with, or as complete until others had more seeds.
             if one.tunes or one.tuning is not None or NORMALIZED in one.metrics or math.isfinite(one.score.half):

@@ -24,10 +24,7 @@ JOURNEY = {
     "python -m orchestrator.run sweeps/ranks.yaml --resume": "on the front",
     "python -m orchestrator.run sweeps/ranks.yaml --resume --retry-failed": "on the front",
     "python -m orchestrator.adapters ranks --pick knee --to adapters/knee": "adapters/knee",
-    'python -m orchestrator.adapters ranks --pick "CRAFT 64, q k v o" --slice parameters:4000 --slice parameters:8000 --score': (  # noqa: E501
-        "CRAFT 64, q k v o, cut to 24.3 %"
-    ),
-    'python -m orchestrator.adapters ranks --pick "LoRA r8, q v" --slice 4 --slice parameters:20000 --score --to cut': (
+    'python -m orchestrator.adapters ranks --pick "LoRA r8, q v" --slice 4 --slice parameters:20000 --to cut': (
         "LoRA r8, q v, cut to r4"
     ),
     "python -m orchestrator.adapters ranks --pick best --task toy/sentiment --register mood": "mood",

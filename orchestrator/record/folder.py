@@ -51,11 +51,6 @@ class SweepFolder:
         return self.path / "tracking.refused.jsonl"
 
     @property
-    def cuts(self) -> Path:
-        """The configurations that were cut from trained ones, with their scores (`orchestrator.review.cuts`)."""
-        return self.path / "cuts.json"
-
-    @property
     def study(self) -> Path:
         """The searcher's Optuna study (`orchestrator.search.study`)."""
         return self.path / "study.db"

@@ -111,13 +111,12 @@ def test_the_seed_is_chosen_by_the_search_score_or_by_nothing(tmp_path: Path, pr
         (("front", "--pick", "best", "--to", "file"), 2, "is a file"),
         (("front", "--pick", "best", "--task", "toy/sentimnt", "--to", "out"), 2, "Did you mean 'toy/sentiment'?"),
         (("front", "--pick", "best", "--seed", "9", "--to", "out"), 1, "finished: 0, 1"),
-        (("front", "--pick", "lora cut", "--slice", "1", "--score"), 1, "is not complete (1/2)"),
-        (("front", "--pick", "best", "--slice", "all,2,2", "--score"), 2, "a rank, such as 4, or parameters:20000"),
-        (("front", "--pick", "best", "--slice", "2"), 2, "--score, which puts them on the sweep's front"),
-        (("front", "--pick", "best", "--slice", "2", "--score", "--seed", "1"), 2, "leave --seed out"),
-        (("front", "--pick", "best", "--slice", "2", "--score", "--merge"), 2, "leave --merge out"),
+        (("front", "--pick", "lora cut", "--slice", "1", "--to", "out"), 1, "is not complete (1/2)"),
+        (("front", "--pick", "best", "--slice", "all,2,2", "--to", "out"), 2, "a rank, such as 4, or parameters:20000"),
+        (("front", "--pick", "best", "--slice", "2"), 2, "say where the cut adapters go: --to DIR"),
+        (("front", "--pick", "best", "--slice", "2", "--to", "out", "--seed", "1"), 2, "leave --seed out"),
+        (("front", "--pick", "best", "--slice", "2", "--to", "out", "--merge"), 2, "leave --merge out"),
         (("front", "--pick", "best", "--slice", "2", "--to", "full"), 2, "not empty"),
-        (("front", "--pick", "best", "--score", "--to", "out"), 2, "give --slice"),
         (("front", "--pick", "best", "--to", "out"), 2, "neither at a noted place nor under"),
     ],
 )
@@ -332,3 +331,20 @@ def needed(*names: str) -> list[importlib.metadata.Distribution]:
         required = [Requirement(line) for line in found[name].requires or []]
         waiting += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
     return list(found.values())
+
+
+@pytest.mark.slow
+def test_a_finished_configuration_is_cut_without_training(
+    small_sweep: SmallSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from craft import load_adapter
+
+    trained = next(one for one in read_folder(small_sweep.folder).summaries if one.method == "craft")
+    flags = [str(small_sweep.folder), "--pick", trained.configuration, "--slice", "3", "--slice", "parameters:70"]
+    assert main([*flags, "--to", str(tmp_path / "out")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{trained.label}, cut to r3" in said
+    assert f"{2 * (36 + 2 * 8 * 3 + 2 * 8 * 3):,}" in said, "six layers: a J1 of rank 3 is as large as a whole one"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["3", "parameters-70"]
+    model, tokenizer = load_adapter(tmp_path / "out" / "3" / "toy-sentiment" / "seed-1")
+    assert np.isfinite(model(**tokenizer("a fine day", return_tensors="pt")).logits.detach().numpy()).all()
