@@ -9,6 +9,7 @@ import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.testing.pytest_storages import StorageTestCase
 
 from orchestrator.search.study_file import StudyFile
 
@@ -70,3 +71,11 @@ def test_a_full_disk_takes_nothing_of_what_it_cannot_take_whole(tmp_path: Path) 
     assert path.read_bytes() == before
     one_more(study, 2.0)
     assert values(path) == [1.0, 2.0]
+
+
+class TestOptunasOwnCases(StorageTestCase):
+    """Optuna's tests of a storage, on the study file."""
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> JournalStorage:
+        return JournalStorage(StudyFile(tmp_path / "study.db"))
