@@ -18,10 +18,11 @@ VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
 
 
 @pytest.mark.parametrize(
-    ("freedom", "expected", "degrees"),
+    ("variances", "freedom", "expected", "degrees"),
     [
-        # limma's squeezeVar, in the port to Python of inmoose 0.9.1: var_post, and df_prior + freedom
+        # squeezeVar of limma's port to Python, inmoose 0.9.1: var_post, and df_prior + freedom, at most those of all
         (
+            VARIANCES,
             4,
             [
                 0.2097911,
@@ -37,12 +38,28 @@ VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]
             ],
             7.258211995109607,
         ),
-        (2, [0.612] * 10, 20),  # no more spread than chance gives: df_prior is infinite there, and all of it here
+        (VARIANCES, 2, [0.612] * 10, 20),  # no more spread than chance gives: df_prior is infinite there
+        ([0.9, 0.02, 1.7, 0.4, 3.1, 0.006], 5 / 6, [1.021] * 6, 5),
+        ([1.0, 9.0, 0.5], 2, [1.84060211, 4.47889691, 1.67570869], 6),  # df_prior is 4.06 there
+        (
+            [0.0, 0.4, 0.9, 5.2, 0.3, 0.1, 0.7, 2.2],
+            2,
+            [0.00340875980, 0.323224261, 0.722993637, 4.16101027, 0.243270386, 0.0833626351, 0.563085887, 1.76239402],
+            2.5014422296058711,
+        ),
+        (
+            [0.01, 30.0, 0.2, 4.0, 0.5, 90.0, 0.03],
+            4,
+            [0.0263710085, 25.9094476, 0.190351820, 3.46996806, 0.449268892, 77.6928619, 0.0436321466],
+            4.6346885991791509,
+        ),
     ],
 )
-def test_variances_are_moderated_as_limma_does(freedom: float, expected: list[float], degrees: float) -> None:
-    found, sure = moderate(VARIANCES, freedom)
-    assert found == pytest.approx(expected, abs=1e-6)
+def test_variances_are_moderated_as_limma_does(
+    variances: list[float], freedom: float, expected: list[float], degrees: float
+) -> None:
+    found, sure = moderate(variances, freedom)
+    assert found == pytest.approx(expected, rel=1e-6)
     assert sure == pytest.approx(degrees, abs=1e-6)
 
 

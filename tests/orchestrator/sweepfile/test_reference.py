@@ -79,6 +79,14 @@ def test_a_shipped_sweep_names_the_schema_and_keeps_to_it(path: Path) -> None:
     VALIDATOR.validate(yaml.safe_load(load_sweep(path).to_yaml()))  # the effective file, with every default written out
 
 
+@pytest.mark.slow
+def test_check_jsonschema_takes_every_shipped_sweep() -> None:
+    pytest.importorskip("check_jsonschema", reason="pip install -e '.[check-jsonschema]'")
+    command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(ROOT / "docs" / reference.SCHEMA_FILE)]
+    done = subprocess.run([*command, *map(str, SHIPPED)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "ok -- validation done"), done.stdout
+
+
 def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
     page = (ROOT / "docs" / reference.PAGE_FILE).read_text()
     (tmp_path / "sweep.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
