@@ -235,6 +235,7 @@ def _chances(
         return {}
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
     expected = scores.mean(axis=0) * (1.0 if objectives["score"] == "maximize" else -1.0)
+    expected = np.minimum(expected, np.maximum(100.0, [summary.score.mean for summary in complete]))  # the trend has no bounds
     columns = {
         P_FRONT: shares(scores, costs),
         P_WITHIN: shares(scores, np.zeros((len(complete), 1)), WITHIN),

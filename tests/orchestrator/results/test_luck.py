@@ -117,6 +117,14 @@ def test_the_expected_score_takes_back_what_choosing_added() -> None:
     assert P_FRONT in best.counts
 
 
+def test_no_score_is_expected_above_the_metrics_range() -> None:
+    rising = [
+        made(f"c{number}", {("toy", seed): 100 - 30 / 2**number + 0.1 * seed for seed in range(2)}, 1000.0 * 2**number)
+        for number in range(6)
+    ]
+    assert max(one.counts[EXPECTED] for one in with_chances(rising, DEFAULT_OBJECTIVES)) <= 100
+
+
 @pytest.mark.parametrize(
     ("seeds", "variance", "said", "half"),
     [
