@@ -118,9 +118,10 @@ def test_the_expected_score_takes_back_what_choosing_added() -> None:
 
 
 def test_no_score_is_expected_above_the_metrics_range() -> None:
+    seeds = {2192: (80, 80, 71), 4168: (88, 95, 88), 9216: (99, 96, 96), 18432: (100, 100, 88), 73728: (100, 100, 99.6)}
     rising = [
-        made(f"c{number}", {("toy", seed): 100 - 30 / 2**number + 0.1 * seed for seed in range(2)}, 1000.0 * 2**number)
-        for number in range(6)
+        made(f"c{size}", {("toy", seed): float(score) for seed, score in enumerate(scores)}, float(size))
+        for size, scores in seeds.items()
     ]
     assert max(one.counts[EXPECTED] for one in with_chances(rising, DEFAULT_OBJECTIVES)) <= 100
 
