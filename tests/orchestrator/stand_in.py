@@ -184,7 +184,7 @@ def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any])
     arguments += ["--storage", told["storage"]] if told["storage"] else []
     given = run.parser().parse_args(arguments)
     try:
-        return run._run(given, plan, folder / "test", True, Console(file=sys.stdout, highlight=False), run._again(arguments))
+        return run._run(given, plan, [], True, Console(file=sys.stdout, highlight=False), run._again(arguments))
     except (ValueError, OSError) as error:  # as `run.main` does
         print(error, file=sys.stderr)
         return 2

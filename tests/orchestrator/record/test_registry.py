@@ -102,10 +102,8 @@ def test_versions_aliases_and_what_a_version_is_made_of(small_sweep: SmallSweep,
     best = max(record.summaries, key=lambda one: (one.value("search_score"), -one.value("trainable_parameters")))
     champion = client.get_model_version_by_alias("shelf", "champion")
     assert champion.tags["craft.configuration"] == best.configuration
-    small = [one for one in record.summaries if one.value("search_score") >= best.value("search_score") - 1]
-    least = min(small, key=lambda one: one.value("trainable_parameters"))
-    near = client.get_model_version_by_alias("shelf", "smallest-within-1-point")
-    assert near.tags["craft.configuration"] == least.configuration
+    near = {alias for one in versions.values() for alias in client.get_model_version("shelf", one.version).aliases}
+    assert ("smallest-within-1-point" in near) == any(one.enough for one in record.summaries)
     folder = Path(champion.source.removeprefix("file://"))
     flavor = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]["python_function"]
     assert flavor["loader_module"] == "orchestrator.serving"
