@@ -14,11 +14,12 @@ from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import read_folder
 from tests.benchmarks.trials import read_trials
-from tests.orchestrator.conftest import SmallSweep
+from tests.orchestrator.recorded import over_seeds, record
 
 
-def test_trials_are_one_csv_from_which_the_same_trials_are_read(small_sweep: SmallSweep, tmp_path: Path) -> None:
-    folder = small_sweep.folder
+def test_trials_are_one_csv_from_which_the_same_trials_are_read(tmp_path: Path) -> None:
+    configurations = {"LoRA r1": (100, over_seeds(81.5, 79)), "LoRA r2": (200, over_seeds(1 / 3, search=70))}
+    folder = record(tmp_path / "runs" / "two", configurations, adapter=tmp_path / "checkpoint_000001" / "adapter")
     assert main([str(folder), "--format", "trials", "--to", str(tmp_path / "out")]) == 0
     file = tmp_path / "out" / "trials.csv"
     entries = [one for one in read_folder(folder).entries if one.result is not None and one.result.status == "finished"]
