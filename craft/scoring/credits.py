@@ -37,5 +37,5 @@ def credits_of(score: Callable[[NDArray[np.bool_]], float], rows: int) -> dict[s
 
 def read_credits(fact: str) -> NDArray[np.float64]:
     """Reads the fact: each block's credit less their mean, `(blocks,)`."""
-    scale, _, content = fact.partition(" ")
-    return float(scale) * np.frombuffer(base64.b64decode(content), dtype=np.int8).astype(float)
+    scale, _, letters = fact.partition(" ")
+    return float(scale) * np.frombuffer(base64.b64decode(letters), dtype=np.int8).astype(float)

@@ -133,11 +133,11 @@ def positions(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
 
 
 def refuse_no_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pairs: bool) -> None:
-    """Raises ValueError if no token of a text, or of one text of a pair, is left beside the tokenizer's own tokens."""
+    """Raises ValueError if no token of a text, or of one text of a pair, is left next to the tokenizer's own tokens."""
     least = tokenizer.num_special_tokens_to_add(pair=pairs) + 1 + pairs
     if max_length < least:
         raise ValueError(
-            f"max_length {max_length} leaves no room for {'two texts' if pairs else 'a text'} beside the special tokens of "
+            f"max_length {max_length} leaves no room for {'two texts' if pairs else 'a text'} next to the special tokens of "
             f"{tokenizer.name_or_path}: it must be {least} at least, and as long as most texts to be of use"
         )
 

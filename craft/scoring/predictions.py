@@ -88,6 +88,6 @@ def read_predictions(folder: Path) -> dict[str, list[Prediction]]:
 
 def read_file(file: Path) -> list[Prediction]:
     """Reads one split's predictions."""
-    content = file.read_bytes()
-    text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode()
+    packed = file.read_bytes()
+    text = (gzip.decompress(packed) if file.suffix == ".gz" else packed).decode()
     return [json.loads(line) for line in text.split("\n") if line]

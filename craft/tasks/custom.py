@@ -117,14 +117,14 @@ def _labels(given: CustomTask, rows: Rows) -> tuple[str, ...]:
 def describe_classes(task: Task, given: CustomTask) -> Iterator[str]:
     """How many rows of the training file each class has; then a line for each doubt about the labels."""
     assert given.label is not None, "checked with the settings"
-    rows, alike = _read(given.train, _stamp(given.train)), dict[str, list[str]]()
+    rows, spellings = _read(given.train, _stamp(given.train)), dict[str, list[str]]()
     cells = enumerate(rows.column(given.label))
     places = [class_index(cell, task.labels, rows, at, given.label, given.labels is not None) for at, cell in cells]
     counts = {name: places.count(place) for place, name in enumerate(task.labels)}
     yield f"{len(counts)} classes: {_listed(counts)}"
     for name in counts:
-        alike.setdefault(_plain(name), []).append(name)
-    for names in alike.values():
+        spellings.setdefault(_plain(name), []).append(name)
+    for names in spellings.values():
         if len(names) > 1:
             yield f"{' and '.join(map(repr, names))} are different classes here: correct the labels if they should be one"
     if rare := {name: count for name, count in counts.items() if count < _FEW}:

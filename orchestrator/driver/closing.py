@@ -46,8 +46,8 @@ def show_outcome(
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
     if outcome.finished:
-        for what, command in _next(plan, uri, again, limit(summaries)).items():
-            console.print(f"{what:<17} {command}", markup=False, soft_wrap=True)
+        for purpose, command in _next(plan, uri, again, limit(summaries)).items():
+            console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
 
 
 def _next(plan: Plan, uri: str, again: str, limits: Limit) -> dict[str, str]:

@@ -250,7 +250,9 @@ class Recorder:
             if self._plan.trials_of(configuration):
                 self._maybe_end_configuration(configuration)
         # Seeds that the sweep has got since: what was complete waits, and is not compared with what has them.
-        closed = [one for one in self.standing.summaries() if one.configuration not in self._tracker.open_configurations]
+        closed = [
+            summary for summary in self.standing.summaries() if summary.configuration not in self._tracker.open_configurations
+        ]
         for summary in closed:
             if 0 < summary.finished < summary.planned and not (summary.failed or summary.stopped or summary.tunes):
                 content = summary.tracked() | {"status": "waiting"}

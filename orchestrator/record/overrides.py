@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,11 @@ class Override:
 
 def make_overrides(file: Path, assignments: Iterable[str]) -> list[Override]:
     """Returns the assignments with what the sweep file has in their places; those that choose the folder are left out."""
-    content = _read(file)
-    made = [Override(assignment, None, date.today().isoformat()) for assignment in assignments]
+    settings, today = _read(file), date.today().isoformat()
+    dated = (Override(assignment, None, today) for assignment in assignments)
     return [
-        Override(override.assignment, _written(content, override.parts), override.since)
-        for override in made
+        replace(override, written=_find(settings, override.parts))
+        for override in dated
         if override.parts[0] not in OF_THE_FOLDER
     ]
 
@@ -66,12 +66,12 @@ def recall(folder: Path, file: Path, new: Sequence[Override]) -> tuple[list[Over
         return [], []
     except (OSError, ValueError, TypeError) as error:
         raise SweepError([f"{stored} holds what earlier sessions set, and cannot be read ({error}); delete it"]) from None
-    content, replaced = _read(file), [override.parts for override in new]
+    settings, replaced = _read(file), [override.parts for override in new]
     holding, lines = [], []
     for override in earlier:
         if any(override.parts[: len(parts)] == parts for parts in replaced):
             continue
-        if _written(content, override.parts) != override.written:
+        if _find(settings, override.parts) != override.written:
             lines.append(f"{file.name} has changed since --set {override.assignment} of {override.since}: the file holds")
             continue
         holding.append(override)
@@ -92,10 +92,10 @@ def _read(file: Path) -> Any:
         raise SweepError([str(problem)]) from None
 
 
-def _written(content: Any, parts: Sequence[str]) -> Any:
+def _find(settings: Any, parts: Sequence[str]) -> Any:
     """Returns the value at the key, or the first list item on the way to it; None where there is none."""
     for part in parts:
-        if isinstance(content, list):
-            return content[int(part)] if part.isdecimal() and int(part) < len(content) else None
-        content = content.get(part) if isinstance(content, dict) else None
-    return content
+        if isinstance(settings, list):
+            return settings[int(part)] if part.isdecimal() and int(part) < len(settings) else None
+        settings = settings.get(part) if isinstance(settings, dict) else None
+    return settings

@@ -177,7 +177,7 @@ def within_best(summaries: Sequence[Summary], objectives: Objectives, points: fl
     if scores is None:
         return {}
     chances = shares(scores, np.zeros((len(complete), 1)), points)
-    return {one.configuration: float(chance) for one, chance in zip(complete, chances, strict=True)}
+    return {summary.configuration: float(chance) for summary, chance in zip(complete, chances, strict=True)}
 
 
 def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[Summary]:
@@ -200,7 +200,7 @@ def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[S
 
 
 def _complete(summaries: Sequence[Summary]) -> list[Summary]:
-    return [one for one in summaries if one.complete and math.isfinite(one.score.mean)]
+    return [summary for summary in summaries if summary.complete and math.isfinite(summary.score.mean)]
 
 
 def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[str, tuple[float, float]]]:
@@ -211,8 +211,8 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
         seeds = by_seed(one.scores, one.tasks)
         if len(seeds) > 1:
             groups.setdefault((frozenset(one.tasks), *seeds), []).append((one, list(seeds.values())))
-    single = [one for one in complete if one.score.n == 1 and any(one.sampling)]
-    intervals = {one.configuration: _interval(one, 0.0, 1.0, 0.0) for one in single}
+    single = [summary for summary in complete if summary.score.n == 1 and any(summary.sampling)]
+    intervals = {summary.configuration: _interval(summary, 0.0, 1.0, 0.0) for summary in single}
     errors: dict[str, tuple[float, float]] = {}
     for group in groups.values():
         variances, freedom, shared = _variances(np.array([scores for _, scores in group]))
@@ -250,13 +250,13 @@ def _chances(
 
 def _draws(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], objectives: Objectives) -> Numbers | None:
     """Draws `(draws, n)` of the true scores, more is better; None where one has no error, or another objective is not exact."""
-    uncertain = any(name in one.metrics for one in complete for name in objectives if name != "score")
+    uncertain = any(name in summary.metrics for summary in complete for name in objectives if name != "score")
     if "score" not in objectives or uncertain or not complete or len(errors) < len(complete):
         return None
     variances, degrees = np.array([errors[one.configuration] for one in complete]).T
     size = np.nan_to_num([one.value("trainable_parameters") for one in complete])
     draws = max(200, min(DRAWS, 10**7 // len(size)))
-    scores = draw_scores([one.score.mean for one in complete], variances, degrees, size, draws, luck(complete) or 0.0)
+    scores = draw_scores([summary.score.mean for summary in complete], variances, degrees, size, draws, luck(complete) or 0.0)
     return scores * (1.0 if objectives["score"] == "maximize" else -1.0)
 
 

@@ -77,7 +77,7 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Sum
     names = {summary.configuration for summary in summaries}
     summaries = [summary for summary in summaries if summary.tunes not in names]
     summaries = with_chances(summaries, objectives)
-    verdict, taken = _judged([one for one in summaries if one.complete], objectives), enough_of(summaries)
+    verdict, taken = _judged([summary for summary in summaries if summary.complete], objectives), enough_of(summaries)
     return with_normalized(
         [
             replace(
@@ -106,8 +106,12 @@ def enough(ids: Sequence[str], chance: ArrayLike, size: ArrayLike) -> str | None
 def enough_of(summaries: Sequence[Summary], chances: Mapping[str, float] | None = None) -> str | None:
     """The same for summaries, by other chances than their own where they are given (by id)."""
     if chances is None:
-        chances = {one.configuration: one.counts[P_WITHIN] for one in summaries if P_WITHIN in one.counts}
-    size = {one.configuration: one.value("trainable_parameters") for one in summaries if one.configuration in chances}
+        chances = {summary.configuration: summary.counts[P_WITHIN] for summary in summaries if P_WITHIN in summary.counts}
+    size = {
+        summary.configuration: summary.value("trainable_parameters")
+        for summary in summaries
+        if summary.configuration in chances
+    }
     return enough([*size], [chances[name] for name in size], [*size.values()])
 
 
@@ -125,7 +129,7 @@ def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any
     found: dict[str, Any] = {
         "on_front": [one.configuration for one in summaries if one.on_front],
         "may_be_on_front": [one.configuration for one in summaries if one.may_be_on_front],
-        "enough": [one.configuration for one in summaries if one.enough],
+        "enough": [summary.configuration for summary in summaries if summary.enough],
     }
     return found | ({"knee": best.configuration} if best else {})
 

@@ -38,12 +38,12 @@ def shared_variance(credits: Numbers) -> float:
 
 def luck(summaries: Sequence[Summary]) -> list[float] | None:
     """Each configuration's `shared_variance`, less what examples do to all of them; None where one lacks credits."""
-    if len(summaries) < 2 or not all(one.credits.keys() == one.scores.keys() for one in summaries):
+    if len(summaries) < 2 or not all(summary.credits.keys() == summary.scores.keys() for summary in summaries):
         return None
     total = np.zeros(len(summaries))
     tasks = list(summaries[0].tasks)
     for task in tasks:
-        tables = [by_seed(one.credits, task) for one in summaries]
+        tables = [by_seed(summary.credits, task) for summary in summaries]
         if len({table.shape[1:] for table in tables}) > 1:
             return None  # scored on different rows
         common = np.mean([table.mean(axis=0) for table in tables], axis=0)

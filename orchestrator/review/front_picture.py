@@ -85,7 +85,7 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     axes.spines[["top", "right"]].set_visible(False)
     if drawn:
         others = [(one.value(x_name) / by, one.value(y_name)) for one in drawn if not one.on_front]
-        rings = [(one.value(x_name) / by, one.value(y_name)) for one in drawn if possible(one)]
+        rings = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if possible(summary)]
         members = [(one.value(x_name) / by, one.bounds(y_name)) for one in front]
         _number(axes, members, others, rings, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
             1 if objectives.get(y_name, "maximize") == "maximize" else -1)  # fmt: skip
@@ -94,9 +94,9 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
 
 def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, by: float, colour: str, marker: str) -> None:
     """One method's configurations that are not on the front."""
-    x, y = [one.value(x_name) / by for one in group], [one.value(y_name) for one in group]
+    x, y = [summary.value(x_name) / by for summary in group], [summary.value(y_name) for summary in group]
     axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
-    ringed = [(one.value(x_name) / by, one.value(y_name)) for one in group if possible(one)]
+    ringed = [(summary.value(x_name) / by, summary.value(y_name)) for summary in group if possible(summary)]
     if ringed:
         axes.scatter(*zip(*ringed, strict=True), s=LARGE, zorder=2, clip_on=False, **RING)
 

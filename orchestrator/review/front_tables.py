@@ -50,7 +50,7 @@ def terminal_table(summaries: Sequence[Summary], objectives: Objectives, title: 
     above = "\n".join(filter(None, (title, legend(summaries, objectives))))
     table = Table(title=escape(above) or None, title_justify="left", header_style="bold", pad_edge=False)
     heads, cells = _columns(summaries, objectives, tasks)
-    table.add_column("", width=2 if any(one.enough for one in summaries) else 1)
+    table.add_column("", width=2 if any(summary.enough for summary in summaries) else 1)
     table.add_column("configuration", overflow="fold", min_width=16)
     for head in heads[2:]:
         table.add_column(escape("\n".join(wrap(head, 14))), justify="right", no_wrap=head != "tuning")

@@ -52,7 +52,7 @@ def caption(summaries: Sequence[Summary], objectives: Objectives) -> str:
         parts.append(f"no better than no adapter: {named} (try another learning rate, more steps or a larger size)")
     if chosen:
         parts.append(f"knee: {full_label(chosen)}")
-    if any(P_WITHIN in one.counts for one in summaries):
+    if any(P_WITHIN in summary.counts for summary in summaries):
         parts.append(_enough(summaries))
     if NORMALIZED in columns_of(summaries, objectives):
         parts.append("normalized: 0 is the head alone, 100 full fine-tuning, on each task")
@@ -70,7 +70,7 @@ def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
     """What the chances in the table mean, to be read before it; empty where it shows none."""
     if P_FRONT not in columns_of(summaries, objectives):
         return ""
-    where = "new" if all(LUCK in one.counts for one in summaries if P_FRONT in one.counts) else "these"
+    where = "new" if all(LUCK in summary.counts for summary in summaries if P_FRONT in summary.counts) else "these"
     return (
         f"P(front): the chance that nothing of at most its cost is better on {where} examples. P(within 1 of best): that "
         "nothing at all is better by more than 1 point."
@@ -80,7 +80,7 @@ def legend(summaries: Sequence[Summary], objectives: Objectives) -> str:
 def _enough(summaries: Sequence[Summary]) -> str:
     """Which configuration the rule takes, or how far the likeliest one is from it."""
     rule = f"whose chance to be within 1 point of the best is at least {SURE:g}"
-    if taken := next((one for one in summaries if one.enough), None):
+    if taken := next((summary for summary in summaries if summary.enough), None):
         return f"✓ the smallest {rule}: {full_label(taken)} (expected {number(taken.value(EXPECTED))})"
     likeliest = max(summaries, key=lambda one: one.counts.get(P_WITHIN, -1.0))
     return f"none {rule}; the likeliest is {full_label(likeliest)} ({likeliest.counts[P_WITHIN]:.2f})"
@@ -88,16 +88,16 @@ def _enough(summaries: Sequence[Summary]) -> str:
 
 def _intervals(summaries: Sequence[Summary]) -> str:
     """What the intervals are over, and what would narrow them most."""
-    complete = [one for one in summaries if one.complete]
-    seeds, limits, how = max((one.score.n for one in complete), default=0), limit(summaries), more_examples(summaries)
+    complete = [summary for summary in summaries if summary.complete]
+    seeds, limits, how = max((summary.score.n for summary in complete), default=0), limit(summaries), more_examples(summaries)
     how = f" ({how})" if how else ""
-    if seeds < 2 and not any(sum(one.sampling) for one in complete):
+    if seeds < 2 and not any(sum(summary.sampling) for summary in complete):
         return "one seed: no interval"
     if seeds < 2:
         few = f"; they are few, and more of them would tell more than more seeds{how}" if limits == "examples" else ""
         return f"one seed: the interval is over examples alone, and another seed may differ by more{few}"
     words = "± is the 95 % interval over seeds and examples"
-    words += ", of one seed over examples alone" if any(one.score.n == 1 for one in complete) else ""
+    words += ", of summary seed over examples alone" if any(summary.score.n == 1 for summary in complete) else ""
     if limits == "examples":
         return f"{words}, which more scored examples{how} would narrow more than more seeds"
     return f"{words}, which more seeds would narrow more than more scored examples" if limits else words

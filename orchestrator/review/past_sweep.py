@@ -92,8 +92,8 @@ class PastSweep:
 
     def trained(self, summary: Summary) -> Summary:
         """The configuration from whose adapters this one's were cut; itself if it was trained."""
-        sources = {one.parameters.get("cut_from") for one in self.trials(summary.configuration)}
-        return next((one for one in self.summaries if sources & {*one.keys}), summary)
+        sources = {summary.parameters.get("cut_from") for summary in self.trials(summary.configuration)}
+        return next((summary for summary in self.summaries if sources & {*summary.keys}), summary)
 
     def adapter(self, key: str, scratch: Path) -> Path:
         """The adapter of a finished trial, checked file by file against the seal it was written with.

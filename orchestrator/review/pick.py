@@ -114,7 +114,7 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, point
         chosen = min(close, key=lambda one: (one.value(SIZE), -one.value(SEARCH), one.label))
         within = f"within {points:g} point(s) of the best search score ({_score(best)})"
         return Pick(chosen, f"the fewest parameters {within}, by means: this sweep has no chances")
-    by_id = {one.configuration: one for one in summaries}
+    by_id = {summary.configuration: summary for summary in summaries}
     rule = f"to be within {points:g} point(s) of the best"
     if (taken := enough_of(summaries, chances)) is None:
         likeliest = max(chances, key=lambda name: chances[name])
@@ -143,7 +143,7 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
     found = exact or [one for one in summaries if len(wanted) >= 4 and one.configuration.startswith(wanted)]
     found = found or [one for one in summaries if wanted and wanted in _plain(full_label(one))]
     if len(found) > 1:  # a part of a label that its cuts have, too, means the trained one
-        found = [one for one in found if CUT_TO not in one.parameters] or found
+        found = [summary for summary in found if CUT_TO not in summary.parameters] or found
     if len(found) > 1:
         listed = ", ".join(f"{one.configuration} ({full_label(one)})" for one in found[:8])
         raise ValueError(f"--pick {shown(name)} means several configurations: {listed}. Give one's id")

@@ -46,7 +46,7 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: f
 
 def simulate_luck(shared: float, each: float, stored: bool, sweeps: int) -> list[Any]:
     """A row of the table of luck: sixteen configurations with three seeds and differences of two points. Examples move each by
-    `shared` points for all its seeds and by `each` points anew with each seed, all by three points, and seeds by one point."""
+    `shared` points for all its seeds and by `each` points again with each seed, all by three points, and seeds by one point."""
     random = np.random.default_rng(11)
     predicted: dict[str, list[tuple[float, bool]]] = {P_FRONT: [], P_WITHIN: []}
     chosen: list[tuple[float, float]] = []

@@ -88,7 +88,7 @@ def test_own_data_are_read_beside_data_of_the_hub(tmp_path: Path, tiny_bert: str
 @pytest.mark.parametrize(
     ("overrides", "more", "said"),
     [
-        (["training.max_length=1"], LETTERS, "max_length 1 leaves no room for a text beside the special tokens of"),
+        (["training.max_length=1"], LETTERS, "max_length 1 leaves no room for a text next to the special tokens of"),
         (["training.max_length=2"], LETTERS, "it must be 3 at least"),
         (["training.max_length=4"], PAIRS, "max_length 4 leaves no room for two texts"),
         (["task_training={custom/t: {max_length: 2}}"], LETTERS, "max_length 2 leaves no room"),
