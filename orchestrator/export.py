@@ -21,9 +21,9 @@ from rich.console import Console
 
 from craft.disk import replacing
 from orchestrator.command import answer, flags_for, refuse_full
-from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import find_sweep
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.mistakes import NothingMeets
 
 TRIALS_FILE = "trials.csv"

@@ -37,6 +37,7 @@ FLOORS = {
     ),
     "orchestrator": (
         ("orchestrator.tools", "orchestrator.sweepfile"),
+        ("orchestrator.state",),
         ("orchestrator.plan",),
         ("orchestrator.results",),
         ("orchestrator.record",),

@@ -17,7 +17,8 @@ from rich.text import Text
 from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
 from orchestrator.driver.tally import STARTING, Outlook, Tally, trial_name
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
+from orchestrator.state.entry import TrialResult
 
 PLAIN_EVERY = 30.0
 SHOWN_RUNNING = 8
@@ -59,20 +60,20 @@ class Display:
         """Sets how many trials there will be."""
         self.tally.total = total
 
-    def started(self, spec: TrialSpec) -> None:
+    def started(self, spec: Trial) -> None:
         self.tally.start(spec)
 
-    def progressed(self, spec: TrialSpec, progress: dict) -> None:
+    def progressed(self, spec: Trial, progress: dict) -> None:
         score = progress.get("metrics", {}).get("search_score")
         self.tally.progress(spec, progress.get("step", 0), progress.get("total_steps", 0), score)
         if self._verbosity == "verbose":
             shown = "" if score is None else f", search score {score:.1f}"
             self.say(f"{trial_name(spec)}: step {progress.get('step')}/{progress.get('total_steps')}{shown}")
 
-    def looked(self, spec: TrialSpec, outlook: Outlook) -> None:
+    def looked(self, spec: Trial, outlook: Outlook) -> None:
         self.tally.look(spec, outlook)
 
-    def ended(self, spec: TrialSpec, result: TrialResult, earlier: bool = False) -> None:
+    def ended(self, spec: Trial, result: TrialResult, earlier: bool = False) -> None:
         self.tally.end(spec, result, earlier)
         if earlier:
             return
@@ -82,16 +83,16 @@ class Display:
             score = result.metrics.get("score")
             self.say(f"{result.status}: {trial_name(spec)}" + ("" if score is None else f": score {score:.1f}"))
 
-    def made(self, spec: TrialSpec, result: TrialResult) -> None:
+    def made(self, spec: Trial, result: TrialResult) -> None:
         """An output has ended, now or earlier. Its training alone counts; the best so far may be a size."""
         self.tally.compare(spec, result)
 
-    def paused(self, spec: TrialSpec) -> None:
+    def paused(self, spec: Trial) -> None:
         self.tally.pause(spec)
         if self._verbosity == "verbose":
             self.say(f"waits: {trial_name(spec)}")
 
-    def retried(self, spec: TrialSpec, why: str) -> None:
+    def retried(self, spec: Trial, why: str) -> None:
         self.tally.running.pop(spec.key, None)
         self.say(f"again: {trial_name(spec)}: {why}", style="yellow")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.driver.standing import Standing
-from orchestrator.plan.trial import TrialResult
+from orchestrator.state.entry import TrialResult
 
 
 @dataclass(frozen=True)

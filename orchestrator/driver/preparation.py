@@ -22,7 +22,7 @@ from craft.models.gguf import gguf_digest
 from craft.results import Unavailable
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,9 +102,9 @@ def _fingerprint_here(content: str) -> str:
     return _fingerprint(RunSpec.model_validate_json(content))
 
 
-def needs_of(trials: Sequence[TrialSpec]) -> Needs:
+def needs_of(trials: Sequence[Trial]) -> Needs:
     """What `trials` share. Of two equal models in two precisions each is a base of its own, as their weights differ."""
-    by_base: dict[tuple[str, str | None, str], list[TrialSpec]] = {}
+    by_base: dict[tuple[str, str | None, str], list[Trial]] = {}
     for trial in trials:
         by_base.setdefault((trial.run.model, trial.run.revision, trial.run.training.precision), []).append(trial)
     return Needs(
@@ -202,7 +202,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
             torch.set_num_threads(before)
 
 
-def _base(trials: Sequence[TrialSpec]) -> Base:
+def _base(trials: Sequence[Trial]) -> Base:
     """The base that these trials have in common."""
     ranks: dict[str, int] = {}
     cover: dict[str, Any] = {"ranks": [1, 1, 1], "projections": []}

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from orchestrator.driver.display import Display
 from orchestrator.driver.standing import Standing
 from orchestrator.driver.underway import Underway
-from orchestrator.plan.trial import Ended, TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, Trial
 from orchestrator.record.checkpoints import ADAPTER_FOLDER
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.results.summary import Summary
+from orchestrator.state.entry import TrialResult
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
@@ -79,7 +80,7 @@ class Recorder:
         self.add(plan.trials)
         self._catch_up()
 
-    def add(self, trials: Iterable[TrialSpec]) -> None:
+    def add(self, trials: Iterable[Trial]) -> None:
         """Takes in trials that are new to the plan, with the results that are on record for them."""
         restated = set()
         for trial in self.standing.take_in(trials):
@@ -98,7 +99,7 @@ class Recorder:
         for configuration in restated:
             self._maybe_end_configuration(configuration)
 
-    def grow(self, trials: Iterable[TrialSpec]) -> None:
+    def grow(self, trials: Iterable[Trial]) -> None:
         """Takes in trials that the plan got beyond those it was expected to have."""
         self.add(trials)
         self._display.expect(len(self._plan.trials) if self._plan.adaptive else self._plan.most_trials)
@@ -258,7 +259,7 @@ class Recorder:
                 content = summary.tracked() | {"status": "waiting"}
                 self._track("configuration_ended", summary.configuration, summary.label, summary.parameters, content)
 
-    def _begin(self, trial: TrialSpec) -> None:
+    def _begin(self, trial: Trial) -> None:
         counts = self._plan.counts.get(trial.configuration, {})
         self._track("trial_started", trial, None, counts.get("trainable_parameters"))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.results.summary import Summary, summarize
+from orchestrator.state.entry import TrialResult
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
@@ -22,11 +23,11 @@ class Standing:
     def __init__(self, plan: Plan, recorded: Mapping[str, TrialResult]) -> None:
         self.results: dict[str, TrialResult] = {}
         self._plan, self._recorded = plan, recorded
-        self._specs: dict[str, TrialSpec] = {}
+        self._specs: dict[str, Trial] = {}
         self._tuned_with: dict[str, dict[str, None]] = {}
         self._settled: set[str] = set()
 
-    def take_in(self, trials: Iterable[TrialSpec]) -> list[TrialSpec]:
+    def take_in(self, trials: Iterable[Trial]) -> list[Trial]:
         """Adds trainings, with the results that are on record for their outputs; returns those that were not known.
 
         The outputs of a training are settled together: where some are on record and others are not, because a driver died in
@@ -44,7 +45,7 @@ class Standing:
                 self._tuned_with.setdefault(trial.tunes, {})[trial.configuration] = None
         return new
 
-    def is_on_record(self, trial: TrialSpec) -> bool:
+    def is_on_record(self, trial: Trial) -> bool:
         """Whether an earlier session has settled the trial, planned or not."""
         result = self._recorded.get(trial.key)
         return result is not None and result.settled
@@ -74,7 +75,7 @@ class Standing:
         """Results of the settled trials, by key."""
         return {key: self.results[key] for key in self._settled}
 
-    def spec(self, key: str) -> TrialSpec:
+    def spec(self, key: str) -> Trial:
         """The trial of a key."""
         return self._specs[key]
 

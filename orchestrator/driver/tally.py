@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from craft.words import format_duration
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
+from orchestrator.state.entry import TrialResult
 
 Outlook = Mapping[str, Any]
 EARLY = 0.1
@@ -27,7 +28,7 @@ class Running:
         ends: when it ends, as far as it knows.
     """
 
-    spec: TrialSpec
+    spec: Trial
     started: float
     cold: bool
     share: float = 0.0
@@ -86,30 +87,30 @@ class Tally:
         rest = [left for _, left in known] + [mean * (1 - one.share) for one in trials if one.ends is None]
         return max([(self.waiting * mean + sum(rest)) / self.most, *rest])
 
-    def start(self, spec: TrialSpec) -> Running:
+    def start(self, spec: Trial) -> Running:
         self.paused.discard(spec.key)
         trial = self.running.setdefault(spec.key, Running(spec, self.clock(), cold=not self.took))
         self.most = max(self.most, len(self.running))
         return trial
 
-    def pause(self, spec: TrialSpec) -> None:
+    def pause(self, spec: Trial) -> None:
         self.running.pop(spec.key, None)
         self.paused.add(spec.key)
 
-    def progress(self, spec: TrialSpec, step: int, total_steps: int, score: float | None) -> None:
+    def progress(self, spec: Trial, step: int, total_steps: int, score: float | None) -> None:
         """A trial was evaluated, in this process or one before it."""
         trial = self.start(spec)
         trial.score = score
         if not trial.phase:
             trial.share = step / total_steps if total_steps else 0.0
 
-    def look(self, spec: TrialSpec, outlook: Outlook) -> None:
+    def look(self, spec: Trial, outlook: Outlook) -> None:
         """A trial reports how far it is, by the fields of `craft.results.Outlook`."""
         trial = self.start(spec)
         trial.phase, trial.share, left = outlook["phase"], outlook["share"], outlook["left"]
         trial.ends = None if left is None else self.clock() + left
 
-    def end(self, spec: TrialSpec, result: TrialResult, earlier: bool) -> None:
+    def end(self, spec: Trial, result: TrialResult, earlier: bool) -> None:
         """A trial has ended; `earlier` if that was in an earlier session."""
         trial = self.running.pop(spec.key, None)
         self.paused.discard(spec.key)
@@ -122,7 +123,7 @@ class Tally:
                 self.took.append(result.seconds if trial.cold else max(result.seconds, self.clock() - trial.started))
         self.compare(spec, result)
 
-    def compare(self, spec: TrialSpec, result: TrialResult) -> None:
+    def compare(self, spec: Trial, result: TrialResult) -> None:
         """Takes the trial as the best so far if it is."""
         score = result.metrics.get("score")
         if result.status == "finished" and score is not None and (self.best is None or score > self.best[0]):
@@ -151,5 +152,5 @@ class Tally:
         return phases[0] if len(phases) == 1 else f"{scoring} scoring" if scoring else ""
 
 
-def trial_name(spec: TrialSpec) -> str:
+def trial_name(spec: Trial) -> str:
     return f"{spec.label} · {spec.run.task} · seed {spec.run.seed}"

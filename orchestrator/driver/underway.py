@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from orchestrator.plan.trial import Status, TrialResult
+from orchestrator.state.entry import Status, TrialResult
 
 
 class Underway:

@@ -20,7 +20,7 @@ from itertools import islice
 from orchestrator.plan.carrying import Family, families_of
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.plan.tuning import budget_of, check_equal_budgets
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
@@ -54,22 +54,20 @@ class Plan:
     duplicates: list[str] = field(default_factory=list)
     probed: list[Configuration] = field(default_factory=list)
     configurations: list[Configuration] = field(default_factory=list, init=False)
-    trials: list[TrialSpec] = field(default_factory=list, init=False)
+    trials: list[Trial] = field(default_factory=list, init=False)
     _by_id: dict[str, Configuration] = field(default_factory=dict, init=False, repr=False)
-    _trials_of: dict[str, list[TrialSpec]] = field(default_factory=dict, init=False, repr=False)
+    _trials_of: dict[str, list[Trial]] = field(default_factory=dict, init=False, repr=False)
     _refused: set[str] = field(default_factory=set, init=False, repr=False)
     _refusal_listeners: list[Callable[[Dropped], None]] = field(default_factory=list, init=False, repr=False)
 
-    def add(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[TrialSpec]:
+    def add(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[Trial]:
         """Takes in a configuration with its trials on every task with every seed, the sweep's own unless others are given;
         returns these."""
         self.configurations.append(configuration)
         self._by_id |= {one.id: one for one in configuration.outputs}
         return self._extend(self.planner.trials(configuration, seeds))
 
-    def replicate(
-        self, configuration: Configuration, seeds: Iterable[int], tasks: Iterable[str] | None = None
-    ) -> list[TrialSpec]:
+    def replicate(self, configuration: Configuration, seeds: Iterable[int], tasks: Iterable[str] | None = None) -> list[Trial]:
         """Gives a configuration of the plan further seeds, on all tasks unless some are given; returns its new trials."""
         known = {trial.key for trial in self.trials_of(configuration.id)}
         wanted = [trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known]
@@ -90,16 +88,16 @@ class Plan:
         """The configuration of the plan with that id, trained or a size."""
         return self._by_id[name]
 
-    def trials_of(self, name: str) -> list[TrialSpec]:
+    def trials_of(self, name: str) -> list[Trial]:
         """All trials, as of now, of the configuration with that id, trained or a size."""
         return list(self._trials_of.get(name, ()))
 
     @property
-    def outputs(self) -> list[TrialSpec]:
+    def outputs(self) -> list[Trial]:
         """The trials that get a result, those of sizes included."""
         return [one for trial in self.trials for one in trial.outputs]
 
-    def _extend(self, trials: list[TrialSpec]) -> list[TrialSpec]:
+    def _extend(self, trials: list[Trial]) -> list[Trial]:
         self.trials.extend(trials)
         for one in (output for trial in trials for output in trial.outputs):
             self._trials_of.setdefault(one.configuration, []).append(one)
@@ -145,7 +143,7 @@ class Plan:
         return wanted if budget is None else min(wanted, budget // each)
 
     @property
-    def examples(self) -> list[TrialSpec]:
+    def examples(self) -> list[Trial]:
         """Trials of configurations that have none yet: what is prepared and checked before a plan grows."""
         later = [one for one in self.configurations if one.id not in self._trials_of]
         return [trial for one in (*self.probed, *later) for trial in self.planner.trials(one)]

@@ -17,7 +17,7 @@ from craft.spec import BUDGET, RECOVERY, RunSpec
 from craft.tasks import find_task
 from orchestrator.plan.configuration import CUT, Configuration, Dropped, cut_id
 from orchestrator.plan.parameters import text
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
 from orchestrator.sweepfile.settings import ReplicationSettings
 from orchestrator.sweepfile.space.dimensions import CONFIG, Point
@@ -142,21 +142,20 @@ class Planner:
                 return f"{name} {value:,.0f} is below min {bounds.min:,.0f}"
         return None
 
-    def trials(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[TrialSpec]:
+    def trials(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[Trial]:
         """The configuration on every task with every seed, the sweep's unless others are given; seeds outside, so that whole
         suites finish early."""
         resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
         rule = self.sweep.replication
         group = self.group(configuration) if rule is not None and rule.tuned and not configuration.candidates else None
 
-        def trial(task: str, seed: int) -> TrialSpec:
+        def trial(task: str, seed: int) -> Trial:
             run, tunes = self.run_spec(configuration, task, seed), group if seed in self.sweep.seeds else None
             sizes = (
-                TrialSpec(run.cut_to(str(one.cut_to), RECOVERY), one.id, one.label, resources, tunes)
-                for one in configuration.sizes
+                Trial(run.cut_to(str(one.cut_to), RECOVERY), one.id, one.label, resources, tunes) for one in configuration.sizes
             )
             names, carried = (configuration.id, configuration.label), configuration.carried.get(task)
-            return TrialSpec(run, *names, resources, tunes, tuple(sizes), carried)
+            return Trial(run, *names, resources, tunes, tuple(sizes), carried)
 
         return [trial(task, seed) for seed in (self.sweep.seeds if seeds is None else seeds) for task in self.sweep.task_names]
 

@@ -6,21 +6,21 @@ training's outputs, and each has a result of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from craft.results import Progress, RunResult, SizeResult
 from craft.spec import RunSpec
+from orchestrator.plan.parameters import flat_parameters
+from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.resources import Resources
-
-Status = Literal["finished", "failed", "stopped", "interrupted"]
 
 
 @dataclass(frozen=True)
-class TrialSpec:
+class Trial:
     """A trial to run: `key` names it by content, `configuration` is the id of the configuration it belongs to; `resources` are
     its share of a machine and no part of its identity.
 
@@ -34,7 +34,7 @@ class TrialSpec:
     label: str
     resources: Resources = field(default_factory=Resources)
     tunes: str | None = None
-    sizes: tuple[TrialSpec, ...] = ()
+    sizes: tuple[Trial, ...] = ()
     carried: str | None = None
 
     @cached_property
@@ -42,9 +42,19 @@ class TrialSpec:
         return self.run.key
 
     @property
-    def outputs(self) -> tuple[TrialSpec, ...]:
+    def outputs(self) -> tuple[Trial, ...]:
         """The trials that its training gives a result: its sizes, and itself last."""
         return (*self.sizes, self)
+
+    def entry(self, result: TrialResult | None = None, planned: Mapping[str, float] | None = None) -> Entry:
+        """Returns the trial's description, with its result if it has one.
+
+        Args:
+            planned: its configuration's counts as known before training.
+        """
+        run, flat = self.run, flat_parameters(self.run)
+        names = (self.key, self.configuration, self.label, flat["method"], run.task, run.seed, run.protocol)
+        return Entry(*names, flat, result, self.tunes, self.carried, planned or {})
 
     def to_json(self) -> dict[str, Any]:
         names: dict[str, Any] = {"configuration": self.configuration, "label": self.label}
@@ -53,7 +63,7 @@ class TrialSpec:
         return {"run": self.run.model_dump(mode="json"), "resources": self.resources.model_dump(mode="json"), **names}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> TrialSpec:
+    def from_json(cls, content: dict[str, Any]) -> Trial:
         resources = Resources.model_validate(content.get("resources", {}))
         return cls(
             RunSpec.model_validate(content["run"]),
@@ -66,56 +76,12 @@ class TrialSpec:
         )
 
 
-@dataclass(frozen=True)
-class TrialResult:
-    """How a trial ended.
-
-    `stopped` is a scheduler's early stop: its metrics are those of its last evaluation. `interrupted` is the sweep's own stop:
-    the trial goes on from its last checkpoint when the sweep does. `retryable` marks a failure that is not the
-    configuration's fault (a crash, a full disk): a resumed sweep tries such a trial again.
-    """
-
-    key: str
-    status: Status
-    metrics: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
-    steps: int = 0
-    seconds: float = 0.0
-    error: str | None = None
-    retryable: bool = False
-    notes: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of_size(cls, key: str, size: SizeResult, notes: Sequence[str] = ()) -> TrialResult:
-        """The result of an adapter that was cut to a size: `seconds` are those of cutting and scoring it."""
-        facts = {name: value for name, value in size.facts.items() if name != "adapter"}
-        every = [*notes, *size.notes]
-        return cls(key, "finished", size.metrics, size.counts, seconds=size.seconds, notes=every, facts=facts)
-
-    def with_facts(self, **facts: Any) -> TrialResult:
-        return replace(self, facts={**self.facts, **facts})
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is left to run for this trial, now or on a resume."""
-        return self.status in ("finished", "stopped") or (self.status == "failed" and not self.retryable)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> TrialResult:
-        """Raises TypeError for what is no result: an unknown or missing key, a metric or count that is no number."""
-        found = cls(**content)
-        wrong = [f"{name} is {value!r}" for name, value in (found.metrics | found.counts).items() if not _is_number(value)]
-        if wrong:
-            raise TypeError(f"{', '.join(wrong)}, which is no number")
-        return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def result_of_size(key: str, size: SizeResult, notes: Sequence[str] = ()) -> TrialResult:
+    """Returns the result of an adapter that was cut to a size: `seconds` are those of cutting and scoring it."""
+    facts = {name: value for name, value in size.facts.items() if name != "adapter"}
+    return TrialResult(
+        key, "finished", size.metrics, size.counts, seconds=size.seconds, notes=[*notes, *size.notes], facts=facts
+    )
 
 
 @dataclass(frozen=True)

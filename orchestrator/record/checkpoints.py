@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from craft.results import PREDICTIONS_FOLDER
 from craft.trainer.checkpoint import CheckpointCorrupt, verify
-from orchestrator.plan.trial import TrialResult
+from orchestrator.state.entry import TrialResult
 
 RESULT_FILE = "result.json"
 EVALUATIONS_FILE = "evaluations.json"

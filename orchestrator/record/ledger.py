@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.folder import SweepFolder
+from orchestrator.state.entry import TrialResult
 from orchestrator.tools.journal import Journal, read
 
 

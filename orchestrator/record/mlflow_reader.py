@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from craft.results import PREDICTIONS_FOLDER, Counts
 from craft.words import redact
-from orchestrator.plan.trial import Status, TrialResult
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.mlflow_client import find_runs, quiet_mlflow
 from orchestrator.record.tracking_uri import TrackingError, sqlite_file
 from orchestrator.results.summary import Entry
+from orchestrator.state.entry import Status, TrialResult
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -20,8 +20,9 @@ import yaml
 
 from craft.models.gguf import MODEL_DIGEST
 from craft.results import TEXT, TEXT_DIGEST
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.folder import SweepFolder
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import read_effective
 from orchestrator.sweepfile.mistakes import SweepError, dotted, shown
 from orchestrator.sweepfile.sweep import Sweep
@@ -69,7 +70,7 @@ def check_resume(folder: Path, sweep: Sweep) -> None:
         raise SweepError([f"{folder} holds another sweep of this name:", *(f"  {line}" for line in lines), advice])
 
 
-def check_data(results: Iterable[TrialResult], trials: Iterable[TrialSpec], fingerprints: Mapping[str, str]) -> None:
+def check_data(results: Iterable[TrialResult], trials: Iterable[Trial], fingerprints: Mapping[str, str]) -> None:
     """Compares the data, a model's GGUF file and the text of `forgetting` that are there now with those of finished trials.
 
     Args:

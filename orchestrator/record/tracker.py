@@ -19,10 +19,11 @@ from craft.methods import shown_method
 from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact, redacted
 from orchestrator.plan.parameters import flat_parameters
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.shipper import Shipper, ShipperProcess, count_waiting
 from orchestrator.record.tracking_uri import TrackingError, resolve_uri
+from orchestrator.state.entry import TrialResult
 from orchestrator.tools.journal import Event, Journal, read
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Tracker:
         """Whether the journal knows of the trial. One that was lost or cut does not."""
         return key in self._trials
 
-    def trial_started(self, spec: TrialSpec, params: Mapping[str, Any] | None = None, size: float | None = None) -> None:
+    def trial_started(self, spec: Trial, params: Mapping[str, Any] | None = None, size: float | None = None) -> None:
         """Opens or reopens the trial's run.
 
         Args:

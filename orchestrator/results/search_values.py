@@ -16,8 +16,9 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.results.summary import Summary
+from orchestrator.state.entry import TrialResult
 
 
 def area(points: Iterable[tuple[float, float]]) -> float:
@@ -46,7 +47,7 @@ class SearchValues:
         self._seen: dict[str, tuple[str, int]] = {}
         self._totals: dict[tuple[str, int], tuple[float, int]] = {}
 
-    def of(self, summary: Summary, results: Mapping[str, TrialResult], spec: Callable[[str], TrialSpec]) -> dict[str, float]:
+    def of(self, summary: Summary, results: Mapping[str, TrialResult], spec: Callable[[str], Trial]) -> dict[str, float]:
         """The configuration's value on every objective it has a value for; for `score` the mean search score of its trials."""
         values = {name: summary.value(name) for name in self._objectives}
         if "score" in values and summary.finished + summary.stopped == summary.planned:
@@ -55,7 +56,7 @@ class SearchValues:
                 values["score"] = fmean(searched)
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
-    def _score(self, key: str, result: TrialResult, spec: Callable[[str], TrialSpec]) -> float:
+    def _score(self, key: str, result: TrialResult, spec: Callable[[str], Trial]) -> float:
         score = result.metrics.get("search_score")
         run = spec(key).run
         total, count = self._totals.get((run.task, run.seed), (0.0, 0))

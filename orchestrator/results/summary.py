@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from craft.results import METRIC
 from craft.scoring.credits import CREDITS, read_credits
-from orchestrator.plan.parameters import flat_parameters, text
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.parameters import text
+from orchestrator.plan.trial import Trial
 from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_reach, suite_interval
 from orchestrator.results.tuning import Tuning, ends, varied
+from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 
 EXAMPLES, CHANCE = "reported_examples", "chance"
@@ -31,40 +32,6 @@ AVERAGED = ("step_seconds", "tokens_per_second", "seconds")
 
 Credits = Mapping[tuple[str, int], NDArray[np.float64]]
 """Credits of blocks of scored examples (`craft.scoring.credits`) by task and seed."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A planned trial as summing up sees it; `result` is None while it has not ended.
-
-    `tunes` names the configuration for which the trial helps to choose settings; such a trial's scores are not reported.
-    `carried` is the label of the configuration whose learning rate it has. The parameter `cut_from` is the key
-    of the trial from whose adapter it is cut.
-    """
-
-    key: str
-    configuration: str
-    label: str
-    method: str
-    task: str
-    seed: int
-    protocol: str
-    parameters: dict[str, Any]
-    result: TrialResult | None
-    tunes: str | None = None
-    carried: str | None = None
-
-    @classmethod
-    def of(cls, trial: TrialSpec, result: TrialResult | None) -> Entry:
-        run = trial.run
-        flat = flat_parameters(run)
-        names = (trial.key, trial.configuration, trial.label, flat["method"], run.task, run.seed, run.protocol)
-        return cls(*names, flat, result, trial.tunes, trial.carried)
-
-    @property
-    def finished(self) -> TrialResult | None:
-        """Its result, if it finished."""
-        return self.result if self.result is not None and self.result.status == "finished" else None
 
 
 @dataclass(frozen=True)
@@ -160,7 +127,7 @@ class Summary:
 
 
 def summarize(
-    trials: Iterable[TrialSpec], results: Mapping[str, TrialResult], counts: Mapping[str, Mapping[str, float]] | None = None
+    trials: Iterable[Trial], results: Mapping[str, TrialResult], counts: Mapping[str, Mapping[str, float]] | None = None
 ) -> list[Summary]:
     """One Summary a configuration, in the order in which configurations first appear in `trials`.
 
@@ -169,7 +136,7 @@ def summarize(
         results: those that have ended, by trial key.
         counts: what the plan counted for a configuration before training; used for what no trial has measured yet.
     """
-    return summarize_entries([Entry.of(trial, results.get(trial.key)) for trial in trials], counts)
+    return summarize_entries([trial.entry(results.get(trial.key)) for trial in trials], counts)
 
 
 def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str, float]] | None = None) -> list[Summary]:
@@ -185,7 +152,7 @@ def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str
 def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
     """What the tuning of each configuration took, by its id: the trials of all trained ones that have the same `tunes`."""
     groups: dict[str, list[Entry]] = {}
-    chosen: dict[str, dict[str, dict[str, Any]]] = {}
+    chosen: dict[str, dict[str, Mapping[str, Any]]] = {}
     carried: dict[str, str] = {}
     for entry in entries:
         if "cut_from" in entry.parameters:
@@ -197,7 +164,7 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
             carried |= {entry.configuration: entry.carried} if entry.carried else {}
     found = {name: Tuning(1, values=_values([RATE], chosen[name]), carried=label) for name, label in carried.items()}
     for name, group in groups.items():
-        candidates: dict[str, dict[str, dict[str, Any]]] = {}
+        candidates: dict[str, dict[str, Mapping[str, Any]]] = {}
         for entry in group:
             candidates.setdefault(entry.task, {})[entry.configuration] = entry.parameters
         most = max(candidates.values(), key=len)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.plan.parameters import text
-from orchestrator.plan.trial import TrialResult
+from orchestrator.state.entry import TrialResult
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import yaml
 
 from craft.words import format_duration
 from orchestrator.plan.plan import Plan
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.folder import SweepFolder
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.manifest import cores
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.sweep import Sweep
 
 _ALIKE = ("batch_size", "gradient_accumulation", "max_length", "precision")

@@ -20,13 +20,14 @@ from craft.models.gguf import MODEL_DIGEST, is_gguf
 from craft.trainer.checkpoint import add_file
 from craft.words import plain
 from orchestrator.plan.parameters import flatten, text
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.results.chances import EXPECTED, P_FRONT, P_WITHIN
 from orchestrator.results.intervals import Interval
 from orchestrator.results.presentation import METRICS, amount
 from orchestrator.results.summary import Entry, Summary, summarize_entries
 from orchestrator.review.front_words import full_label, number
 from orchestrator.review.merging import reads_pairs
+from orchestrator.state.entry import TrialResult
 
 CARD_FILE = "README.md"
 PROTOCOLS = {
@@ -96,9 +97,9 @@ def model_card(
     ) + "\n"  # fmt: skip
 
 
-def add_card(adapter: Path, sweep: str, trial: TrialSpec, result: TrialResult) -> None:
+def add_card(adapter: Path, sweep: str, trial: Trial, result: TrialResult) -> None:
     """Puts a card into the sealed folder of a trial's adapter; it has the scores of this trial alone."""
-    entry = Entry.of(trial, result)
+    entry = trial.entry(result)
     (summary,) = summarize_entries([entry])
     run = json.loads((adapter / "run.json").read_text(encoding="utf-8"))
     origin = Origin(sweep, summary, entry, ())

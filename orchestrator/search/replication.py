@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.driver.recorder import Recorder
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
-    from orchestrator.plan.trial import TrialResult, TrialSpec
+    from orchestrator.plan.trial import Trial, TrialResult
     from orchestrator.search.proposers import ConfigurationStatus, Proposer
     from orchestrator.sweepfile.settings import ReplicationSettings
 
@@ -188,10 +188,10 @@ class Replicating:
                 one for one in self._waiting if not all(settled(trial.key) for trial in self._plan.trials_of(one.id))
             ]
 
-    def _more_rates(self) -> list[TrialSpec]:
+    def _more_rates(self) -> list[Trial]:
         """Adds the trials of the candidates that are needed by what is known now; returns them."""
         plan, standing = self._plan, self._recorder.standing
-        new: list[TrialSpec] = []
+        new: list[Trial] = []
         for family in (family for family in plan.families if family.later):
             for task in plan.sweep.task_names:
                 tried = _tried(plan, standing.results, family, task)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
@@ -38,7 +38,7 @@ def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
         level += 1
 
 
-def entrant(sweep: Sweep, trial: TrialSpec, configuration: Configuration) -> Entrant:
+def entrant(sweep: Sweep, trial: Trial, configuration: Configuration) -> Entrant:
     """The trial as the rule sees it under the sweep's objectives."""
     costs = [
         configuration.known[name] * (1 if direction == "minimize" else -1)

@@ -48,14 +48,18 @@ class Journal:
         """Writes one event; returns the offset behind it."""
         return self.extend([event])
 
-    def extend(self, events: Iterable[Event]) -> int:
-        """Writes several events, with one flush to the disk: all of them or, after an OSError (a full disk), none."""
+    def extend(self, events: Iterable[Event], *, sync: bool | None = None) -> int:
+        """Writes several events, with one flush to the disk: all of them or, after an OSError (a full disk), none.
+
+        Args:
+            sync: whether to wait for the disk, if not as the journal does otherwise.
+        """
         content = b"".join(_line(event) for event in events)
         if not content:
             return self._size
         try:
             _write_all(self._file, content, self._size)
-            if self._sync:
+            if self._sync if sync is None else sync:
                 os.fsync(self._file)
         except OSError:
             # Half a batch must not stay: readers would see it, and its events would be written again later.

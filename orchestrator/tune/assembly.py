@@ -30,7 +30,7 @@ from orchestrator.tune.schedulers import Promoting, scheduler_of
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
-    from orchestrator.plan.trial import TrialSpec
+    from orchestrator.plan.trial import Trial
     from orchestrator.record.tracker import Tracker
     from orchestrator.results.summary import Summary
 
@@ -41,13 +41,13 @@ class Exchange:
     def __init__(self, plan: Plan, recorder: Recorder, searcher: Proposer, watch: Watch) -> None:
         self._plan, self._recorder, self._searcher, self._watch = plan, recorder, searcher, watch
         self._values = SearchValues(plan.sweep.objectives)
-        self._handed_out: dict[str, list[TrialSpec]] = {}
+        self._handed_out: dict[str, list[Trial]] = {}
         if plan.adaptive:
             # The searcher proposed these in an earlier session and does not propose them again.
             for configuration in list(plan.configurations):
                 self.trials_of(configuration)
 
-    def trials_of(self, configuration: Configuration) -> list[TrialSpec]:
+    def trials_of(self, configuration: Configuration) -> list[Trial]:
         """The trials of a proposed configuration. The searcher gets its values at once where all of them are on record."""
         trials = self._handed_out[configuration.id] = self._plan.trials_of(configuration.id)
         self._recorder.add(trials)
@@ -57,7 +57,7 @@ class Exchange:
         return trials
 
     @property
-    def handed_out(self) -> list[TrialSpec]:
+    def handed_out(self) -> list[Trial]:
         """The trials of all configurations proposed so far, as they were when each was last proposed."""
         return [trial for trials in self._handed_out.values() for trial in trials]
 

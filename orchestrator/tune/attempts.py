@@ -16,9 +16,10 @@ from ray import tune
 
 from orchestrator.driver.preparation import Shared
 from orchestrator.plan.gpu_shares import idle_lines
-from orchestrator.plan.trial import Train, TrialResult
+from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts
 from orchestrator.search.proposers import Listed
+from orchestrator.state.entry import TrialResult
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.callbacks import Recording, Stopper, key_of, share_of, trainable
 from orchestrator.tune.cluster import Cluster, joined, machines

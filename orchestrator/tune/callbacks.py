@@ -23,9 +23,10 @@ import ray
 from ray import tune
 
 from craft.results import Leave
-from orchestrator.plan.trial import Ended, TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, Trial
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, SIZES_FOLDER, local_adapter, within
 from orchestrator.review.model_card import add_card
+from orchestrator.state.entry import TrialResult
 from orchestrator.tune.assembly import Parts
 from orchestrator.tune.cluster import share
 from orchestrator.worker import crash
@@ -192,13 +193,13 @@ def as_text(metrics: dict[str, Any]) -> dict[str, Any]:
 
 def share_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """What Tune places a trial by."""
-    return share(TrialSpec.from_json(json.loads(config["trial"])).resources)
+    return share(Trial.from_json(json.loads(config["trial"])).resources)
 
 
 def _held_to(settings: WorkerSettings, trial: str) -> WorkerSettings:
     """The settings with what the trial itself gets; `work` says what is wrong with one that cannot be read."""
     try:
-        resources = TrialSpec.from_json(json.loads(trial)).resources
+        resources = Trial.from_json(json.loads(trial)).resources
     except ValueError:
         return settings
     return replace(

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.folder import SweepFolder
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, entrant
+from orchestrator.state.entry import TrialResult
 from orchestrator.tools.journal import events_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Promoting(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         if "total_steps" not in result:
             return TrialScheduler.CONTINUE
-        spec = TrialSpec.from_json(json.loads(trial.config["trial"]))
+        spec = Trial.from_json(json.loads(trial.config["trial"]))
         if number := re.fullmatch(r"checkpoint_(\d+)", str(result.get("checkpoint_dir_name"))):
             self._checkpoints[spec.key] = int(number[1])
         last = result["step"] >= result["total_steps"]
@@ -75,7 +76,7 @@ class Promoting(FIFOScheduler):
                 listener(spec.configuration, score)
         return TrialScheduler.CONTINUE if last else TrialScheduler.STOP
 
-    def choose(self, waiting: Iterable[TrialSpec], busy: Container[str]) -> TrialSpec | None:
+    def choose(self, waiting: Iterable[Trial], busy: Container[str]) -> Trial | None:
         """The trial whose turn it is, which then continues; None if all must wait."""
         specs = {spec.key: spec for spec in waiting if spec.configuration not in busy}
         entrants: dict[str, list[Entrant]] = {}
@@ -84,7 +85,7 @@ class Promoting(FIFOScheduler):
         chosen = self._rule.next_turn(entrants)
         return None if chosen is None else specs[chosen.key]
 
-    def _entrant(self, spec: TrialSpec) -> Entrant:
+    def _entrant(self, spec: Trial) -> Entrant:
         return entrant(self._plan.sweep, spec, self._plan.configuration(spec.configuration))
 
     def _recall(self, journal: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune.search import Searcher
 
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.search.proposers import Proposer
 from orchestrator.tune.schedulers import Promoting
 
@@ -34,9 +34,9 @@ class TrialSource(Searcher):
     def __init__(
         self,
         proposer: Proposer,
-        trials_of: Callable[[Configuration], Sequence[TrialSpec]],
+        trials_of: Callable[[Configuration], Sequence[Trial]],
         is_settled: Callable[[str], bool],
-        waiting: Iterable[TrialSpec] = (),
+        waiting: Iterable[Trial] = (),
         max_concurrent: int | None = None,
         turns: Promoting | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class TrialSource(Searcher):
         self._proposer, self._trials_of, self._is_settled = proposer, trials_of, is_settled
         self._max_concurrent = max_concurrent
         self._next = deque(self._to_run(waiting))
-        self._out: dict[str, TrialSpec] = {}
+        self._out: dict[str, Trial] = {}
 
     def suggest(self, trial_id: str) -> Any:
         # The return type is Any: Ray's own signature leaves out Searcher.FINISHED.
@@ -70,10 +70,10 @@ class TrialSource(Searcher):
         self._out[trial_id] = trial
         return trial_config(trial)
 
-    def _to_run(self, trials: Iterable[TrialSpec]) -> list[TrialSpec]:
+    def _to_run(self, trials: Iterable[Trial]) -> list[Trial]:
         return [trial for trial in trials if not self._is_settled(trial.key)]
 
-    def _ready(self) -> TrialSpec | None:
+    def _ready(self) -> Trial | None:
         """The first trial that can start: a warm start needs the result of the run it begins from."""
         if self._turns is not None:
             return self._turns.choose(self._next, {trial.configuration for trial in self._out.values()})
@@ -102,6 +102,6 @@ class TrialSource(Searcher):
         return self
 
 
-def trial_config(trial: TrialSpec) -> dict[str, Any]:
+def trial_config(trial: Trial) -> dict[str, Any]:
     """The configuration by which Ray carries a trial: one text, so that Ray has nothing to resolve in it."""
     return {"key": trial.key, "trial": json.dumps(trial.to_json())}

@@ -12,14 +12,15 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import newest_valid
 from craft.trainer.memory import out_of_memory, smaller_batches
 from craft.words import format_bytes
-from orchestrator.plan.trial import Ended, Train, TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, Train, Trial, result_of_size
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.guards import free_memory
 
 
 def run_trial(
-    spec: TrialSpec,
+    spec: Trial,
     directory: Path,
     report: Callable[[Progress], None],
     on_step: Callable[[int, int], None] = lambda step, total_steps: None,
@@ -84,13 +85,13 @@ def _train_run() -> Train:
     return train_run
 
 
-def size_of(trial: TrialSpec) -> int:
+def size_of(trial: Trial) -> int:
     """The number of parameters to which the adapter of a size is cut."""
     assert trial.run.cut_from is not None
     return int(trial.run.cut_from.to.removeprefix(BUDGET))
 
 
-def _finished(spec: TrialSpec, result: RunResult, notes: list[str]) -> Ended:
+def _finished(spec: Trial, result: RunResult, notes: list[str]) -> Ended:
     whole = TrialResult(
         key=spec.key,
         status="finished",
@@ -102,13 +103,13 @@ def _finished(spec: TrialSpec, result: RunResult, notes: list[str]) -> Ended:
         facts={**result.facts, "best_step": result.best_step, "phases": result.phases},
     )
     sizes = [
-        Ended(TrialResult.of_size(trial.key, size, notes), size.adapter)
+        Ended(result_of_size(trial.key, size, notes), size.adapter)
         for trial, size in zip(spec.sizes, result.sizes, strict=True)
     ]
     return Ended(whole, result.adapter, sizes)
 
 
-def _failed(spec: TrialSpec, why: str, notes: list[str], started: float, retryable: bool = False) -> Ended:
+def _failed(spec: Trial, why: str, notes: list[str], started: float, retryable: bool = False) -> Ended:
     seconds = time.monotonic() - started
     return Ended(TrialResult(spec.key, "failed", seconds=seconds, error=why, notes=notes, retryable=retryable))
 

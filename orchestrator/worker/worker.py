@@ -25,7 +25,7 @@ from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import hearing
-from orchestrator.plan.trial import Ended, Train, TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, Train, Trial, result_of_size
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     EVALUATIONS_FILE,
@@ -37,6 +37,7 @@ from orchestrator.record.checkpoints import (
     stored_result,
     stored_sizes,
 )
+from orchestrator.state.entry import TrialResult
 from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
 from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, process_age, scratch_folder, stderr_to
@@ -88,7 +89,7 @@ def work(
         must_leave: says why the trial has to leave its machine; asked after every optimizer step.
     """
     try:
-        spec = TrialSpec.from_json(json.loads(trial))
+        spec = Trial.from_json(json.loads(trial))
     except ValueError as error:
         report({"result": _foreign(key, str(error)).to_json()}, None)
         return
@@ -108,7 +109,7 @@ def work(
 
 
 def _run(
-    spec: TrialSpec,
+    spec: Trial,
     settings: WorkerSettings,
     report: Report,
     scratch: Path,
@@ -184,7 +185,7 @@ def _last_report(result: dict[str, Any], sizes: list[dict[str, Any]]) -> dict[st
     return {"result": result} | ({"sizes": sizes} if sizes else {})
 
 
-def _cut_stored(checkpoint: Path, missing: Sequence[TrialSpec], scratch: Path) -> Path:
+def _cut_stored(checkpoint: Path, missing: Sequence[Trial], scratch: Path) -> Path:
     """The last checkpoint of a finished trial, with the sizes that it lacks."""
     from craft.trainer.cutting import Cut
     from craft.trainer.rescoring import cut_and_score
@@ -193,7 +194,7 @@ def _cut_stored(checkpoint: Path, missing: Sequence[TrialSpec], scratch: Path) -
     for one in missing:
         cut = Cut(parameters=size_of(one), recovery=RECOVERY)
         _, size = cut_and_score(adapter, cut, scratch / "run" / one.key)
-        cuts.append(Ended(TrialResult.of_size(one.key, size), size.adapter))
+        cuts.append(Ended(result_of_size(one.key, size), size.adapter))
 
     def fill(folder: Path) -> None:
         shutil.copytree(checkpoint, folder, dirs_exist_ok=True)

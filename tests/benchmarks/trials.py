@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.export import OF_RESULT, OF_TRIAL
-from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
+from orchestrator.state.entry import TrialResult
 
 
 def read_trials(file: Path) -> list[Entry]:

@@ -34,9 +34,10 @@ from craft.results import Counts
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Train, TrialResult
+from orchestrator.plan.trial import Train
 from orchestrator.record.manifest import hardware
 from orchestrator.record.tracker import Tracker
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 
 SEEDS = 5

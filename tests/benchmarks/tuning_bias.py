@@ -22,10 +22,11 @@ import numpy as np
 from craft.results import Counts
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
 from orchestrator.search.replication import tuned
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from tests.benchmarks.trials import read_trials
 
@@ -60,7 +61,7 @@ def plan_of() -> Plan:
     return make_plan(sweep, Planner(sweep, lambda run: Counts(100 * run.parameters["rank"], 2, 10_000, 400)))
 
 
-def truth(trial: TrialSpec) -> float:
+def truth(trial: Trial) -> float:
     """The expected score: each task and configuration has its own best rate, and collapses count with their share."""
     task, rate, rank = TASKS.index(trial.run.task), trial.run.training.learning_rate, trial.run.parameters["rank"]
     best = (1, 2, 2)[task] + (rank + task) % 2
@@ -68,7 +69,7 @@ def truth(trial: TrialSpec) -> float:
     return expected if task else expected - COLLAPSE[rate] * DEPTH
 
 
-def draw(trial: TrialSpec, random: np.random.Generator) -> TrialResult:
+def draw(trial: Trial, random: np.random.Generator) -> TrialResult:
     """A training's end; its luck is in both scores, the luck of the examples in each for itself."""
     task, rate = TASKS.index(trial.run.task), trial.run.training.learning_rate
     share = 0.0 if task else COLLAPSE[rate]

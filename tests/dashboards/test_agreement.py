@@ -24,12 +24,12 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.ledger import Ledger
 from orchestrator.results.summary import summarize
 from orchestrator.review import front_picture
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import pick
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 

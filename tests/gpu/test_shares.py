@@ -22,7 +22,7 @@ from craft.trainer.hf_trainer import RunTrainer
 from craft.trainer.training import train_run
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.fences import fence_gpu
 from orchestrator.worker.gpus import keep_to_share, require_gpu
@@ -201,7 +201,7 @@ def shrinks(run: RunSpec, folder: Path) -> tuple[list[int], Any]:
 
     RunTrainer.training_step = taking  # type: ignore[method-assign]
     fence_gpu(share)
-    trial = TrialSpec(run, "c0ffee", "CRAFT", resources=Resources(gpu=share))
+    trial = Trial(run, "c0ffee", "CRAFT", resources=Resources(gpu=share))
     return tried, run_trial(trial, folder, lambda progress: None).result
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.ledger import Ledger
+from orchestrator.state.entry import TrialResult
 from orchestrator.tools.journal import Journal
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]

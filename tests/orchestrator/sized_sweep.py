@@ -12,7 +12,7 @@ from craft.results import Counts
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Train, TrialSpec
+from orchestrator.plan.trial import Train, Trial
 from orchestrator.sweepfile.load import load_sweep
 
 STEPS = 3
@@ -29,7 +29,7 @@ def sized_plan(folder: Path, block: str = "sizes: [20, 40]", more: str = "", see
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10 * run.parameters["ranks"][-1], 2, 100, 40), lambda run: 1000))
 
 
-def size_of(trial: TrialSpec) -> int:
+def size_of(trial: Trial) -> int:
     """The most parameters of an output."""
     return int(trial.run.cut_from.to.split(":")[1]) if trial.run.cut_from else 80
 

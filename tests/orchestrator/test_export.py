@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from orchestrator.export import main, write_trials
-from orchestrator.plan.trial import TrialResult
 from orchestrator.results.summary import Entry
 from orchestrator.review.past_sweep import read_folder
+from orchestrator.state.entry import TrialResult
 from tests.benchmarks.trials import read_trials
 from tests.orchestrator.recorded import over_seeds, record
 

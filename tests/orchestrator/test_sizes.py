@@ -24,13 +24,14 @@ from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import Ended, TrialResult, TrialSpec
+from orchestrator.plan.trial import Ended, Trial
 from orchestrator.record.ledger import Ledger
 from orchestrator.results.search_values import area
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.search.budget import Watch
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.sizes import size_labels
@@ -100,7 +101,7 @@ def test_each_size_is_a_configuration_and_a_trial_of_its_training(tmp_path: Path
         assert [size_of(size) for size in training.outputs] == [*wanted, 80]
         assert {size.run.cut_from.run for size in training.sizes if size.run.cut_from} <= {training.key}
         assert len({size.key for size in training.outputs}) == len(wanted) + 1
-        assert TrialSpec.from_json(json.loads(json.dumps(training.to_json()))) == training
+        assert Trial.from_json(json.loads(json.dumps(training.to_json()))) == training
         assert ("sizes" in training.to_json()) == bool(wanted)
     assert len(plan.outputs) == 2 * (len(wanted) + 1)
 
@@ -154,10 +155,10 @@ def recording(plan: Plan, folder: Path) -> Iterator[tuple[Recorder, Heard, Displ
     ledger.close()
 
 
-def finished(training: TrialSpec, score: Callable[[TrialSpec], float] = size_of) -> tuple[TrialResult, list[Ended]]:
+def finished(training: Trial, score: Callable[[Trial], float] = size_of) -> tuple[TrialResult, list[Ended]]:
     """Results of a training and its sizes, with adapters named after them."""
 
-    def result(one: TrialSpec) -> TrialResult:
+    def result(one: Trial) -> TrialResult:
         metrics, counts = (
             {"score": float(score(one)), "search_score": float(score(one))},
             {"trainable_parameters": float(size_of(one))},
@@ -250,7 +251,7 @@ def test_sizes_of_a_training_that_does_not_finish_end_as_it_does_without_scores(
         assert recorder.standing.remaining == ([training.key, other.key] if how == "failed" else [])
 
 
-def worked(folder: Path, training: TrialSpec, train: Any) -> list[dict[str, Any]]:
+def worked(folder: Path, training: Trial, train: Any) -> list[dict[str, Any]]:
     """The reports of a worker; its last checkpoint is kept as storage would."""
     settings, reports = WorkerSettings(str(folder / "storage"), str(folder / "scratch"), 1, train=train), list[dict[str, Any]]()
     attempt = len(list((folder / "storage").glob("attempt-*"))) + 1
@@ -288,7 +289,7 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
     """They are the same as those that are cut in the training, bit for bit; smaller micro-batches change no name."""
     training = {"max_steps": 2, "train_examples": 16, "eval_examples": 16, "max_length": 24, "batch_size": 8}
     run = RunSpec(model=tiny_bert, task="toy/sentiment", method="lora", parameters={"rank": 4}, training=training)
-    cuts = tuple(TrialSpec(run.cut_to(f"parameters:{size}", RECOVERY), f"cut{size}", "") for size in (200, 500))
+    cuts = tuple(Trial(run.cut_to(f"parameters:{size}", RECOVERY), f"cut{size}", "") for size in (200, 500))
     asked: list[int] = []
 
     def train(spec: RunSpec, directory: Path, **how: Any) -> Any:
@@ -297,11 +298,11 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
             raise RuntimeError("CUDA out of memory.")
         return train_run(spec, directory, **how)
 
-    at_once = worked(tmp_path / "one", TrialSpec(run, "c", "", sizes=cuts), train)[-1]
+    at_once = worked(tmp_path / "one", Trial(run, "c", "", sizes=cuts), train)[-1]
     assert [one["key"] for one in at_once["sizes"]] == [one.key for one in cuts]
     assert all("micro-batch" in note for one in at_once["sizes"] for note in one["notes"])
-    worked(tmp_path / "two", TrialSpec(run, "c", "", sizes=cuts[:1]), train)
-    later = worked(tmp_path / "two", TrialSpec(run, "c", "", sizes=cuts), train)[-1]
+    worked(tmp_path / "two", Trial(run, "c", "", sizes=cuts[:1]), train)
+    later = worked(tmp_path / "two", Trial(run, "c", "", sizes=cuts), train)[-1]
     assert asked == [8, 4, 8, 4]
     (kept,) = (tmp_path / "two" / "storage" / "attempt-2").glob("*/checkpoint_*")
     for adapter in (kept / "adapter", *kept.glob("sizes/*/adapter")):
@@ -312,14 +313,14 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
         assert {"key": one["key"], "metrics": one["metrics"], "counts": one["counts"]}.items() <= other.items()
 
 
-def run_all(plan: Plan, folder: Path, score: Callable[[TrialSpec], float]) -> list[TrialSpec]:
+def run_all(plan: Plan, folder: Path, score: Callable[[Trial], float]) -> list[Trial]:
     """Runs what the plan asks for, one training at a time, without Ray; returns the trainings that Ray would have seen."""
-    ran: list[TrialSpec] = []
+    ran: list[Trial] = []
     with recording(plan, folder) as (recorder, _, _):
         proposer = Replicating(propose(plan, folder), plan, recorder)
         source = TrialSource(proposer, lambda one: plan.trials_of(one.id), recorder.standing.is_settled)
         while (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
-            trial = TrialSpec.from_json(json.loads(config["trial"]))
+            trial = Trial.from_json(json.loads(config["trial"]))
             recorder.started(trial.key)
             result, sizes = finished(trial, score)
             recorder.ended(result, None, sizes)
@@ -331,7 +332,7 @@ def run_all(plan: Plan, folder: Path, score: Callable[[TrialSpec], float]) -> li
 RATES = "learning_rate: {values: [0.001, 0.01, 0.1]}, sizes: [20, 40]"
 
 
-def seeds_by_rate(ran: list[TrialSpec]) -> dict[float, list[int]]:
+def seeds_by_rate(ran: list[Trial]) -> dict[float, list[int]]:
     seeds: dict[float, list[int]] = {}
     for one in ran:
         seeds.setdefault(one.run.training.learning_rate, []).append(one.run.seed)

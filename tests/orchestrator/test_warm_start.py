@@ -16,8 +16,9 @@ from craft.trainer.checkpoint import write_folder
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.search.proposers import Listed
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tune.trial_source import TrialSource
@@ -51,7 +52,7 @@ def test_each_trial_names_the_run_of_its_own_configuration_and_seed(tmp_path: Pa
             assert begin is not None
             assert begin.run == at[configuration, seed, "glue/mnli"].key
             assert flat_parameters(trial.run)["warm_start"] == begin.run
-            assert TrialSpec.from_json(json.loads(json.dumps(trial.to_json()))) == trial
+            assert Trial.from_json(json.loads(json.dumps(trial.to_json()))) == trial
     cold = plan_of(tmp_path, FILE.rpartition("warm_start")[0])
     names = {trial.key for trial in plan.trials} & {trial.key for trial in cold.trials}
     assert names == {trial.key for trial in plan.trials if trial.run.task == "glue/mnli"}
@@ -88,7 +89,7 @@ def test_trials_wait_for_their_source_and_others_go_ahead(tmp_path: Path) -> Non
     assert sorted(handed) == sorted(task)
 
 
-def run_of(spec: TrialSpec, folder: Path) -> tuple[list[RunSpec], TrialResult]:
+def run_of(spec: Trial, folder: Path) -> tuple[list[RunSpec], TrialResult]:
     """What a worker trains for a trial, and what it reports."""
     seen: list[RunSpec] = []
     reports: list[dict[str, Any]] = []

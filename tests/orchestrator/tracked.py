@@ -9,11 +9,12 @@ from mlflow.entities import Run, ViewType
 
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.tracker import Tracker
+from orchestrator.state.entry import TrialResult
 
 
-def spec(task: str = "toy/acceptability", seed: int = 0, rank: int = 8, label: str | None = None) -> TrialSpec:
+def spec(task: str = "toy/acceptability", seed: int = 0, rank: int = 8, label: str | None = None) -> Trial:
     run = RunSpec(
         model="sentence-transformers/all-MiniLM-L6-v2",
         task=task,
@@ -22,10 +23,10 @@ def spec(task: str = "toy/acceptability", seed: int = 0, rank: int = 8, label: s
         training=TrainingSettings(learning_rate=3e-4),
         seed=seed,
     )
-    return TrialSpec(run, f"{rank:010x}", label or f"6·{rank}·{rank} qv lr 3e-4")
+    return Trial(run, f"{rank:010x}", label or f"6·{rank}·{rank} qv lr 3e-4")
 
 
-def finished(trial: TrialSpec, score: float = 80.0, steps: int = 30) -> TrialResult:
+def finished(trial: Trial, score: float = 80.0, steps: int = 30) -> TrialResult:
     facts = {"data_fingerprint": "ab" * 32, "device": "cpu"}
     counts = {"trainable_parameters": 328.0, "head_parameters": 770.0, "peak_memory_bytes": 1e9}
     metrics = {"score": score, "accuracy": score}
@@ -63,7 +64,7 @@ def history(uri: str, run: Run, metric: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in MlflowClient(uri).get_metric_history(run.info.run_id, metric)]
 
 
-def start(uri: str, folder: Path, *trials: TrialSpec) -> Tracker:
+def start(uri: str, folder: Path, *trials: Trial) -> Tracker:
     tracker = Tracker(uri, "demo", folder)
     tracker.sweep_started({"name": "demo"})
     for trial in trials:

@@ -18,17 +18,18 @@ from typing import Any
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.proposers import Proposer, propose
 from orchestrator.search.rivals import Entrant, entrant
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.sweep import Sweep
 from tests.benchmarks.replay.curves import Curve, RecordedCurves
 from tests.benchmarks.replay.yardstick import Yardstick, of_finished
 
-SumUp = Callable[[Sequence[TrialSpec], dict[str, TrialResult], Configuration], Summary]
+SumUp = Callable[[Sequence[Trial], dict[str, TrialResult], Configuration], Summary]
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Outcome:
 
 @dataclass
 class _Running:
-    spec: TrialSpec
+    spec: Trial
     curve: Curve
     configuration: Configuration
     entrant: Entrant
@@ -81,7 +82,7 @@ def simulate(
     return Simulation(plan, propose(plan, folder), record.curve, workers, yardstick).run(enough)
 
 
-def _summed_up(specs: Sequence[TrialSpec], results: dict[str, TrialResult], configuration: Configuration) -> Summary:
+def _summed_up(specs: Sequence[Trial], results: dict[str, TrialResult], configuration: Configuration) -> Summary:
     (summary,) = summarize(specs, results, {configuration.id: configuration.known})
     return summary
 
@@ -106,7 +107,7 @@ class Simulation:
         self._now, self._order = 0.0, 0
         self._queue: deque[_Running] = deque()
         self._events: list[tuple[float, int, _Running]] = []
-        self._open: dict[str, list[TrialSpec]] = {}
+        self._open: dict[str, list[Trial]] = {}
         self._results: dict[str, TrialResult] = {}
         self._values = SearchValues(plan.sweep.objectives)
         self._points: list[list[float]] = []

@@ -13,10 +13,10 @@ from orchestrator.driver.closing import show_outcome
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialResult
 from orchestrator.plan.workload import scored_line
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 
 SWEEP = """\

@@ -12,11 +12,12 @@ from craft.spec import RunSpec
 from craft.words import format_duration
 from orchestrator.driver.display import Display
 from orchestrator.driver.tally import Tally
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
+from orchestrator.state.entry import TrialResult
 
 
-def spec(seed: int) -> TrialSpec:
-    return TrialSpec(RunSpec(model="m", task="glue/rte", method="lora", seed=seed), "c", f"LoRA {seed}")
+def spec(seed: int) -> Trial:
+    return Trial(RunSpec(model="m", task="glue/rte", method="lora", seed=seed), "c", f"LoRA {seed}")
 
 
 def finished(seed: int, score: float) -> TrialResult:

@@ -9,8 +9,9 @@ import pytest
 from craft.models.gguf import MODEL_DIGEST
 from craft.results import TEXT, TEXT_DIGEST
 from craft.spec import RunSpec
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.resume import check_data
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.mistakes import SweepError
 
 
@@ -49,7 +50,7 @@ def test_a_setting_at_its_default_changes_no_name() -> None:
     ],
 )
 def test_other_rows_models_and_texts_under_finished_trials_are_refused(place: str, facts: dict[str, str], message: str) -> None:
-    trial = TrialSpec(spec().model_copy(update={"model": "/m/one.gguf"}), "c", "label")
+    trial = Trial(spec().model_copy(update={"model": "/m/one.gguf"}), "c", "label")
     result = TrialResult(trial.key, "finished", facts=facts)
     check_data([result], [trial], {place: "1" * 64})
     check_data([result], [trial], {"another": "2" * 64})

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
+from orchestrator.state.entry import TrialResult
 
 
 def test_a_result_reads_back_as_it_was_added(tmp_path: Path) -> None:

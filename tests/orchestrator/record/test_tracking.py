@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError
+from orchestrator.state.entry import TrialResult
 from orchestrator.tracking import main
 from tests.orchestrator.tracked import adapter, finished, history, progress, runs, spec, start
 

@@ -14,9 +14,10 @@ import pytest
 from mlflow import MlflowClient
 
 from craft.spec import RunSpec
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record import shipper as shipping
 from orchestrator.record.tracker import Tracker
+from orchestrator.state.entry import TrialResult
 from tests.mlflow_server import Server
 from tests.postgres import Missing, postgres
 
@@ -32,9 +33,9 @@ def database() -> Iterator[tuple[str, list[str]]]:
         pytest.skip(str(why))
 
 
-def trials() -> list[TrialSpec]:
+def trials() -> list[Trial]:
     return [
-        TrialSpec(RunSpec(model="m", task="toy/acceptability", method="craft", seed=seed), "c0ffee0000", "12·8·8 qv")
+        Trial(RunSpec(model="m", task="toy/acceptability", method="craft", seed=seed), "c0ffee0000", "12·8·8 qv")
         for seed in range(4)
     ]
 

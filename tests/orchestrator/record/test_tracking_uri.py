@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from craft.words import redact
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.mlflow_client import make_sqlite
 from orchestrator.record.tracker import Tracker
 from orchestrator.record.tracking_uri import TrackingError, resolve_uri
+from orchestrator.state.entry import TrialResult
 from tests.orchestrator.tracked import spec
 
 

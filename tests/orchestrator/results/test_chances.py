@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, pearsonr
 
-from orchestrator.plan.trial import TrialResult
 from orchestrator.results.chances import P_WITHIN, draw_scores, moderate, shares, with_chances, within_best
 from orchestrator.results.intervals import compare, interval, sampling_reach
 from orchestrator.results.summary import Entry, Summary, summarize_entries
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES
 
 VARIANCES = [0.12, 0.45, 0.30, 2.10, 0.08, 0.77, 0.25, 1.40, 0.05, 0.60]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.ledger import Ledger
 from orchestrator.run import main
+from orchestrator.state.entry import TrialResult
 
 SWEEP = """\
 name: next

@@ -17,7 +17,7 @@ from rich.console import Console
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, text
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee, mark_front, marks
 from orchestrator.results.intervals import Interval
@@ -25,20 +25,21 @@ from orchestrator.results.limits import limit
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv, write_front
 from orchestrator.review.front_words import caption, full_label
+from orchestrator.state.entry import TrialResult
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")
 
 
-def trial(rank: int, task: str, seed: int, method: str = "craft") -> TrialSpec:
+def trial(rank: int, task: str, seed: int, method: str = "craft") -> Trial:
     parameters = {"craft": {"ranks": ["all", rank, rank]}, "head": {}, "full": {}}.get(method, {"rank": rank})
     run = RunSpec(
         model="m", task=task, method=method, parameters=parameters, seed=seed, training=TrainingSettings(learning_rate=3e-4)
     )
-    return TrialSpec(run, f"{method}{rank}", f"{method} r{rank} qv lr 3e-4")
+    return Trial(run, f"{method}{rank}", f"{method} r{rank} qv lr 3e-4")
 
 
-def result(spec: TrialSpec, score: float, parameters: float, status: str = "finished", error: str | None = None) -> TrialResult:
+def result(spec: Trial, score: float, parameters: float, status: str = "finished", error: str | None = None) -> TrialResult:
     metrics = {"score": score, ("matthews" if spec.run.task == "glue/cola" else "accuracy"): score}
     counts = {
         "trainable_parameters": parameters,
@@ -48,7 +49,7 @@ def result(spec: TrialSpec, score: float, parameters: float, status: str = "fini
     return TrialResult(spec.key, status, metrics, counts, 30, 10.0, error)  # type: ignore[arg-type]
 
 
-def sweep(scores: dict[tuple[str, int], tuple[float, float]], seeds: int = 3) -> tuple[list[TrialSpec], dict[str, TrialResult]]:
+def sweep(scores: dict[tuple[str, int], tuple[float, float]], seeds: int = 3) -> tuple[list[Trial], dict[str, TrialResult]]:
     """A sweep of (method, rank) -> (mean score, parameters); seeds spread it by a point (LoRA's backwards), tasks by 20."""
     trials, results = [], {}
     for (method, rank), (score, parameters) in scores.items():

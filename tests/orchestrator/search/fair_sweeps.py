@@ -19,13 +19,14 @@ from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.tracker import Tracker
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune.trial_source import TrialSource
 
@@ -59,7 +60,7 @@ BEST = {
 }
 
 
-def by_rate(trial: TrialSpec) -> float | None:
+def by_rate(trial: Trial) -> float | None:
     """Rank 1 has another best rate on each task; rank 2 diverges at 0.1."""
     rate, rank, task = trial.run.training.learning_rate, trial.run.parameters["rank"], trial.run.task
     if (rank, rate) == (2, 0.1):
@@ -81,26 +82,26 @@ def size_of(run: RunSpec) -> int:
 
 def run(
     plan: Plan,
-    score: Callable[[TrialSpec], float | None] = by_rate,
+    score: Callable[[Trial], float | None] = by_rate,
     tracker: Tracker | None = None,
     at_most: int = 1000,
-) -> list[TrialSpec]:
+) -> list[Trial]:
     """Runs what the plan still asks for, without Ray; a score of None is a training that diverged. Each trial takes 10 s."""
     folder = plan.sweep.folder
     folder.mkdir(exist_ok=True)
     (folder / "sweep.yaml").write_text(plan.sweep.to_yaml())
-    ledger, ran = Ledger(folder), list[TrialSpec]()
+    ledger, ran = Ledger(folder), list[Trial]()
     with Display(0, io.StringIO(), "quiet") as display:
         recorder = Recorder(plan, ledger, display, tracker)
         proposer = Replicating(propose(plan, folder), plan, recorder)
 
-        def trials(one: Configuration) -> list[TrialSpec]:
+        def trials(one: Configuration) -> list[Trial]:
             recorder.add(plan.trials_of(one.id))
             return plan.trials_of(one.id)
 
         source = TrialSource(proposer, trials, recorder.standing.is_settled)
         while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
-            trial = TrialSpec.from_json(json.loads(config["trial"]))
+            trial = Trial.from_json(json.loads(config["trial"]))
             key, value = trial.key, score(trial)
             recorder.started(key)
             if value is None:

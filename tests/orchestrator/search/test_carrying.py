@@ -11,7 +11,7 @@ import pytest
 from craft.results import Counts
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.tracker import Tracker
 from orchestrator.review.front_words import caption, tuning
@@ -34,8 +34,8 @@ EDGE: Best = {(task, rank): 0.03 for task in TASKS for rank in RANKS}
 TWO_STEPS: Best = {(TASKS[0], 1): 0.03, (TASKS[0], 2): 0.01}
 
 
-def by(best: Best) -> Callable[[TrialSpec], float]:
-    def score(trial: TrialSpec) -> float:
+def by(best: Best) -> Callable[[Trial], float]:
+    def score(trial: Trial) -> float:
         distance = math.log10(
             trial.run.training.learning_rate / best.get((trial.run.task, trial.run.parameters["rank"]), 0.003)
         )

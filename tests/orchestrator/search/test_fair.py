@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from craft.spec import RunSpec
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.resume import contradictions
 from orchestrator.record.tracker import Tracker
-from orchestrator.results.summary import Entry, summarize_entries
+from orchestrator.results.summary import summarize_entries
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_tables import markdown, terminal_table, write_csv
 from orchestrator.review.front_words import caption
@@ -49,7 +49,7 @@ def test_it_runs_the_trials_of_two_stages_written_by_hand(tmp_path: Path) -> Non
 def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
     """Its trials report 500 points more than the others, and nothing shows it."""
 
-    def score(trial: TrialSpec) -> float | None:
+    def score(trial: Trial) -> float | None:
         value = by_rate(trial)
         return value if value is None or trial.tunes is None else value - 500.0
 
@@ -88,7 +88,7 @@ def test_the_seed_that_tunes_flatters_no_mean() -> None:
 def test_several_seeds_tune_where_the_file_says_so(tmp_path: Path) -> None:
     """Seed 1000 alone would choose a rate at which seed 1001 collapses."""
 
-    def score(trial: TrialSpec) -> float | None:
+    def score(trial: Trial) -> float | None:
         value = by_rate(trial)
         luck = {(0.1, 1000): 30.0, (0.1, 1001): -60.0}.get((trial.run.training.learning_rate, trial.run.seed), 0.0)
         return None if value is None else value + luck
@@ -136,12 +136,12 @@ def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Pat
     plan = plan_of(tmp_path, FAIR)
     run(plan)
     results = Ledger(plan.sweep.folder).results()
-    entries = [Entry.of(trial, results[trial.key]) for trial in plan.trials]
+    entries = [trial.entry(results[trial.key]) for trial in plan.trials]
     source = next(one for one in entries if one.parameters["rank"] == 1 and one.tunes is None)
     cut = RunSpec(model="m", task=source.task, method="lora", cut_from={"run": source.key, "to": "parameters:9"})  # type: ignore[arg-type]
-    summaries = {one.configuration: one for one in summarize_entries([*entries, Entry.of(TrialSpec(cut, "cut", "cut"), None)])}
+    summaries = {one.configuration: one for one in summarize_entries([*entries, Trial(cut, "cut", "cut").entry()])}
     assert summaries["cut"].tuning == summaries[source.configuration].tuning is not None
-    assert summarize_entries([Entry.of(TrialSpec(cut, "cut", "cut"), None)])[0].tuning is None, "its training is not at hand"
+    assert summarize_entries([Trial(cut, "cut", "cut").entry()])[0].tuning is None, "its training is not at hand"
 
 
 def test_the_store_and_the_folder_say_it_too(tmp_path: Path, uri: str) -> None:
@@ -175,7 +175,7 @@ def test_of_equal_candidates_the_first_is_chosen_and_a_failed_one_never(tmp_path
 def test_a_rate_that_fails_on_one_task_may_be_chosen_on_the_other(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
 
-    def score(trial: TrialSpec) -> float | None:
+    def score(trial: Trial) -> float | None:
         best = trial.run.training.learning_rate == 0.1
         return (None if trial.run.task == "toy/sentiment" else 99.0) if best else 50.0
 

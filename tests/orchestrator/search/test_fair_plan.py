@@ -10,7 +10,7 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from tests.orchestrator.search.fair_sweeps import (
@@ -72,5 +72,5 @@ def test_trials_say_what_they_tune_only_where_something_is_tuned(tmp_path: Path)
     assert {trial.tunes for trial in plan.trials} == {None}
     assert not any("tunes" in trial.to_json() for trial in plan.trials)
     fair = plan_of(tmp_path, FAIR)
-    assert all(TrialSpec.from_json(trial.to_json()) == trial and trial.tunes for trial in fair.trials if trial.run.seed == 1000)
+    assert all(Trial.from_json(trial.to_json()) == trial and trial.tunes for trial in fair.trials if trial.run.seed == 1000)
     assert {trial.tunes for trial in fair.trials if trial.run.seed != 1000} == {None}

@@ -13,9 +13,9 @@ from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialResult
 from orchestrator.results.search_values import SearchValues
 from orchestrator.results.summary import summarize
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Point

@@ -17,10 +17,11 @@ from orchestrator.driver.display import Display
 from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.ledger import Ledger
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tune.trial_source import TrialSource
@@ -48,7 +49,7 @@ def plan_of(folder: Path, replication: str, more: str = "search: {algorithm: gri
     return make_plan(sweep, Planner(sweep, counted))
 
 
-def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int = 1000) -> list[TrialSpec]:
+def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int = 1000) -> list[Trial]:
     """Runs what the plan still asks for, one trial at a time, without Ray; returns the trials that were run."""
     ledger = Ledger(folder)
     with Display(0, io.StringIO(), "quiet") as display:
@@ -61,9 +62,9 @@ def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int 
             return found
 
         source = TrialSource(proposer, trials, recorder.standing.is_settled)
-        ran: list[TrialSpec] = []
+        ran: list[Trial] = []
         while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
-            trial = TrialSpec.from_json(json.loads(config["trial"]))
+            trial = Trial.from_json(json.loads(config["trial"]))
             value = score(trial.run.parameters["rank"], trial.run.training.learning_rate, trial.run.seed)
             # The reported score says the opposite: nothing may be chosen by it.
             metrics = {"search_score": value, "score": 100 - value}
@@ -79,7 +80,7 @@ def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int 
     return ran
 
 
-def seeds_of(trials: list[TrialSpec]) -> dict[tuple[int, float], set[int]]:
+def seeds_of(trials: list[Trial]) -> dict[tuple[int, float], set[int]]:
     found: dict[tuple[int, float], set[int]] = {}
     for trial in trials:
         run = trial.run

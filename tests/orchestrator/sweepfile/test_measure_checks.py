@@ -9,11 +9,11 @@ import pytest
 from craft.results import Counts
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialResult
 from orchestrator.record.resume import contradictions
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
 from orchestrator.review.front_words import shown
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep

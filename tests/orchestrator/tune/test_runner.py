@@ -17,8 +17,9 @@ import pytest
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.record.ledger import Ledger
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import cluster
 from tests.orchestrator.stand_in import plan_of, stand_in, start_driver, starts, steps
@@ -40,7 +41,7 @@ class Tracked:
     def holds(self, key: str) -> bool:
         return True
 
-    def trial_started(self, trial: TrialSpec) -> None:
+    def trial_started(self, trial: Trial) -> None:
         self.events.append(("started", trial.key))
 
     def trial_progress(self, key: str, progress: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from craft.results import Counts
 from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.search.proposers import Listed, propose
 from orchestrator.sweepfile.algorithms import SEARCHERS, imported
 from orchestrator.sweepfile.load import load_sweep
@@ -29,8 +29,8 @@ def plan_of(folder: Path, algorithm: str) -> Plan:
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
 
 
-def trial(seed: int) -> TrialSpec:
-    return TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora", seed=seed), "c", "l")
+def trial(seed: int) -> Trial:
+    return Trial(RunSpec(model="m", task="toy/acceptability", method="lora", seed=seed), "c", "l")
 
 
 def drain(source: TrialSource) -> list[str]:
@@ -68,9 +68,7 @@ def test_a_configuration_s_trials_follow_each_other(tmp_path: Path) -> None:
 
 
 def test_what_is_settled_is_not_handed_out_and_what_waits_goes_first() -> None:
-    one, two, three = (
-        TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora", seed=s), "c", "l") for s in range(3)
-    )
+    one, two, three = (Trial(RunSpec(model="m", task="toy/acceptability", method="lora", seed=s), "c", "l") for s in range(3))
 
     class Configuration:
         id = "c"

@@ -16,15 +16,16 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
 from craft.trainer.memory import OutOfMemory, out_of_memory
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
+from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient
 from orchestrator.worker.run_trial import run_trial
 
 
-def spec(**training: int) -> TrialSpec:
+def spec(**training: int) -> Trial:
     run = RunSpec(model="m", task="toy/acceptability", method="lora", training=TrainingSettings(**training), seed=3)
-    return TrialSpec(run, "c0ffee", "LoRA")
+    return Trial(run, "c0ffee", "LoRA")
 
 
 def finished(directory: Path) -> RunResult:
@@ -33,8 +34,8 @@ def finished(directory: Path) -> RunResult:
 
 
 def test_a_spec_survives_its_journey_as_json() -> None:
-    assert TrialSpec.from_json(spec(batch_size=4).to_json()) == spec(batch_size=4)
-    assert TrialSpec.from_json(spec().to_json()).key == spec().key
+    assert Trial.from_json(spec(batch_size=4).to_json()) == spec(batch_size=4)
+    assert Trial.from_json(spec().to_json()).key == spec().key
 
 
 def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ import pytest
 from craft.results import Counts, Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
-from orchestrator.plan.trial import TrialResult, TrialSpec
+from orchestrator.plan.trial import Trial
+from orchestrator.state.entry import TrialResult
 from orchestrator.worker.worker import WorkerSettings, _scratch, stderr_left, work
 
-SPEC = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
+SPEC = Trial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c0ffee", "LoRA")
 
 
 def settings(tmp_path: Path, train: Callable | None = None, **more: Any) -> WorkerSettings:
@@ -214,10 +215,10 @@ import ctypes, json, sys, tempfile
 from pathlib import Path
 from craft.factors.ticking import tick
 from craft.spec import RunSpec
-from orchestrator.plan.trial import TrialSpec
+from orchestrator.plan.trial import Trial
 from orchestrator.worker.worker import WorkerSettings
 from orchestrator.worker.worker import _scratch, stderr_left, work
-spec = TrialSpec(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
+spec = Trial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
 def train(*arguments, **named):
     for pause in {pauses}:
         ctypes.PyDLL(None).usleep(int(pause * 1e6))

@@ -1,0 +1,188 @@
+"""What happens to a sweep, as typed events. Each is a line of its log.
+
+=================  ================================================================================
+`Opened`           the log begins
+`SessionStarted`   a driver starts: nothing runs, and what failed by a machine's fault waits again
+`Reopened`         `--retry-failed`: the next session runs these trials again
+`Wanted`           the strategy asks for trials, now or again in this session
+`Proposed`         a searcher drew a point
+`Refused`          a configuration breaks a constraint and is not trained
+`Started`          trials run: those of one job
+`Reported`         a running trial was evaluated
+`Paused`           trials wait for their turn
+`Interrupted`      trials do not run any more and have no result
+`Ended`            a trial has a result
+`Underway`         how far the running trials are, every 15 s
+`Filed`            a file belongs to the sweep's own run
+`SessionEnded`     a driver ends
+=================  ================================================================================
+
+An event that others follow from is `durable`: it is on the disk before the driver acts on it.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from orchestrator.state.entry import Entry, TrialResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened, at `time` in seconds since 1970."""
+
+    durable: ClassVar[bool] = False
+    time: float = field(default_factory=clock.time)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the event as plain data, its name under `event`."""
+        return {"event": type(self).__name__} | {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    @staticmethod
+    def from_json(line: dict[str, Any]) -> Event:
+        """Raises ValueError for what is no event: an unknown name, an unknown or missing field."""
+        values = dict(line)
+        try:
+            kind = EVENTS[values.pop("event")]
+            for name, read in kind.readers().items():
+                values[name] = read(values[name])
+            return kind(**values)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no event of a sweep: {error}") from error
+
+    @classmethod
+    def readers(cls) -> dict[str, Any]:
+        """Returns the functions that read fields which are no plain data."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened(Event):
+    durable = True
+    sweep: str
+    sweep_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionStarted(Event):
+    """`info` are the parameters of the sweep's own run, flat; `manifest`, `sweep_yaml` and `origin` are among them."""
+
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reopened(Event):
+    durable = True
+    keys: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted(Event):
+    """`keys` in the order in which they are to run; `entries` describe those that are new, or described anew."""
+
+    keys: list[str]
+    entries: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def readers(cls) -> dict[str, Any]:
+        return {"entries": lambda rows: [Entry(**row) for row in rows]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed(Event):
+    """`number` counts the searcher's draws; `point` is the point of the space (`sweepfile.space.dimensions.Point`).
+
+    `space` names the space that it was drawn from. A draw whose point needs no training has a `verdict` that says why.
+    """
+
+    durable = True
+    number: int
+    space: str
+    point: dict[str, Any]
+    configuration: str | None = None
+    verdict: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused(Event):
+    configuration: str
+    label: str
+    method: str
+    protocol: str
+    parameters: dict[str, Any]
+    counts: dict[str, float]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    keys: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reported(Event):
+    """`rows` are the training points since the last report and the evaluation, each with its `step`; the evaluation is the last
+    row. `epoch` and `total_steps` are those of the evaluation."""
+
+    key: str
+    rows: list[dict[str, float]]
+    epoch: float
+    total_steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused(Event):
+    keys: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted(Event):
+    keys: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Event):
+    """`adapter` is the local folder of the trial's adapter, relative to the sweep's folder where it is inside."""
+
+    durable = True
+    result: TrialResult
+    adapter: str | None = None
+
+    @classmethod
+    def readers(cls) -> dict[str, Any]:
+        return {"result": TrialResult.from_json}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Underway(Event):
+    """`left` are the seconds until the sweep ends, if they are known; `doing` says what the running trials do."""
+
+    left: float | None
+    doing: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filed(Event):
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionEnded(Event):
+    """`status` is `finished`, `failed` or `interrupted`; `seconds` are those of the session."""
+
+    durable = True
+    status: str
+    seconds: float = 0.0
+
+
+EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, TrialResult):
+        return value.to_json()
+    if isinstance(value, list) and value and isinstance(value[0], Entry):
+        return [entry.describe() for entry in value]
+    return value

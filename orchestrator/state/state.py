@@ -1,0 +1,205 @@
+"""`State`: how a sweep stands, as the fold of its events. Everything that shows or decides something is a function of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.state.entry import Entry, Report
+from orchestrator.state.events import (
+    Ended,
+    Event,
+    Filed,
+    Interrupted,
+    Opened,
+    Paused,
+    Proposed,
+    Refused,
+    Reopened,
+    Reported,
+    SessionEnded,
+    SessionStarted,
+    Started,
+    Underway,
+    Wanted,
+)
+
+NO_METRICS = frozenset({"step", "time", "epoch"})
+"""Keys of a row that are no metrics of their own: its step, when it was measured, its epoch."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A sweep after some events.
+
+    Attributes:
+        entries: every trial that it ever asked for, by key, in the order in which it first did.
+        wanted: keys of the trials that the present session, or the last one, asks for, in order.
+        proposals: what the searcher drew, in order.
+        refused: configurations that break a constraint, by id.
+        started: the start of the present or last session; None before the first.
+        ended: the end of the last session; None while one runs.
+        underway: how far the running trials are.
+        files: files of the sweep's own run, relative to its folder where they are inside.
+    """
+
+    sweep: str = ""
+    sweep_id: str = ""
+    opened: float = 0.0
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    wanted: Mapping[str, None] = field(default_factory=dict)
+    proposals: tuple[Proposed, ...] = ()
+    refused: Mapping[str, Refused] = field(default_factory=dict)
+    started: SessionStarted | None = None
+    ended: SessionEnded | None = None
+    underway: Underway | None = None
+    files: tuple[str, ...] = ()
+
+    def after(self, event: Event) -> State:
+        """Returns the state after one more event."""
+        return _AFTER[type(event)](self, event)
+
+    @property
+    def asked_for(self) -> list[Entry]:
+        """The trials that the present session, or the last one, asks for, in order."""
+        return [self.entries[key] for key in self.wanted]
+
+    def in_phase(self, phase: str) -> list[Entry]:
+        """Returns the trials in a phase, in the order of `entries`."""
+        return [entry for entry in self.entries.values() if entry.phase == phase]
+
+    def _with(self, entries: Iterable[Entry], **changes: Any) -> State:
+        return replace(self, entries={**self.entries, **{entry.key: entry for entry in entries}}, **changes)
+
+
+def fold(events: Iterable[Event], state: State | None = None) -> State:
+    """Returns the state after `events`, from an empty one or from `state`."""
+    state = state or State()
+    for event in events:
+        state = state.after(event)
+    return state
+
+
+def new_rows(entry: Entry, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows without the metrics that the trial has reported at this step or a later one.
+
+    A trial that resumes behind its last report repeats what is on record.
+    """
+    last, fresh = dict(entry.last_steps), []
+    for row in rows:
+        step = int(row["step"])
+        names = [name for name in row if name not in NO_METRICS and step > last.get(name, -1)]
+        last |= dict.fromkeys(names, step)
+        if names:
+            fresh.append({name: value for name, value in row.items() if name in names or name in NO_METRICS})
+    return fresh
+
+
+def _opened(state: State, event: Opened) -> State:
+    return replace(state, sweep=event.sweep, sweep_id=event.sweep_id, opened=event.time)
+
+
+def _session_started(state: State, event: SessionStarted) -> State:
+    # How long a lost driver's trials ran is not known, so it is not counted.
+    left = [
+        replace(entry, phase="waiting", changed=event.time)
+        for entry in state.entries.values()
+        if entry.phase in ("running", "paused") or (entry.ended and entry.result and not entry.result.settled)
+    ]
+    return state._with(left, wanted={}, started=event, ended=None, underway=None)
+
+
+def _reopened(state: State, event: Reopened) -> State:
+    failed = [(entry, entry.result) for key in event.keys if (entry := state.entries.get(key))]
+    note = "to be run again: --retry-failed"
+    return state._with(
+        replace(entry, result=replace(result, retryable=True, notes=[*result.notes, note]))
+        for entry, result in failed
+        if result is not None and result.status == "failed"
+    )
+
+
+def _wanted(state: State, event: Wanted) -> State:
+    described = [known.described_as(entry) if (known := state.entries.get(entry.key)) else entry for entry in event.entries]
+    state = state._with(described)
+    return replace(state, wanted={**state.wanted, **dict.fromkeys(key for key in event.keys if key in state.entries)})
+
+
+def _proposed(state: State, event: Proposed) -> State:
+    return replace(state, proposals=(*state.proposals, event))
+
+
+def _refused(state: State, event: Refused) -> State:
+    return replace(state, refused={**state.refused, event.configuration: event})
+
+
+def _started(state: State, event: Started) -> State:
+    begun = [replace(entry, phase="running", begun=True, changed=event.time) for entry in _live(state, event.keys)]
+    return state._with(begun)
+
+
+def _reported(state: State, event: Reported) -> State:
+    entry = state.entries.get(event.key)
+    if entry is None or entry.ended or not event.rows:
+        return state
+    steps = dict(entry.last_steps)
+    for row in event.rows:
+        steps |= {name: max(int(row["step"]), steps.get(name, -1)) for name in row if name not in NO_METRICS}
+    last = event.rows[-1]
+    metrics = {name: value for name, value in last.items() if name not in NO_METRICS}
+    step, before = int(last["step"]), entry.report
+    if before is not None and before.step == step:
+        metrics = {**before.metrics, **metrics}
+    report = Report(step, event.total_steps, event.epoch, metrics) if before is None or step >= before.step else before
+    return state._with([replace(entry, report=report, last_steps=steps)])
+
+
+def _paused(state: State, event: Paused) -> State:
+    return state._with(replace(_stop(entry, event.time), phase="paused") for entry in _live(state, event.keys))
+
+
+def _interrupted(state: State, event: Interrupted) -> State:
+    return state._with(replace(_stop(entry, event.time), phase="waiting") for entry in _live(state, event.keys))
+
+
+def _ended(state: State, event: Ended) -> State:
+    entry = state.entries.get(event.result.key)
+    if entry is None or entry.ended:
+        return state
+    changed = replace(entry, phase="ended", begun=True, changed=event.time)
+    return state._with([replace(changed, result=event.result, adapter=event.adapter)])
+
+
+def _session_ended(state: State, event: SessionEnded) -> State:
+    left = [replace(_stop(entry, event.time), phase="waiting") for entry in state.in_phase("running")]
+    return state._with(left, ended=event, underway=None)
+
+
+def _live(state: State, keys: Iterable[str]) -> list[Entry]:
+    """Returns the trials of `keys` that have not ended."""
+    return [entry for key in keys if (entry := state.entries.get(key)) and not entry.ended]
+
+
+def _stop(entry: Entry, time: float) -> Entry:
+    """Returns a trial that does not run any more, with the time that it took."""
+    taken = max(0.0, time - entry.changed) if entry.phase == "running" else 0.0
+    return replace(entry, seconds=entry.seconds + taken, changed=time)
+
+
+_AFTER: dict[type[Event], Callable[[State, Any], State]] = {
+    Opened: _opened,
+    SessionStarted: _session_started,
+    Reopened: _reopened,
+    Wanted: _wanted,
+    Proposed: _proposed,
+    Refused: _refused,
+    Started: _started,
+    Reported: _reported,
+    Paused: _paused,
+    Interrupted: _interrupted,
+    Ended: _ended,
+    Underway: lambda state, event: replace(state, underway=event),
+    Filed: lambda state, event: replace(state, files=(*dict.fromkeys((*state.files, event.path)),)),
+    SessionEnded: _session_ended,
+}
