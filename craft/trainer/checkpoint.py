@@ -3,7 +3,7 @@
     checkpoint-120/
       trainable.safetensors     every trained parameter: adapter and head, never the frozen base
       best.safetensors          the same at the best evaluation so far, where that is not this one
-      optimizer.pt scheduler.pt rng_state.pth trainer_state.json      Trainer's own; all loaded with weights_only
+      loop.pt                   optimizer, random states, losses that are not reported yet; loaded with weights_only
       state.json                the run's spec, its step, the best evaluation, the times measured so far
       manifest.json             size and SHA-256 of every other file: the seal
 
@@ -17,10 +17,14 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from craft.disk import replacing
+from craft.results import RunFailed
+from craft.spec import RunSpec
 
 MANIFEST_FILE = "manifest.json"
+STATE_FILE = "state.json"
 
 
 class CheckpointCorrupt(RuntimeError):
@@ -80,16 +84,46 @@ def verify(folder: Path) -> None:
             raise CheckpointCorrupt(f"checkpoint {folder}: the content of {name} has changed since it was written")
 
 
+def checkpoints_by_step(folder: Path) -> list[Path]:
+    """The `checkpoint-STEP` in `folder`, the newest last."""
+    return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+
 def newest_valid(folder: Path) -> Path | None:
     """The newest whole `checkpoint-STEP` in `folder`; broken ones are skipped. None if there is none."""
-    steps = {int(path.name.removeprefix("checkpoint-")): path for path in folder.glob("checkpoint-*") if path.is_dir()}
-    for _, path in sorted(steps.items(), reverse=True):
+    for checkpoint in reversed(checkpoints_by_step(folder)):
         try:
-            verify(path)
+            verify(checkpoint)
         except CheckpointCorrupt:
             continue
-        return path
+        return checkpoint
     return None
+
+
+def read_state(folder: Path, spec: RunSpec) -> dict[str, Any]:
+    """Reads the state of a run in a checkpoint of it.
+
+    Raises:
+        CheckpointCorrupt: the folder is not what was written.
+        RunFailed: the checkpoint belongs to another run.
+    """
+    verify(folder)
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        owner = RunSpec.model_validate(state["spec"])
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointCorrupt(f"checkpoint {folder} has no readable {STATE_FILE}") from error
+    if _identity(owner) != _identity(spec):
+        raise RunFailed(f"checkpoint {folder} belongs to another run (key {owner.key}, not {spec.key})")
+    return state
+
+
+def _identity(spec: RunSpec) -> dict[str, Any]:
+    """What a run may not change when it is resumed: its effective batch, but not how that is cut into micro-batches."""
+    training = spec.training.model_dump()
+    effective_batch = training.pop("batch_size") * training.pop("gradient_accumulation")
+    del training["eval_batch_size"]
+    return spec.identity() | {"training": training, "effective_batch": effective_batch}
 
 
 def _contents(folder: Path) -> dict[str, dict[str, int | str]]:

@@ -4,7 +4,7 @@
     evaluation  batch of n  ->  n / 2, and so on down to 1
 
 The effective batch E stays exactly what it was, for odd micro-batches too (12 -> 6 -> 3 -> 1). A loss is summed over the whole
-of E and divided once (`craft.trainer.hf_trainer`), so the cut changes a run by rounding only. No torch here.
+of E and divided once (`craft.trainer.loop`), so the cut changes a run by rounding only. No torch here.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Meter:
     def restore(self, state: dict[str, Any]) -> None:
         self.step_times.extend(state["step_times"])
         self.seconds, self.tokens = state["seconds"], state["tokens"]
-        self._peak_before = state.get("peak_memory_bytes", 0)
+        self._peak_before = state["peak_memory_bytes"]
 
     def costs(self) -> dict[str, float]:
         """The measured fields of `Counts` that are known here."""

@@ -4,7 +4,7 @@
 
 Both rates are those of this process. Until an example is scored, it is taken to cost a third of an example in training, which
 goes forward and back; a step that only an earlier process did, three times the scoring of its examples. A run reports its
-outlook to the function that `hearing` names, every few seconds.
+outlook to the function that `hearing` names, every few seconds. `Listener` holds the callbacks that follow a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from craft.results import Outlook
+from craft.factors.ticking import tick
+from craft.results import Outlook, Progress
+from craft.scoring.texts import Tick
 
 FORWARD = 1 / 3
 TELL_EVERY = 8.0
@@ -123,3 +125,45 @@ class Pace:
             listener(self.outlook())
             self._told = self.clock()
             self._since += self._told - now  # the listener's time is not the run's
+
+
+@dataclass
+class Listener:
+    """The callbacks that follow a run. `step` is the last optimizer step and the number of steps."""
+
+    report: Callable[[Progress], None] = lambda _progress: None
+    on_step: Callable[[int, int], None] = lambda _step, _total: None
+    on_score: Tick = lambda _what, _done, _total: None
+    step: tuple[int, int] | None = None
+    pace: Pace | None = None
+
+    def stepped(self, step: int, total: int) -> None:
+        self.step = step, total
+        if self.pace is not None:
+            self.pace.stepped(step)
+            self.pace.tell()
+        self.on_step(step, total)
+
+    def scored(self, what: str, done: int, total: int) -> None:
+        """Reports more scored examples of a split."""
+        if self.pace is not None:
+            self.pace.scored(what, done, total)
+            self.pace.tell()
+        self.on_score(what, done, total)
+
+    def recovered(self, step: int, total: int) -> None:
+        """A step of a cut adapter's recovery is done. Repeats the run's last step, as `answered` does."""
+        if self.pace is not None:
+            self.pace.recovered(step, total)
+            self.pace.tell()
+        if self.step is not None:
+            self.on_step(*self.step)
+
+    def answered(self, what: str, done: int, total: int) -> None:
+        """Like `scored`, for slow scoring such as generation. Repeats the last step, so that a watchdog sees that the run is
+        alive; before the first step it ticks."""
+        if self.step is not None:
+            self.on_step(*self.step)
+        else:
+            tick()
+        self.scored(what, done, total)

@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,7 +42,6 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
         tf32: whether a CUDA GPU may round the factors of float32 products. It changes nothing on a CPU.
     """
     environment = dict(os.environ)
-    states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
     default = torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
@@ -50,7 +49,6 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
     autocast = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
     for name in filter(LAUNCHERS.fullmatch, environment):
         del os.environ[name]
-    os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # the model has its own autocast (`craft.models.compute`)
     torch.set_default_dtype(torch.float32)
     torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
     _set_autocast(dict.fromkeys(autocast, False))
@@ -59,6 +57,7 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
         # With `warn_only` attention's backward would still sum in any order.
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    states = random_states()
     try:
         with torch.enable_grad():
             yield
@@ -68,11 +67,26 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
         torch.set_default_dtype(default)
         torch.backends.cuda.matmul.fp32_precision = products
         _set_autocast(autocast)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.random.set_rng_state(states[2])
+        set_random_states(states)
         os.environ.clear()
         os.environ.update(environment)
+
+
+def random_states() -> dict[str, Any]:
+    """Returns the states of all random number generators, as plain data and tensors."""
+    numbers: Any = np.random.get_state()
+    keys = numbers[1].tolist()  # a list, because torch loads no arrays of numpy
+    states = {"python": random.getstate(), "numpy": (numbers[0], keys, *numbers[2:]), "torch": torch.random.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Sets what `random_states` returned, perhaps on a machine with or without a GPU."""
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.random.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
 
 
 def repeatable(work: Callable[[list[str]], T]) -> T:

@@ -1,11 +1,11 @@
-"""How many optimizer steps a run makes, after which of them it is scored, and its learning rate in each."""
+"""What the settings say of each optimizer step: how many there are, which examples and which learning rate each has."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from craft.settings import TrainingSettings
 
@@ -30,15 +30,47 @@ def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
     return sorted({mark for mark in marks if mark < end} | {end})
 
 
-def make_schedule(training: TrainingSettings, optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
-    """The schedule of the settings."""
-    warmup = math.ceil(training.warmup_ratio * steps)
-    return LambdaLR(optimizer, lambda step: _factor(training.schedule, step, warmup, steps))
+def epochs_after(training: TrainingSettings, examples: int, step: int) -> float:
+    """Passes over the training examples that are done after `step`, in micro-batches of all."""
+    passes, batches = max(0, step - 1) // steps_per_epoch(training, examples), math.ceil(examples / training.batch_size)
+    begun = step - passes * steps_per_epoch(training, examples)
+    return passes + min(batches, begun * training.gradient_accumulation) / batches
 
 
-def _factor(schedule: str, step: int, warmup: int, steps: int) -> float:
+def rate_factor(training: TrainingSettings, step: int, steps: int) -> float:
     """Share of the peak learning rate after `step` of `steps`. A warm-up begins above 0, so that the first step trains too."""
+    warmup = math.ceil(training.warmup_ratio * steps)
     if step < warmup:
         return (step + 1) / warmup
     left = max(0.0, (steps - step) / max(1, steps - warmup))
-    return {"linear": left, "cosine": 0.5 * (1.0 + math.cos(math.pi * (1.0 - left))), "constant": 1.0}[schedule]
+    return {"linear": left, "cosine": 0.5 * (1.0 + math.cos(math.pi * (1.0 - left))), "constant": 1.0}[training.schedule]
+
+
+def order_examples(training: TrainingSettings, lengths: np.ndarray, seed: int, epoch: int) -> list[int]:
+    """The examples in the order in which an epoch takes them, each once; another order every epoch."""
+    if training.group_by_length:
+        return _group_by_length(lengths, training.batch_size * training.gradient_accumulation, [seed, epoch])
+    order: list[int] = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    return order
+
+
+def _group_by_length(lengths: np.ndarray, size: int, seed: list[int]) -> list[int]:
+    """Steps of `size` examples of about equal length.
+
+    Windows of fifty steps are drawn at random and sorted by length, and their steps shuffled, the longest of all first: a step
+    that is too large for memory fails at once.
+    """
+    draw = np.random.default_rng(seed)
+    order, window = draw.permutation(len(lengths)), 50 * size
+    steps = []
+    for begin in range(0, len(order), window):
+        part = order[begin : begin + window]
+        part = part[np.argsort(-lengths[part], kind="stable")]
+        steps += [part[at : at + size] for at in range(0, len(part), size)]
+    # A smaller last step stays last, so that the others keep their size.
+    last = steps.pop() if len(steps[-1]) < size else None
+    steps = [steps[at] for at in draw.permutation(len(steps))]
+    if steps:
+        longest = max(range(len(steps)), key=lambda at: lengths[steps[at]].max())
+        steps[0], steps[longest] = steps[longest], steps[0]
+    return [int(at) for step in [*steps, *([] if last is None else [last])] for at in step]

@@ -27,7 +27,7 @@ from torch import nn
 import craft
 from craft.methods import find_method
 from craft.methods.method import BuildContext, refuse_elsewhere
-from craft.models.compute import adamw, checkpoint_activations, compute_device, narrow_frozen
+from craft.models.compute import checkpoint_activations, compute_device, narrow_frozen
 from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model, load_tokenizer, refuse_other_words
@@ -42,12 +42,14 @@ from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Task
 from craft.trainer.adapter_folder import start_from
+from craft.trainer.checkpoint import read_state
 from craft.trainer.head_start import start_head
-from craft.trainer.hf_trainer import RunTrainer
+from craft.trainer.loop import Loop
 from craft.trainer.memory import memory_errors_named
 from craft.trainer.meter import Meter
+from craft.trainer.pace import Listener
 from craft.trainer.process import own_process_state, repeatable
-from craft.trainer.run import Listener, Run, read_checkpoint
+from craft.trainer.run import Run
 from craft.trainer.steps import total_steps
 
 
@@ -107,7 +109,7 @@ def _trained(
 ) -> Run:
     began = time.perf_counter()
     meter = Meter()
-    resumed = None if resume_from is None else read_checkpoint(resume_from, spec)
+    resumed = None if resume_from is None else read_state(resume_from, spec)
     try:
         run = _prepare(spec, directory, meter, listener, fresh=resumed is None)
     except Unavailable as error:
@@ -116,16 +118,12 @@ def _trained(
         raise RunFailed(str(error)) from error
     run.seconds_before, run.sizes = -began, sizes
     run.notes += notes
+    directory.mkdir(parents=True, exist_ok=True)
     for name in (PREDICTIONS_FOLDER, SIZES_FOLDER):  # of an earlier run in this folder
         shutil.rmtree(directory / name, ignore_errors=True)
     if resumed is not None and resume_from is not None:
         run.restore(resume_from, resumed)
-    run.begins()
-    if run.evaluation_due:
-        run.evaluate()
-    if (0 if resumed is None else resumed["step"]) < run.trainer.args.max_steps:
-        with meter.phase("train"):
-            run.trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+    run.train()
     return run
 
 
@@ -147,11 +145,7 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     scored = listener.answered if task.kind == "generation" else listener.scored
     with meter.phase("data"):
         scorer = make_scorer(spec, task, splits, tokenizer, base, scored)
-    forgetting = None
-    if spec.measure.forgetting is not None:
-        refuse_under_task_head(spec, task.kind)
-        forgetting = Forgetting(spec.measure.forgetting, tokenizer, base, listener.answered)
-        forgetting.measure_before(base)
+    forgetting = _measure_before(spec, task, tokenizer, base, listener.answered)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes, *splits.notes]
@@ -161,11 +155,8 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
             _start_head(spec, base, scorer, collator, shared=True)
         meter.restart()
     transformers.set_seed(spec.seed)
-    context = BuildContext(
-        TASK_TYPES[task.kind],
-        seed=spec.seed,
-        total_steps=total_steps(training, scorer.sizes["train_examples"]),
-    )
+    steps = total_steps(training, scorer.sizes["train_examples"])
+    context = BuildContext(TASK_TYPES[task.kind], seed=spec.seed, total_steps=steps)
     with meter.phase("decompose"):
         model = method.build(base, parameters, context)
     if method.master_weights and training.precision == "bfloat16":
@@ -178,17 +169,19 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
         config.revision = spec.revision
     facts = _facts(spec, splits.fingerprint, scorer) | {METRIC: task.primary}
     facts |= forgetting.facts if forgetting else {}
-    run = Run(spec, task, model, scorer, directory, meter, listener, facts, notes, forgetting)
-
-    def make_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        if method.optimizer is None:
-            return adamw(groups)
-        return method.optimizer(model, groups, parameters, context)
-
-    run.trainer = RunTrainer(run, collator, make_optimizer, starts)
-    if not any(weight.requires_grad for weight in model.parameters()):  # a control without a head: it is scored as it is
-        run.trainer.args.max_steps, run.evaluation_due = 0, True
+    loop = Loop(spec, task.kind, model, scorer.train, meter, starts=starts)
+    run = Run(spec, task, model, scorer, loop, directory, meter, listener, facts, notes, forgetting)
+    run.evaluation_due = not loop.total  # a control without a head is scored as it is
     return run
+
+
+def _measure_before(spec: RunSpec, task: Task, tokenizer: Any, base: Any, tick: Tick) -> Forgetting | None:
+    if spec.measure.forgetting is None:
+        return None
+    refuse_under_task_head(spec, task.kind)
+    forgetting = Forgetting(spec.measure.forgetting, tokenizer, base, tick)
+    forgetting.measure_before(base)
+    return forgetting
 
 
 def _adapter_weights(model: nn.Module) -> dict[nn.Parameter, torch.Tensor]:

@@ -18,7 +18,7 @@ import torch
 
 from craft.results import Unavailable
 from craft.spec import RunSpec
-from craft.trainer.hf_trainer import RunTrainer
+from craft.trainer.loop import Loop
 from craft.trainer.training import train_run
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
@@ -189,17 +189,17 @@ def test_a_greedy_trial_runs_out_alone(figure: Figure) -> None:
 def shrinks(run: RunSpec, folder: Path) -> tuple[list[int], Any]:
     """An example needs 0.6 GiB of the fence's four: micro-batches of 16 and 8 do not fit, one of 4 does."""
     tried: list[int] = []
-    step = RunTrainer.training_step
+    sum_losses = Loop._sum_losses
     share = (4 * GIB + CONTEXT_BYTES) / total()
 
-    def taking(self: RunTrainer, model: Any, inputs: dict[str, Any], *more: Any) -> Any:
-        tried.append(len(inputs["input_ids"]))
+    def taking(self: Loop, batch: dict[str, Any]) -> Any:
+        tried.append(len(batch["input_ids"]))
         room = take(int(0.6 * GIB) * tried[-1])
-        loss = step(self, model, inputs, *more)
+        loss = sum_losses(self, batch)
         del room
         return loss
 
-    RunTrainer.training_step = taking  # type: ignore[method-assign]
+    Loop._sum_losses = taking  # type: ignore[method-assign]
     fence_gpu(share)
     trial = Trial(run, "c0ffee", "CRAFT", resources=Resources(gpu=share))
     return tried, run_trial(trial, folder, lambda progress: None).result

@@ -15,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import Trainer
 
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
@@ -24,6 +23,7 @@ from craft.models.loading import load_model
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter, restore_trainable, save_adapter, trainable_state
 from craft.trainer.counting import count, planned_counts, saved_state
+from craft.trainer.optimizing import decaying_names
 from craft.tuners.registration import TUNERS, register
 from tests.craft.methods import one_more
 
@@ -182,7 +182,7 @@ def test_weight_decay_leads_to_the_base_model(
     """Smaller weights make a model nearer to the base, or the row says that its weights decay to their start."""
     base, (model, _) = logits(load_model(tiny_bert, "classification", LABELS), batch), built()
     before, heads = (logits(model, batch) - base).norm(), head_names(model)
-    decays = set(Trainer.get_decay_parameter_names(None, model))  # type: ignore[arg-type]
+    decays = decaying_names(model)
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if weight.requires_grad and key in decays and not is_head(key, heads):

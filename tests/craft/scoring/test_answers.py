@@ -16,13 +16,13 @@ from craft.results import Leave, Progress, RunFailed, RunResult
 from craft.scoring.encoding import Collator
 from craft.scoring.positions import can_choose, loss_at
 from craft.scoring.texts import encode_texts, mean_token_loss, token_loss
-from craft.settings import GenerationSettings
+from craft.settings import GenerationSettings, TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks.extraction import extract
 from craft.tasks.prompts import IGNORED
 from craft.trainer.adapter_folder import load_adapter
 from craft.trainer.checkpoint import newest_valid
-from craft.trainer.hf_trainer import LengthGrouped
+from craft.trainer.steps import order_examples
 from craft.trainer.training import train_run
 
 TESTS = {"boolq": ("boolq", ("true", "false")), "piqa": ("piqa", ("solution1", "solution2"))}
@@ -180,10 +180,10 @@ def test_a_run_by_chosen_positions_ends_where_one_by_all_of_them_does(
         training={"gradient_accumulation": 2, "gradient_checkpointing": True},
     )
     every = train_run(spec, tmp_path / "every")
-    monkeypatch.setattr("craft.trainer.hf_trainer.chooses_on", lambda model, device: can_choose(model))
+    monkeypatch.setattr("craft.trainer.loop.chooses_on", lambda model, device: can_choose(model))
     monkeypatch.setattr("craft.scoring.texts.chooses_on", lambda model, device: can_choose(model))
     used: list[int] = []
-    monkeypatch.setattr("craft.trainer.hf_trainer.loss_at", lambda *given: used.append(given[3].shape[1]) or loss_at(*given))
+    monkeypatch.setattr("craft.trainer.loop.loss_at", lambda *given: used.append(given[3].shape[1]) or loss_at(*given))
     chosen = train_run(spec, tmp_path / "chosen")
     assert len(used) == 8
     assert max(used) < 40, "an answer's bytes, not its prompt's"
@@ -269,13 +269,10 @@ def test_the_loss_is_that_of_the_tokens_taught_alone(tiny_llama: str) -> None:
 
 def test_grouped_by_length_is_every_example_once_and_little_padding() -> None:
     lengths = np.random.default_rng(0).integers(10, 300, 1003)
-    sampler = LengthGrouped(lengths, 8, seed=3)
-    first = list(sampler)
-    assert sorted(first) == list(range(1003))
-    assert list(sampler) == first
-    sampler.set_epoch(1)
-    assert list(sampler) != first
-    assert sorted(sampler) == list(range(1003))
+    training = TrainingSettings(group_by_length=True, batch_size=4, gradient_accumulation=2)
+    first, second = (order_examples(training, lengths, 3, epoch) for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == list(range(1003))
+    assert order_examples(training, lengths, 3, 0) == first != second
     steps = [lengths[first[at : at + 8]] for at in range(0, 1003, 8)]
     padding = sum(len(step) * step.max() for step in steps) / lengths.sum()
     assert padding < 1.1

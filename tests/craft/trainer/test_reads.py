@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import Trainer
 
 from craft.results import RunFailed
 from craft.spec import RunSpec
-from craft.trainer.hf_trainer import RunTrainer
+from craft.trainer.loop import Loop
 from craft.trainer.training import train_run
 
 MakeSpec = Callable[..., RunSpec]
@@ -34,33 +33,32 @@ class Readings(TorchDispatchMode):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer is told that reading makes the host wait; it logs four times a run, so that most steps go unread."""
-    monkeypatch.setattr("craft.trainer.hf_trainer._POINTS", 4)
-    train = RunTrainer.train
+    """Makes the loop avoid readings, as where they make the host wait. It logs four times a run, so most steps go unread."""
+    monkeypatch.setattr("craft.trainer.loop._POINTS", 4)
+    train = Loop.train
 
-    def told(self: RunTrainer, **given: Any) -> Any:
-        self.reads_freely = False
-        return train(self, **given)
+    def train_unread(self: Loop) -> Iterator[int]:
+        self._reads_freely = False
+        return train(self)
 
-    monkeypatch.setattr(RunTrainer, "train", told)
+    monkeypatch.setattr(Loop, "train", train_unread)
 
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
-    """How often every micro-batch reads: in `ours`, our whole step, and in `theirs`, the part of it that Trainer does."""
-    found: dict[str, list[int]] = {"ours": [], "theirs": []}
-    lists = 0
-    tolist, ours, theirs = torch.Tensor.tolist, RunTrainer.training_step, Trainer.training_step
+    """Counts the readings of each step up to its gradients, and of each forward pass in it, which are transformers' own."""
+    counts: dict[str, list[int]] = {"step": [], "forward": []}
+    lists, tolist = 0, torch.Tensor.tolist
 
-    def counted(step: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def inner(*args: Any, **kwargs: Any) -> Any:
+    def count(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
             before = lists
             with Readings() as counter:
-                result = step(*args, **kwargs)
-            found[name].append(counter.count + lists - before)
+                result = work(*args)
+            counts[name].append(counter.count + lists - before)
             return result
 
-        return inner
+        return counted
 
     def listed(tensor: torch.Tensor) -> Any:
         nonlocal lists
@@ -68,25 +66,25 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
         return tolist(tensor)
 
     monkeypatch.setattr(torch.Tensor, "tolist", listed)
-    monkeypatch.setattr(Trainer, "training_step", counted(theirs, "theirs"))
-    monkeypatch.setattr(RunTrainer, "training_step", counted(ours, "ours"))
-    return found
+    monkeypatch.setattr(Loop, "_sum_losses", count("forward", Loop._sum_losses))
+    monkeypatch.setattr(Loop, "_add_gradients", count("step", Loop._add_gradients))
+    return counts
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("method", ["craft", "lora"])
 def test_a_step_reads_nothing_itself(tiny_spec: MakeSpec, tmp_path: Path, readings: dict[str, list[int]], method: str) -> None:
     train_run(tiny_spec(method=method, training={"gradient_accumulation": 2}), tmp_path)
-    assert len(readings["ours"]) == 12, "2 epochs of 48 examples in micro-batches of 8"
+    assert len(readings["forward"]) == 12, "2 epochs of 48 examples in micro-batches of 8"
     # transformers itself asks whether an attention mask hides anything.
-    assert readings["ours"] == readings["theirs"]
-    assert max(readings["theirs"]) <= 1
+    assert max(readings["forward"]) <= 1
+    assert sum(readings["step"]) == sum(readings["forward"])
 
 
 def test_on_a_cpu_a_step_reads_its_loss(tiny_spec: MakeSpec, tmp_path: Path, readings: dict[str, list[int]]) -> None:
     """The counter counts."""
     train_run(tiny_spec(training={"max_steps": 3}), tmp_path)
-    assert [ours - theirs for ours, theirs in zip(readings["ours"], readings["theirs"], strict=True)] == [1] * 3
+    assert [step - forward for step, forward in zip(readings["step"], readings["forward"], strict=True)] == [1] * 3
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -111,14 +109,14 @@ def test_a_run_that_reads_seldom_has_the_same_numbers(
 def test_a_broken_loss_ends_the_run_with_its_step_before_anything_is_written(
     tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int, evaluation: int
 ) -> None:
-    """Read when Trainer logs (every third step), and before an evaluation even if it comes earlier."""
-    compute_loss, reports = RunTrainer.compute_loss, []
+    """Losses are read when the loop logs (every third step), and before an evaluation even if it comes earlier."""
+    sum_losses, reports = Loop._sum_losses, []
 
-    def breaking(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
-        loss = compute_loss(self, *args, **kwargs)
-        return loss * torch.nan if self.state.global_step + 1 == broken else loss
+    def break_loss(self: Loop, batch: dict[str, Any]) -> Any:
+        loss = sum_losses(self, batch)
+        return loss * torch.nan if self.step + 1 == broken else loss
 
-    monkeypatch.setattr(RunTrainer, "compute_loss", breaking)
+    monkeypatch.setattr(Loop, "_sum_losses", break_loss)
     spec = tiny_spec(training={"evaluate_every": evaluation / 6})
     with pytest.raises(RunFailed, match=f"diverged: the loss is nan at step {broken} of 12"):
         train_run(spec, tmp_path, report=lambda progress: reports.append(progress.step))

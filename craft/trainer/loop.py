@@ -1,0 +1,199 @@
+"""The optimizer steps of a training: `Loop.train` makes one after the other and yields the number of each.
+
+    micro-batches  ->  loss summed / items of the step  ->  gradients  ->  clipped  ->  weights  ->  logged  ->  yield
+
+- A step does not depend on how it is cut into micro-batches: its loss is summed over its examples, or the tokens that a
+  language model learns, and divided by their number.
+- A loss that is not finite ends the run, and the message names its step. On a CPU the run ends in that step. On a GPU reading
+  a loss makes the host wait, so losses are read a hundred times a run, before every evaluation and before every checkpoint:
+  no score and no file comes from broken weights.
+- The caller may score, write a checkpoint or leave between two steps. No later step changes by that: the order of examples
+  depends on seed and epoch alone, and scoring draws no random numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.utils.data import DataLoader
+
+from craft.methods import find_method
+from craft.models.compute import compute_device
+from craft.results import RunFailed
+from craft.scoring.encoding import Collator, TrainingCollator
+from craft.scoring.head_scorer import LOSSES
+from craft.scoring.positions import chooses_on, loss_at
+from craft.spec import RunSpec
+from craft.tasks.prompts import IGNORED
+from craft.tasks.task import Kind
+from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, trainable_state
+from craft.trainer.meter import Meter
+from craft.trainer.optimizing import make_optimizer
+from craft.trainer.process import random_states, set_random_states
+from craft.trainer.steps import evaluation_steps, order_examples, rate_factor, steps_per_epoch, total_steps
+
+_STATE_FILE, _POINTS = "loop.pt", 100
+
+
+class Loop:
+    """The steps of one training.
+
+    Attributes:
+        step: how many steps are done.
+        total: how many there are in all; 0 where nothing trains.
+        evaluated_at: the steps after which the search split is to be scored.
+        optimizer: None where nothing trains.
+        points: `train_loss` and `learning_rate` of the logged steps; the caller reports them and empties the list.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        kind: Kind,
+        model: Any,
+        split: Any,
+        meter: Meter,
+        *,
+        starts: dict[nn.Parameter, torch.Tensor] | None = None,
+        hold: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Seeds the process. `split` holds encoded training examples, with the `lengths` of them all.
+
+        Args:
+            starts: weights that weight decay pulls to these values, and not to zeros.
+            hold: called after every change of the weights.
+        """
+        transformers.set_seed(spec.seed)
+        self.model, self.kind, self.training, self.seed, self.meter = model, kind, spec.training, spec.seed, meter
+        self._split, self._starts, self._hold = split, starts or {}, hold
+        self._device = compute_device()
+        self._reads_freely = self._device.type != "cuda"  # where the host would wait for the device, a step reads nothing
+        if find_method(spec.method).quantization is None:  # a quantized base cannot be moved
+            model.to(self._device)
+        model.config.use_cache = False
+        chooses, collator = kind == "generation" and chooses_on(model, self._device), Collator(int(model.config.pad_token_id))
+        self._collate = TrainingCollator(collator, chooses, omits_masks=not self._reads_freely)
+        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.step, self.total = 0, total_steps(self.training, len(split)) if self._weights else 0
+        self.evaluated_at = evaluation_steps(self.training, len(split)) if self._weights else [0]
+        self.optimizer = make_optimizer(spec, model, kind, self.total) if self._weights else None
+        self._peak_rates = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer else []
+        self.points: list[dict[str, float]] = []
+        self._unread: list[tuple[int, torch.Tensor]] = []
+        self._loss, self._logged = np.float32(0), 0  # the sum of the losses after the step that was logged last
+
+    def train(self) -> Iterator[int]:
+        """Makes the steps that are left, and yields the number of each after it. Raises RunFailed as `read_losses` does."""
+        while self.step < self.total:
+            for batches, tokens in self._read_epoch():
+                self.meter.step_begins()
+                self._add_gradients(batches)
+                self._change_weights()
+                self.meter.step_ends(tokens)
+                if self.step % max(1, self.total // _POINTS) == 0:
+                    self._log()
+                yield self.step
+                if self.step == self.total:
+                    break
+        self.read_losses()
+
+    def _read_epoch(self) -> Iterator[tuple[list[dict[str, Any]], int]]:
+        """Yields the micro-batches of each step that is left of this epoch, on the device, and the number of their tokens."""
+        size, accumulated = self.training.batch_size, self.training.gradient_accumulation
+        epoch, done = divmod(self.step, steps_per_epoch(self.training, len(self._split)))
+        order = order_examples(self.training, self._split.lengths, self.seed, epoch)
+        loader = DataLoader(
+            self._split,
+            batch_sampler=[order[at : at + size] for at in range(done * accumulated * size, len(order), size)],
+            collate_fn=self._collate,
+            pin_memory=self._device.type == "cuda",
+            # A loader draws a random number when it begins. In an epoch that had begun before, it has been drawn.
+            generator=torch.Generator() if done else None,
+        )
+        batches = iter(loader)
+        while step := list(islice(batches, accumulated)):
+            tokens = sum(batch.pop("tokens") for batch in step)
+            yield [{name: each.to(self._device, non_blocking=True) for name, each in batch.items()} for batch in step], tokens
+
+    def _add_gradients(self, batches: list[dict[str, Any]]) -> None:
+        self.model.train()
+        labels = [batch["labels"] for batch in batches]
+        items = sum((each[:, 1:] != IGNORED).sum() if self.kind == "generation" else len(each) for each in labels)
+        for batch in batches:
+            loss = self._sum_losses(batch) / items
+            loss.backward()
+            self._unread.append((self.step + 1, loss.detach()))
+            if self._reads_freely:
+                self.read_losses()
+
+    def _change_weights(self) -> None:
+        assert self.optimizer is not None
+        if self.training.max_grad_norm > 0:
+            nn.utils.clip_grad_norm_(self._weights, self.training.max_grad_norm)
+        for group, peak in zip(self.optimizer.param_groups, self._peak_rates, strict=True):
+            group["lr"] = peak * rate_factor(self.training, self.step, self.total)
+        # Weight decay leads to zero. Without its start in it, a weight's difference from it does.
+        self._add_starts(-1)
+        self.optimizer.step()
+        self._add_starts(1)
+        self._hold()
+        self.optimizer.zero_grad()
+        self.step += 1
+
+    def _sum_losses(self, batch: dict[str, Any]) -> torch.Tensor:
+        labels, places = batch.pop("labels"), batch.pop("places", None)
+        if places is not None:
+            return loss_at(self.model, batch, labels, places)
+        return LOSSES[self.kind](self.model(**batch).logits, labels)
+
+    def _add_starts(self, sign: int) -> None:
+        with torch.no_grad():
+            for weight, start in self._starts.items():
+                weight.add_(start, alpha=sign)
+
+    def read_losses(self) -> None:
+        """Reads the losses and step times since the last reading. Raises RunFailed at the first loss that is not finite."""
+        self.meter.read()
+        unread, self._unread = self._unread, []
+        losses = torch.stack([loss for _, loss in unread]).tolist() if unread else []
+        for (step, _), loss in zip(unread, losses, strict=True):
+            if not math.isfinite(loss):
+                raise RunFailed(
+                    f"training diverged: the loss is {loss} at step {step} of {self.total}. "
+                    f"A smaller learning rate may help (it is {self.training.learning_rate:g})"
+                )
+            self._loss += np.float32(loss)
+
+    def _log(self) -> None:
+        self.read_losses()
+        rate = self._peak_rates[0] * rate_factor(self.training, self.step - 1, self.total)
+        loss = float(self._loss) / (self.step - self._logged)
+        self.points.append({"step": self.step, "train_loss": loss, "learning_rate": rate})
+        self._loss, self._logged = np.float32(0), self.step
+
+    def save_to(self, folder: Path) -> None:
+        """Writes what `restore` needs to continue as if there had been no interruption."""
+        self.read_losses()
+        save_file(trainable_state(self.model), folder / TRAINABLE_FILE)
+        if self.optimizer is not None:
+            since = {"loss": float(self._loss), "logged": self._logged, "points": self.points}
+            torch.save({"optimizer": self.optimizer.state_dict(), "random": random_states(), **since}, folder / _STATE_FILE)
+
+    def restore(self, folder: Path, step: int) -> None:
+        """Continues from what `save_to` wrote after `step`."""
+        self.step = step
+        restore_trainable(self.model, load_file(folder / TRAINABLE_FILE))
+        if self.optimizer is not None:
+            state = torch.load(folder / _STATE_FILE, map_location="cpu", weights_only=True)
+            self.optimizer.load_state_dict(state["optimizer"])
+            self._loss, self._logged, self.points = np.float32(state["loss"]), state["logged"], state["points"]
+            set_random_states(state["random"])

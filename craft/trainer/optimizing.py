@@ -1,0 +1,46 @@
+"""The optimizer of a run: which weights it moves, at which peak learning rate, with how much weight decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.trainer_pt_utils import get_parameter_names
+
+from craft.methods import find_method
+from craft.methods.method import BuildContext
+from craft.models.compute import adamw
+from craft.models.heads import TASK_TYPES, head_names, is_head
+from craft.settings import TrainingSettings
+from craft.spec import RunSpec
+from craft.tasks.task import Kind
+
+_WITHOUT_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+
+
+def make_optimizer(spec: RunSpec, model: nn.Module, kind: Kind, steps: int) -> torch.optim.Optimizer:
+    """AdamW or the method's own optimizer. The adapter's group comes first: a run reports the first learning rate."""
+    method, groups = find_method(spec.method), _weight_groups(model, spec.training)
+    if method.optimizer is None:
+        return adamw(groups)
+    context = BuildContext(TASK_TYPES[kind], seed=spec.seed, total_steps=steps)
+    return method.optimizer(model, groups, method.parameters.model_validate(spec.parameters), context)
+
+
+def decaying_names(model: nn.Module) -> set[str]:
+    """Names of the weights that weight decay acts on: all but biases and norms, as in transformers' Trainer."""
+    return set(get_parameter_names(model, [nn.LayerNorm], _WITHOUT_DECAY))
+
+
+def _weight_groups(model: nn.Module, training: TrainingSettings) -> list[dict[str, Any]]:
+    heads, decaying = head_names(model), decaying_names(model)
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            groups.setdefault((is_head(name, heads), name not in decaying), []).append(weight)
+    rates = {False: training.learning_rate, True: training.head_learning_rate or training.learning_rate}
+    return [
+        {"params": groups[head, fixed], "lr": rates[head], "weight_decay": 0.0 if fixed else training.weight_decay}
+        for head, fixed in sorted(groups)
+    ]
