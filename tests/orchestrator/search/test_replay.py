@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from craft.results import Counts
@@ -18,10 +17,7 @@ from orchestrator.results.summary import summarize
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.space.dimensions import Block, Choice, Point
 from orchestrator.sweepfile.sweep import Sweep
-from tests.benchmarks.outside_search import reached, replay, trials_to
-from tests.benchmarks.outside_tasks import Task
 from tests.benchmarks.replay.curves import Curve, RecordedCurves, read_record, write_record
 from tests.benchmarks.replay.simulation import simulate
 from tests.benchmarks.replay.yardstick import Yardstick, whole_record
@@ -118,19 +114,3 @@ def test_what_never_began_counts_as_the_average_on_its_task(tmp_path: Path, reco
     assert told(second, 60.0, 80.0)["score"] == 70.0
     assert told(third, 50.0, None)["score"] == (50.0 + 80.0) / 2
     assert told(third, 50.0, None)["score"] == (50.0 + 80.0) / 2
-
-
-@pytest.mark.parametrize("searcher", ["random", "tpe", "gp"])
-def test_the_outside_benchmark_finds_a_front_that_is_known(searcher: str) -> None:
-    """12 cells with the best score at the largest size, so the whole front is known to have a hypervolume of 1."""
-    sizes, rates = (1, 10, 100), (1e-4, 1e-3, 1e-2, 1e-1)
-
-    def score(point: Point) -> float:
-        return float(sizes.index(point.values["size"]) - abs(rates.index(point.values["rate"]) - 2))
-
-    best = np.array([(float(place), size) for place, size in enumerate(sizes)])
-    block = Block(0, "lora", {"size": Choice(sizes), "rate": Choice(rates)})
-    task = Task("made", (block,), lambda one: one.values["size"], lambda one: [(1.0, score(one))], score, best, (-3.0, 110.0))
-    row = replay(task, searcher, "none", 1, 12, 0)
-    assert trials_to(row, 1.0) <= 12
-    assert reached(row, 12, 1) == pytest.approx(1.0)
