@@ -12,20 +12,21 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from craft.methods import METHODS, find_method
 from craft.methods.method import refuse_elsewhere
+from craft.models.cached import MINILM
 from craft.plain_yaml import YamlProblem, read_plain
+from craft.results import Progress, RunFailed, RunResult
 from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings
 from craft.spec import RunSpec
 from craft.tasks import find_task
+from craft.trainer.checkpoint import newest_valid
+from craft.trainer.memory import OutOfMemory
 from craft.words import be_printable, nearest
-
-if TYPE_CHECKING:
-    from craft.results import Progress, RunResult
 
 EPILOG = """\
 examples:
@@ -40,16 +41,10 @@ examples:
 exit status: 0 finished, 1 the run failed, 2 the call is wrong, 130 interrupted (the same call with --resume continues)
 """
 USE = """
-{steps} steps in {seconds:.1f} s. The adapter is in {folder}. To use it:
+{steps} steps in {seconds:.1f} s. The adapter is in {folder}. To use it as a model of transformers:
 
   from craft import load_adapter
-  model, tokenizer = load_adapter({folder!r})
-  batch = tokenizer(["your text"], return_tensors="pt")
-  {use}"""
-USE_HEAD = "outputs = model(**batch).logits\n  print(outputs, model.config.id2label)"
-USE_WORDS = (
-    "outputs = model.generate(**batch, max_new_tokens=32)\n  print(tokenizer.batch_decode(outputs, skip_special_tokens=True))"
-)
+  model, tokenizer = load_adapter({folder!r})"""
 FLAGS = {
     "--ranks": {"nargs": 3, "metavar": ("R1", "R2", "R3"), "help": "CRAFT's ranks; all = every layer"},
     "--rank": {"type": int, "help": "the rank of methods that have one, such as lora"},
@@ -68,14 +63,13 @@ class CallError(ValueError):
 
 
 def parser() -> argparse.ArgumentParser:
-    description = "Train one adapter on one task, score it, and save it where PEFT can load it."
-    raw = argparse.RawDescriptionHelpFormatter
-    made = argparse.ArgumentParser(
-        "craft.train", description=description, epilog=EPILOG, formatter_class=raw, allow_abbrev=False
+    description, raw = (
+        "Train one adapter on one task, score it, save it as PEFT loads it.",
+        argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
-    model = "sentence-transformers/all-MiniLM-L6-v2"
-    add("--model", default=model, help="hub id, local folder or FOLDER/FILE.gguf (default: %(default)s)")
+    flags = argparse.ArgumentParser("craft.train", None, description, EPILOG, formatter_class=raw, allow_abbrev=False)
+    add = flags.add_argument
+    add("--model", default=MINILM, help="hub id, local folder or FOLDER/FILE.gguf (default: %(default)s)")
     add("--revision", help="the hub's revision of the model")
     add("--task", required=True, help="such as toy/sentiment, glue/mrpc, commonsense, custom/NAME")
     add("--method", default="craft", help=f"one of: {', '.join(METHODS)} (default: %(default)s)")
@@ -89,46 +83,46 @@ def parser() -> argparse.ArgumentParser:
     add("--sizes", nargs="+", type=int, default=[], metavar="N", help="numbers of parameters to cut the adapter to")
     add("--to", metavar="DIR", help="where adapter and checkpoints go (default: runs/craft/TASK-KEY)")
     add("--resume", action="store_true", help="continue from the newest whole checkpoint in that folder")
-    return made
+    return flags
 
 
 def run_spec(arguments: argparse.Namespace) -> RunSpec:
-    """The run that the flags describe."""
+    """Returns the run that the flags describe."""
     try:
         method = find_method(arguments.method)
     except ValueError as error:
         raise CallError(f"--method: {error}") from None
-    content: dict[str, Any] = {name: getattr(arguments, name) for name in ("model", "revision", "task", "protocol", "seed")}
-    content |= {"method": method.name, "parameters": {}, "training": {}, "data": {}, "measure": {}}
-    known = {name: ["training", field] for name, field in spellings(TrainingSettings).items()}
-    known |= {name: ["parameters", field] for name, field in spellings(method.parameters).items()}
+    run: dict[str, Any] = {name: getattr(arguments, name) for name in ("model", "revision", "task", "protocol", "seed")}
+    run |= {"method": method.name, "parameters": {}, "training": {}, "data": {}, "measure": {}}
+    places: dict[str, tuple[str, ...]] = {name: ("training", field) for name, field in spellings(TrainingSettings).items()}
+    places |= {name: ("parameters", field) for name, field in spellings(method.parameters).items()}
     keys = {flag: flag[2:].replace("-", "_") for flag in FLAGS}
-    given = [(flag, key, value) for flag, key in keys.items() if (value := getattr(arguments, key)) is not None]
-    for flag, key, value in [*given, *(assignment(text) for text in arguments.set)]:
+    short = [(flag, key, value) for flag, key in keys.items() if (value := getattr(arguments, key)) is not None]
+    for flag, key, value in [*short, *map(assignment, arguments.set)]:
         first, *rest = key.split(".")
-        path = [first, *rest] if first in ("data", "measure") and rest else [*known.get(first, []), *rest]
-        if first not in known and path == rest:
-            names = [*known, *(f"data.{name}" for name in DataSettings.model_fields)]
+        if first not in places and not (first in ("data", "measure") and rest):
+            names = [*places, *(f"data.{name}" for name in DataSettings.model_fields)]
             names += [f"measure.{name}" for name in shown_names(MeasureSettings)]
             raise CallError(f"{flag}: unknown key {key!r}.{nearest(key, names)} Keys: {', '.join(names)}")
-        here = content
-        for part in path[:-1]:
-            here = here.setdefault(part, {})
-            if not isinstance(here, dict):
+        *path, last = [*places.get(first, (first,)), *rest]
+        block = run
+        for part in path:
+            block = block.setdefault(part, {})
+            if not isinstance(block, dict):
                 raise CallError(f"{flag}: {part} is set to a plain value already")
-        here[path[-1]] = [int(rank) if rank.isdecimal() else rank for rank in value] if flag == "--ranks" else value
+        block[last] = [int(rank) if rank.isdecimal() else rank for rank in value] if flag == "--ranks" else value
     if arguments.data_root:
-        content["data"]["root"] = str(Path(arguments.data_root).expanduser().resolve())
+        run["data"]["root"] = str(Path(arguments.data_root).expanduser().resolve())
     if arguments.warm_start:
-        content["warm_start"] = _warm_start(Path(arguments.warm_start))
+        run["warm_start"] = _warm_start(Path(arguments.warm_start))
     try:
-        return RunSpec.model_validate(content)
+        return RunSpec.model_validate(run)
     except ValidationError as error:
-        raise CallError("; ".join(_sentence(one) for one in error.errors())) from None
+        raise CallError("; ".join(_describe(mistake) for mistake in error.errors())) from None
 
 
 def assignment(text: str) -> tuple[str, str, Any]:
-    """The words of one `--set`, its key and its value."""
+    """Returns one `--set` as it is shown in messages, its key and its value."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise CallError(f"--set {text}: expected KEY=VALUE, such as --set batch_size=32")
@@ -139,24 +133,24 @@ def assignment(text: str) -> tuple[str, str, Any]:
 
 
 def _warm_start(folder: Path) -> WarmStart:
-    place = next((one for one in (folder, folder / "adapter") if (one / "run.json").is_file()), None)
-    if place is None:
-        raise CallError(f"--warm-start {folder}: no adapter of this project lies there (no run.json)")
-    return WarmStart(run=_recorded(place).key, adapter=str(place.resolve()))
+    adapter = folder if (folder / "run.json").is_file() else folder / "adapter"
+    if not (adapter / "run.json").is_file():
+        raise CallError(f"--warm-start {folder}: no adapter of this project is there (no run.json)")
+    return WarmStart(run=_read_spec(adapter).key, adapter=str(adapter.resolve()))
 
 
-def _recorded(adapter: Path) -> RunSpec:
+def _read_spec(adapter: Path) -> RunSpec:
     try:
         return RunSpec.model_validate(json.loads((adapter / "run.json").read_text(encoding="utf-8"))["spec"])
     except (ValueError, KeyError):
         raise CallError(f"{adapter / 'run.json'} cannot be read") from None
 
 
-def _sentence(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
-    shown = "" if isinstance(error.get("input"), dict) else f" (given: {error.get('input')!r})"
-    return f"{where}: {message}{shown}" if where else message
+def _describe(mistake: Any) -> str:
+    place = ".".join(str(part) for part in mistake["loc"])
+    message = mistake["msg"].removeprefix("Value error, ")
+    value = "" if isinstance(mistake.get("input"), dict) else f" (given: {mistake.get('input')!r})"
+    return f"{place}: {message}{value}" if place else message
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -165,21 +159,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         spec = run_spec(arguments)
-        directory = Path(arguments.to or f"runs/craft/{spec.task.replace('/', '-')}-{spec.key}")
-        if (directory / "adapter" / "run.json").is_file() and _recorded(directory / "adapter") != spec:
-            raise CallError(f"--to {directory}: another run's adapter lies there; give a folder of its own")
-        existing = next(path for path in (directory, *directory.resolve().parents) if path.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise CallError(f"--to {directory}: {existing} cannot be written")
-        return _run(spec, directory, arguments.resume, arguments.sizes)
+        folder = _choose_folder(arguments.to, spec)
+        _check(spec, arguments.sizes)
+        result = _train(spec, folder, arguments.resume, arguments.sizes)
     except CallError as error:
-        print(f"craft.train: {error}", file=sys.stderr)
+        _say(f"craft.train: {error}")
         return 2
+    except (RunFailed, OutOfMemory, OSError) as error:
+        hint = ". Try a smaller --batch-size with --set gradient_accumulation" if isinstance(error, OutOfMemory) else ""
+        _say(f"craft.train: the run failed: {error}{hint}")
+        return 1
+    except KeyboardInterrupt:
+        _say("craft.train: interrupted; the same call with --resume continues from the last evaluation")
+        return 130
+    _show(result)
+    return 0
 
 
-def _run(spec: RunSpec, directory: Path, resume: bool, sizes: Sequence[int]) -> int:
+def _choose_folder(to: str | None, spec: RunSpec) -> Path:
+    folder = Path(to or f"runs/craft/{spec.task.replace('/', '-')}-{spec.key}")
+    if (folder / "adapter" / "run.json").is_file() and _read_spec(folder / "adapter") != spec:
+        raise CallError(f"--to {folder}: it has another run's adapter; give a folder of its own")
+    existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise CallError(f"--to {folder}: {existing} cannot be written")
+    return folder
+
+
+def _check(spec: RunSpec, sizes: Sequence[int]) -> None:
+    """Refuses what cannot be trained here, and says what will be."""
     try:
-        task = find_task(spec.task, spec.data)
+        find_task(spec.task, spec.data)
         refuse_elsewhere(find_method(spec.method))
         from craft.models.gguf import gguf_notes
         from craft.scoring.choose import doubt_texts
@@ -189,17 +199,16 @@ def _run(spec: RunSpec, directory: Path, resume: bool, sizes: Sequence[int]) -> 
         check_sizes(spec, sizes)
     except ValueError as error:
         raise CallError(str(error)) from None
-    from craft.results import RunFailed
-    from craft.trainer.checkpoint import newest_valid
-    from craft.trainer.memory import OutOfMemory
-    from craft.trainer.training import train_run
-
     counted = f"{counts.trainable_parameters:,} adapter parameters, {counts.head_parameters:,} in the head"
     _say(f"{spec.method} on {spec.model}, {spec.task}, seed {spec.seed}: {counted}, {counts.total_parameters:,} in all", *notes)
-    checkpoint = newest_valid(directory) if resume else None
+
+
+def _train(spec: RunSpec, folder: Path, resume: bool, sizes: Sequence[int]) -> RunResult:
+    from craft.trainer.training import train_run
+
+    checkpoint, steps = newest_valid(folder) if resume else None, 0
     if checkpoint:
         _say(f"continuing from {checkpoint}")
-    steps = 0
 
     def on_step(step: int, total: int) -> None:
         nonlocal steps
@@ -208,25 +217,15 @@ def _run(spec: RunSpec, directory: Path, resume: bool, sizes: Sequence[int]) -> 
             print(f"\rstep {step} of {total} ", end="", file=sys.stderr, flush=True)
 
     try:
-        result = train_run(spec, directory, report=_report, resume_from=checkpoint, on_step=on_step, sizes=sizes)
-    except (RunFailed, OSError) as error:
+        return train_run(spec, folder, report=_report, resume_from=checkpoint, on_step=on_step, sizes=sizes)
+    except RunFailed as error:
         if isinstance(error.__cause__, ValueError) and not steps:
             raise CallError(str(error)) from None
-        _say(f"craft.train: the run failed: {error}")
-        return 1
-    except OutOfMemory as error:
-        _say(f"craft.train: {error}. Try a smaller --batch-size with --set gradient_accumulation")
-        return 1
-    except KeyboardInterrupt:
-        _say("craft.train: interrupted; the same call with --resume continues from the last evaluation")
-        return 130
-    _show(result, USE_WORDS if task.kind == "generation" else USE_HEAD)
-    return 0
+        raise
 
 
 def _say(*lines: str) -> None:
-    for line in lines:
-        print(line, file=sys.stderr)
+    print(*lines, sep="\n", file=sys.stderr)
 
 
 def _report(progress: Progress) -> None:
@@ -234,15 +233,15 @@ def _report(progress: Progress) -> None:
     _say(f"\repoch {progress.epoch:.2f}  step {progress.step}/{progress.total_steps}  {figures}")
 
 
-def _show(result: RunResult, use: str) -> None:
+def _show(result: RunResult) -> None:
     for name, value in (result.metrics | result.counts.known()).items():
         digits = 4 if name == "search_loss" or value < 1 else 2
         print(f"{name:<24}{value:,.{digits}f}".removesuffix(".00"))
-    for one in result.sizes:
-        print(f"cut to {one.counts['trainable_parameters']:,} parameters: score {one.metrics['score']:.2f}, {one.adapter}")
+    for size in result.sizes:
+        print(f"cut to {size.counts['trainable_parameters']:,} parameters: score {size.metrics['score']:.2f}, {size.adapter}")
     for note in result.notes:
         print(f"note: {note}")
-    print(USE.format(folder=str(result.adapter), steps=result.steps, seconds=result.seconds, use=use))
+    print(USE.format(folder=str(result.adapter), steps=result.steps, seconds=result.seconds))
 
 
 if __name__ == "__main__":

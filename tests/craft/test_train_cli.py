@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,12 +99,13 @@ def test_a_run_from_a_users_csv_to_an_adapter_that_loads_as_printed(
     assert "search score" in said.err
     record = json.loads((tmp_path / "out" / "adapter" / "run.json").read_text())
     assert record["labels"] == ["down", "up"]
-    lines = [line.strip() for line in said.out.splitlines() if line.startswith("  ")]
-    namespace: dict[str, object] = {}
-    exec("\n".join(lines[-5:]), namespace)
-    assert namespace["outputs"].shape == (1, 2)  # type: ignore[attr-defined]
+    code = [line.strip() for line in said.out.splitlines() if line.startswith("  ")]
+    namespace: dict[str, Any] = {}
+    exec("\n".join(code), namespace)
+    text = namespace["tokenizer"](["your text"], return_tensors="pt")
+    assert namespace["model"](**text).logits.shape == (1, 2)
 
-    assert main([*call, "--seed", "1"]) == 2  # another run's adapter lies there
+    assert main([*call, "--seed", "1"]) == 2, "another run's adapter is there"
     assert "a folder of its own" in capsys.readouterr().err
     assert main([*call, "--resume"]) == 0
     assert "continuing from" in capsys.readouterr().err
