@@ -24,7 +24,7 @@ from craft.results import Progress, RunFailed, RunResult
 from craft.settings import DataSettings, MeasureSettings, TrainingSettings, WarmStart, shown_names, spellings
 from craft.spec import RunSpec
 from craft.tasks import find_task
-from craft.trainer.checkpoint import newest_valid
+from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.memory import OutOfMemory
 from craft.words import be_printable, nearest
 
@@ -206,7 +206,7 @@ def _check(spec: RunSpec, sizes: Sequence[int]) -> None:
 def _train(spec: RunSpec, folder: Path, resume: bool, sizes: Sequence[int]) -> RunResult:
     from craft.trainer.training import train_run
 
-    checkpoint, steps = newest_valid(folder) if resume else None, 0
+    checkpoint, steps = find_newest_checkpoint(folder) if resume else None, 0
     if checkpoint:
         _say(f"continuing from {checkpoint}")
 

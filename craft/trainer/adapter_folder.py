@@ -67,7 +67,7 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
                 model.save_pretrained(str(aside), save_embedding_layers=False)
             (aside / "README.md").unlink(missing_ok=True)  # PEFT's model card, a form with nothing filled in
         else:
-            save_file(trainable_state(model), aside / TRAINABLE_FILE)
+            save_file(copy_trainable(model), aside / TRAINABLE_FILE)
         config: Any = model.config
         if record["kind"] != "generation":
             config.save_pretrained(str(aside))
@@ -184,7 +184,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
         own, put = get_peft_model_state_dict(model, save_embedding_layers=False), set_peft_model_state_dict
         learnt = load_peft_weights(str(folder), device="cpu")
     else:
-        own, put = trainable_state(model), restore_trainable
+        own, put = copy_trainable(model), restore_trainable
         learnt = load_file(folder / TRAINABLE_FILE)
     saved = {name: weight for name, weight in learnt.items() if goes_on or not is_head(name, heads)}
     unknown = [name for name in saved if name not in own]
@@ -195,7 +195,7 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     return goes_on
 
 
-def trainable_state(model: nn.Module) -> dict[str, torch.Tensor]:
+def copy_trainable(model: nn.Module) -> dict[str, torch.Tensor]:
     """Copies in CPU memory of every parameter that trains, by name."""
     return {
         name: weight.detach().to("cpu", copy=True).contiguous()

@@ -84,14 +84,14 @@ def verify(folder: Path) -> None:
             raise CheckpointCorrupt(f"checkpoint {folder}: the content of {name} has changed since it was written")
 
 
-def checkpoints_by_step(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """The `checkpoint-STEP` in `folder`, the newest last."""
     return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 
-def newest_valid(folder: Path) -> Path | None:
+def find_newest_checkpoint(folder: Path) -> Path | None:
     """The newest whole `checkpoint-STEP` in `folder`; broken ones are skipped. None if there is none."""
-    for checkpoint in reversed(checkpoints_by_step(folder)):
+    for checkpoint in reversed(list_checkpoints(folder)):
         try:
             verify(checkpoint)
         except CheckpointCorrupt:

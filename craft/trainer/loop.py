@@ -35,10 +35,10 @@ from craft.scoring.positions import chooses_on, loss_at
 from craft.spec import RunSpec
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind
-from craft.trainer.adapter_folder import TRAINABLE_FILE, restore_trainable, trainable_state
+from craft.trainer.adapter_folder import TRAINABLE_FILE, copy_trainable, restore_trainable
 from craft.trainer.meter import Meter
 from craft.trainer.optimizing import make_optimizer
-from craft.trainer.process import random_states, set_random_states
+from craft.trainer.process import read_random_states, set_random_states
 from craft.trainer.steps import evaluation_steps, order_examples, rate_factor, steps_per_epoch, total_steps
 
 _STATE_FILE, _POINTS = "loop.pt", 100
@@ -95,10 +95,10 @@ class Loop:
         """Makes the steps that are left, and yields the number of each after it. Raises RunFailed as `read_losses` does."""
         while self.step < self.total:
             for batches, tokens in self._read_epoch():
-                self.meter.step_begins()
+                self.meter.begin_step()
                 self._add_gradients(batches)
                 self._change_weights()
-                self.meter.step_ends(tokens)
+                self.meter.end_step(tokens)
                 if self.step % max(1, self.total // _POINTS) == 0:
                     self._log()
                 yield self.step
@@ -183,10 +183,12 @@ class Loop:
     def save_to(self, folder: Path) -> None:
         """Writes what `restore` needs to continue as if there had been no interruption."""
         self.read_losses()
-        save_file(trainable_state(self.model), folder / TRAINABLE_FILE)
+        save_file(copy_trainable(self.model), folder / TRAINABLE_FILE)
         if self.optimizer is not None:
             since = {"loss": float(self._loss), "logged": self._logged, "points": self.points}
-            torch.save({"optimizer": self.optimizer.state_dict(), "random": random_states(), **since}, folder / _STATE_FILE)
+            torch.save(
+                {"optimizer": self.optimizer.state_dict(), "random": read_random_states(), **since}, folder / _STATE_FILE
+            )
 
     def restore(self, folder: Path, step: int) -> None:
         """Continues from what `save_to` wrote after `step`."""

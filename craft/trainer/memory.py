@@ -31,7 +31,7 @@ CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
 
 class OutOfMemory(MemoryError):
-    """The host or the GPU has no memory left for this run; `smaller_batches` may make it fit.
+    """The host or the GPU has no memory left for this run; `shrink_batches` may make it fit.
 
     Attributes:
         scoring: memory ran out in an evaluation, so smaller batches there are enough.
@@ -41,21 +41,21 @@ class OutOfMemory(MemoryError):
 
 
 @contextmanager
-def memory_errors_named(what: str, *, scoring: bool = False) -> Iterator[None]:
+def name_memory_errors(what: str, *, scoring: bool = False) -> Iterator[None]:
     """Turns the several ways to run out of memory into `OutOfMemory`."""
     try:
         yield
     except OutOfMemory:
         raise
     except Exception as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         named = OutOfMemory(f"out of memory with {what}: {' '.join(str(error).split())[:200]}")
         named.scoring = scoring
         raise named from error
 
 
-def out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether host or GPU memory ran out, by torch's, Python's or the system's word for it."""
     return (
         isinstance(error, MemoryError)
@@ -65,7 +65,7 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def smaller_batches(training: TrainingSettings, *, scoring: bool = False) -> TrainingSettings | None:
+def shrink_batches(training: TrainingSettings, *, scoring: bool = False) -> TrainingSettings | None:
     """The same training in less memory; None where nothing is left to make smaller.
 
     Args:

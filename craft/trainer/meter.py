@@ -61,10 +61,10 @@ class Meter:
         gc.collect()
         self._resettable = _reset_peak_memory()
 
-    def step_begins(self) -> None:
+    def begin_step(self) -> None:
         self._began = self._now()
 
-    def step_ends(self, tokens: int) -> None:
+    def end_step(self, tokens: int) -> None:
         """`tokens` are the non-padding tokens of the step's micro-batches."""
         self._unread.append((self._began, self._now()))
         self.tokens += tokens

@@ -28,13 +28,13 @@ def make_optimizer(spec: RunSpec, model: nn.Module, kind: Kind, steps: int) -> t
     return method.optimizer(model, groups, method.parameters.model_validate(spec.parameters), context)
 
 
-def decaying_names(model: nn.Module) -> set[str]:
+def find_decaying(model: nn.Module) -> set[str]:
     """Names of the weights that weight decay acts on: all but biases and norms, as in transformers' Trainer."""
     return set(get_parameter_names(model, [nn.LayerNorm], _WITHOUT_DECAY))
 
 
 def _weight_groups(model: nn.Module, training: TrainingSettings) -> list[dict[str, Any]]:
-    heads, decaying = head_names(model), decaying_names(model)
+    heads, decaying = head_names(model), find_decaying(model)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:

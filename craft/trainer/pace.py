@@ -1,10 +1,10 @@
-"""How much of a run is done, and how long the rest takes at the pace measured so far: `Pace`.
+"""How much of a run is done, and how long the rest takes at the pace measured so far: `Pace`. Who follows a run: `Listener`.
 
     seconds left  =  steps to go x seconds a step  +  examples to score x seconds an example
 
 Both rates are those of this process. Until an example is scored, it is taken to cost a third of an example in training, which
 goes forward and back; a step that only an earlier process did, three times the scoring of its examples. A run reports its
-outlook to the function that `hearing` names, every few seconds. `Listener` holds the callbacks that follow a run.
+outlook to the function that `report_outlooks` names, every few seconds.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from craft.results import Outlook, Progress
 from craft.scoring.texts import Tick
 
 FORWARD = 1 / 3
-TELL_EVERY = 8.0
+REPORT_EVERY = 8.0
 """Seconds between two reports."""
 
 _listener: ContextVar[Callable[[Outlook], None] | None] = ContextVar("craft_outlook", default=None)
 
 
 @contextmanager
-def hearing(listener: Callable[[Outlook], None]) -> Iterator[None]:
-    """Inside, in this thread, `listener` gets the outlook of a run every few seconds."""
+def report_outlooks(listener: Callable[[Outlook], None]) -> Iterator[None]:
+    """Gives the outlook of a run inside, in this thread, to `listener` every few seconds."""
     before = _listener.set(listener)
     try:
         yield
@@ -38,7 +38,7 @@ def hearing(listener: Callable[[Outlook], None]) -> Iterator[None]:
 
 @dataclass
 class Pace:
-    """One run's work, what of it is done, and the two rates.
+    """One run's work, what of it is done, and the two rates. Each call reports the outlook, if it is time to.
 
     Args:
         batch: examples in a step.
@@ -67,42 +67,47 @@ class Pace:
         self._stepping = self._scoring = 0.0  # seconds in this process, and what was done in them
         self._stepped, self._seen, self._scored = 0, 0.0, 0.0
         self._part: tuple[str, float] = ("", 0.0)
-        self._told = self._since = self.clock()
-        self.evaluated()
+        self._reported = self._since = self.clock()
+        self.end_evaluation()
         self._scored -= search * self.due
 
-    def stepped(self, step: int) -> None:
-        """Optimizer step number `step` is done."""
+    def end_step(self, step: int) -> None:
+        """Counts optimizer step number `step`."""
         self._stepping += self._lap()
         self._stepped += step - self.step
         self.step, self._phase = step, f"step {step}/{self.steps}"
+        self._report()
 
-    def scored(self, what: str, done: int, total: int) -> None:
-        """Of the split `what`, `done` of `total` pieces are scored. Other names are shown, and their time is not foretold."""
-        seconds, size, part = self._lap(), self.passes.get(what), done / total
+    def count_scored(self, split: str, done: int, total: int) -> None:
+        """Counts `done` of `total` pieces of a split. Shows names that are not in `passes`, and leaves their time out."""
+        seconds, size, part = self._lap(), self.passes.get(split), done / total
         if size is None:
-            self._phase = f"scoring {done}/{total} ({what})"
-            return
-        before = self._part[1] if self._part[0] == what and self._part[1] < part else 0.0
-        self._part, self._phase = (what, part), f"scoring {round(part * size)}/{size} ({what})"
-        self._scoring += seconds
-        self._seen += size * (part - before)
-        self._scored = min(self._scored + size * (part - before), self._examples)
+            self._phase = f"scoring {done}/{total} ({split})"
+        else:
+            before = self._part[1] if self._part[0] == split and self._part[1] < part else 0.0
+            self._part, self._phase = (split, part), f"scoring {round(part * size)}/{size} ({split})"
+            self._add_scored(seconds, size * (part - before))
+        self._report()
 
-    def recovered(self, step: int, total: int) -> None:
-        """Step number `step` of the recovery of a cut adapter is done."""
-        self._scoring += self._lap()
-        self._phase, part = f"step {step}/{total} of a cut", self.batch / FORWARD
-        self._seen, self._scored = self._seen + part, min(self._scored + part, self._examples)
+    def end_recovery_step(self, step: int, total: int) -> None:
+        """Counts step number `step` of the recovery of a cut adapter."""
+        self._phase = f"step {step}/{total} of a cut"
+        self._add_scored(self._lap(), self.batch / FORWARD)
+        self._report()
 
-    def evaluated(self) -> None:
-        """An evaluation is over, with its checkpoint and its report."""
+    def end_evaluation(self) -> None:
+        """Counts an evaluation, with its checkpoint and its report."""
         self._scored = self.passes["search"] * sum(at <= self.step for at in self.evaluated_at)
         self._part, self._phase = ("", 0.0), f"step {self.step}/{self.steps}"
         self._lap()
 
+    def _add_scored(self, seconds: float, examples: float) -> None:
+        self._scoring += seconds
+        self._seen += examples
+        self._scored = min(self._scored + examples, self._examples)
+
     def _lap(self) -> float:
-        """Seconds since the last call."""
+        """Returns the seconds since the last call."""
         before, self._since = self._since, self.clock()
         return self._since - before
 
@@ -112,19 +117,18 @@ class Pace:
         an_example = self._scoring / self._seen if self._seen else FORWARD * a_step / self.batch
         if not self._stepped and self.step == self.steps:
             a_step = self.batch * an_example / FORWARD
-        whole = self.steps * a_step + self._examples * an_example
-        if not whole or (not a_step and self.step < self.steps):
+        total = self.steps * a_step + self._examples * an_example
+        if not total or (not a_step and self.step < self.steps):
             return Outlook(self._phase, self.step / self.steps, None)
         left = (self.steps - self.step) * a_step + (self._examples - self._scored) * an_example
-        return Outlook(self._phase, 1 - left / whole, left)
+        return Outlook(self._phase, 1 - left / total, left)
 
-    def tell(self) -> None:
-        """Reports the outlook, if it is time to."""
+    def _report(self) -> None:
         listener, now = _listener.get(), self.clock()
-        if listener is not None and now - self._told >= TELL_EVERY:
+        if listener is not None and now - self._reported >= REPORT_EVERY:
             listener(self.outlook())
-            self._told = self.clock()
-            self._since += self._told - now  # the listener's time is not the run's
+            self._reported = self.clock()
+            self._since += self._reported - now  # the listener's time is not the run's
 
 
 @dataclass
@@ -133,37 +137,33 @@ class Listener:
 
     report: Callable[[Progress], None] = lambda _progress: None
     on_step: Callable[[int, int], None] = lambda _step, _total: None
-    on_score: Tick = lambda _what, _done, _total: None
+    on_score: Tick = lambda _split, _done, _total: None
     step: tuple[int, int] | None = None
     pace: Pace | None = None
 
-    def stepped(self, step: int, total: int) -> None:
+    def end_step(self, step: int, total: int) -> None:
         self.step = step, total
         if self.pace is not None:
-            self.pace.stepped(step)
-            self.pace.tell()
+            self.pace.end_step(step)
         self.on_step(step, total)
 
-    def scored(self, what: str, done: int, total: int) -> None:
-        """Reports more scored examples of a split."""
+    def count_scored(self, split: str, done: int, total: int) -> None:
         if self.pace is not None:
-            self.pace.scored(what, done, total)
-            self.pace.tell()
-        self.on_score(what, done, total)
+            self.pace.count_scored(split, done, total)
+        self.on_score(split, done, total)
 
-    def recovered(self, step: int, total: int) -> None:
-        """A step of a cut adapter's recovery is done. Repeats the run's last step, as `answered` does."""
+    def end_recovery_step(self, step: int, total: int) -> None:
+        """Counts a step of a cut adapter's recovery, and repeats the run's last step, as `count_answered` does."""
         if self.pace is not None:
-            self.pace.recovered(step, total)
-            self.pace.tell()
+            self.pace.end_recovery_step(step, total)
         if self.step is not None:
             self.on_step(*self.step)
 
-    def answered(self, what: str, done: int, total: int) -> None:
-        """Like `scored`, for slow scoring such as generation. Repeats the last step, so that a watchdog sees that the run is
-        alive; before the first step it ticks."""
+    def count_answered(self, split: str, done: int, total: int) -> None:
+        """Does what `count_scored` does for slow scoring such as generation. Repeats the last step, so that a watchdog sees
+        that the run is alive; before the first step it ticks."""
         if self.step is not None:
             self.on_step(*self.step)
         else:
             tick()
-        self.scored(what, done, total)
+        self.count_scored(split, done, total)

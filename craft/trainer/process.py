@@ -35,7 +35,7 @@ LAUNCHERS = re.compile(
 
 
 @contextmanager
-def own_process_state(*, tf32: bool = False) -> Iterator[None]:
+def isolate_process(*, tf32: bool = False) -> Iterator[None]:
     """Gives the block the same process state everywhere, and restores the caller's state after it.
 
     Args:
@@ -57,7 +57,7 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
         # With `warn_only` attention's backward would still sum in any order.
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    states = random_states()
+    states = read_random_states()
     try:
         with torch.enable_grad():
             yield
@@ -72,7 +72,7 @@ def own_process_state(*, tf32: bool = False) -> Iterator[None]:
         os.environ.update(environment)
 
 
-def random_states() -> dict[str, Any]:
+def read_random_states() -> dict[str, Any]:
     """Returns the states of all random number generators, as plain data and tensors."""
     numbers: Any = np.random.get_state()
     keys = numbers[1].tolist()  # a list, because torch loads no arrays of numpy
@@ -81,7 +81,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Sets what `random_states` returned, perhaps on a machine with or without a GPU."""
+    """Sets what `read_random_states` returned, perhaps on a machine with or without a GPU."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["torch"])
@@ -89,8 +89,8 @@ def set_random_states(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-def repeatable(work: Callable[[list[str]], T]) -> T:
-    """Returns what `work` returns, computed by deterministic operations only, inside `own_process_state`.
+def run_repeatably(work: Callable[[list[str]], T]) -> T:
+    """Returns what `work` returns, computed by deterministic operations only, inside `isolate_process`.
 
     `work` gets the notes for its record. Where a GPU has no deterministic form of an operation, `work` is called again with a
     note that names the operation, and may use every one.

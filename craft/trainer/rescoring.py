@@ -23,9 +23,9 @@ from craft.tasks import find_task
 from craft.trainer.adapter_folder import load_adapter, read_record, write_record
 from craft.trainer.checkpoint import rewrite
 from craft.trainer.cutting import Cut, cut_adapter
-from craft.trainer.memory import memory_errors_named
+from craft.trainer.memory import name_memory_errors
 from craft.trainer.meter import Meter
-from craft.trainer.process import own_process_state, repeatable
+from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.recovery import recover
 
 
@@ -38,10 +38,10 @@ def cut_and_score(
     run = cut_adapter(adapter, cut, folder)
     if score:
         score_adapter(folder, place, base=base, recovers=bool(cut.recovery))
-    return run, size_result(folder, began)
+    return run, read_size_result(folder, began)
 
 
-def size_result(folder: Path, began: float) -> SizeResult:
+def read_size_result(folder: Path, began: float) -> SizeResult:
     """The result of the cut adapter in `folder`, from its record; `began` is the start of the cut by `time.perf_counter`."""
     record = read_record(folder)
     of_it = record["notes"], record.get("facts", {})
@@ -62,7 +62,7 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
     record = read_record(folder)
     spec = RunSpec.model_validate(record["spec"])
     training = spec.training
-    batches = memory_errors_named(f"evaluation batches of {training.eval_batch_size} texts", scoring=True)
+    batches = name_memory_errors(f"evaluation batches of {training.eval_batch_size} texts", scoring=True)
 
     def work(notes: list[str]) -> dict[str, float]:
         nonlocal recovers
@@ -82,13 +82,13 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
             forgetting = Forgetting(spec.measure.forgetting, tokenizer, model, _no_tick, before=before)
             _refuse_other_text(folder, record["facts"], forgetting.facts)
         if recovers:
-            with memory_errors_named(f"micro-batches of {training.batch_size} x {training.max_length} tokens"):
+            with name_memory_errors(f"micro-batches of {training.batch_size} x {training.max_length} tokens"):
                 recover(model, "default", folder, spec, task, scorer, Meter())
             recovers = False
         return score_model(folder, scratch, model, scorer, forgetting, notes)
 
-    with own_process_state(tf32=training.tf32), quiet_libraries(), batches:
-        return repeatable(work)
+    with isolate_process(tf32=training.tf32), quiet_libraries(), batches:
+        return run_repeatably(work)
 
 
 def score_model(

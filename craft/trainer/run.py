@@ -42,17 +42,17 @@ from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Scorer
 from craft.spec import RECOVERY, RunSpec
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import restore_trainable, save_adapter, trainable_state
-from craft.trainer.checkpoint import STATE_FILE, checkpoints_by_step, write_folder
+from craft.trainer.adapter_folder import copy_trainable, restore_trainable, save_adapter
+from craft.trainer.checkpoint import STATE_FILE, list_checkpoints, write_folder
 from craft.trainer.counting import count, optimizer_bytes
 from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.loop import Loop
-from craft.trainer.memory import memory_errors_named
+from craft.trainer.memory import name_memory_errors
 from craft.trainer.meter import Meter
 from craft.trainer.pace import Listener, Pace
 from craft.trainer.process import UNREPEATABLE
 from craft.trainer.recovery import recover
-from craft.trainer.rescoring import score_model, size_result
+from craft.trainer.rescoring import read_size_result, score_model
 from craft.trainer.steps import epochs_after
 
 CUT_ADAPTER = "cut"
@@ -115,7 +115,7 @@ class Run:
         with self.meter.phase("train"):
             for step in loop.train():
                 try:
-                    self.listener.stepped(step, loop.total)
+                    self.listener.end_step(step, loop.total)
                 except Leave:
                     self._leave()  # an evaluation may take longer than the machine stays; the resumed run makes up for it
                     raise
@@ -136,12 +136,12 @@ class Run:
             raise
         self.evaluation_due = False
         if self.spec.training.select == "last" or metrics["search_score"] > self.best.score:
-            self.best = Best(metrics["search_score"], loop.step, metrics, trainable_state(self.model))
+            self.best = Best(metrics["search_score"], loop.step, metrics, copy_trainable(self.model))
         points, loop.points = loop.points, []
         with self.meter.phase("store"):
             self._write_checkpoint()
             self._report(metrics, points)
-        pace.evaluated()
+        pace.end_evaluation()
 
     def _leave(self) -> None:
         """Writes a checkpoint of the present step and reports it, with no score: there may be no time for one."""
@@ -152,7 +152,7 @@ class Run:
     @contextmanager
     def _scoring(self) -> Iterator[None]:
         """Around the scoring of a split: names its memory errors, and leaves no memory of its large batches taken."""
-        named = memory_errors_named(f"evaluation batches of {self.spec.training.eval_batch_size} texts", scoring=True)
+        named = name_memory_errors(f"evaluation batches of {self.spec.training.eval_batch_size} texts", scoring=True)
         with named, self.meter.phase("score"):
             yield
         if torch.cuda.is_available():
@@ -185,7 +185,7 @@ class Run:
             (aside / STATE_FILE).write_text(json.dumps(state, indent=1), encoding="utf-8")
 
         self.checkpoint = write_folder(self.directory / f"checkpoint-{step}", fill)
-        for folder in checkpoints_by_step(self.directory)[:-_KEPT_CHECKPOINTS]:
+        for folder in list_checkpoints(self.directory)[:-_KEPT_CHECKPOINTS]:
             if folder != self.checkpoint:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -211,7 +211,7 @@ class Run:
         self.loop.restore(checkpoint, state["step"])
         if (best := state["best"]) is not None:
             own = best["step"] == state["step"]
-            weights = trainable_state(self.model) if own else load_file(checkpoint / _BEST_FILE)
+            weights = copy_trainable(self.model) if own else load_file(checkpoint / _BEST_FILE)
             self.best = Best(best["score"], best["step"], best["metrics"], weights)
         self.evaluation_due, self.checkpoint = state["evaluation_due"], checkpoint
         self.notes += [note for note in state["unrepeatable"] if note not in self.notes]
@@ -282,9 +282,9 @@ class Run:
         with quiet_libraries():
             model.load_adapter(str(folder), CUT_ADAPTER, is_trainable=True)
             model.set_adapter(CUT_ADAPTER)
-            recover(model, CUT_ADAPTER, folder, spec, self.task, self.scorer, self.meter, self.listener.recovered)
+            recover(model, CUT_ADAPTER, folder, spec, self.task, self.scorer, self.meter, self.listener.end_recovery_step)
             with self._scoring():
                 score_model(folder, place, model, self.scorer, self.forgetting)
             model.set_adapter("default")
             model.delete_adapter(CUT_ADAPTER)
-        return size_result(folder, began)
+        return read_size_result(folder, began)

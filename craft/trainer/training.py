@@ -45,10 +45,10 @@ from craft.trainer.adapter_folder import start_from
 from craft.trainer.checkpoint import read_state
 from craft.trainer.head_start import start_head
 from craft.trainer.loop import Loop
-from craft.trainer.memory import memory_errors_named
+from craft.trainer.memory import name_memory_errors
 from craft.trainer.meter import Meter
 from craft.trainer.pace import Listener
-from craft.trainer.process import own_process_state, repeatable
+from craft.trainer.process import isolate_process, run_repeatably
 from craft.trainer.run import Run
 from craft.trainer.steps import total_steps
 
@@ -92,16 +92,16 @@ def train_run(
     micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
     newest = resume_from
 
-    def reported(progress: Progress) -> None:
+    def keep_newest(progress: Progress) -> None:
         nonlocal newest
         newest = progress.checkpoint or newest
         report(progress)
 
     def work(notes: list[str]) -> RunResult:
-        return _trained(spec, directory, Listener(reported, on_step, on_score), newest, sizes, notes).finish()
+        return _trained(spec, directory, Listener(keep_newest, on_step, on_score), newest, sizes, notes).finish()
 
-    with own_process_state(tf32=spec.training.tf32), memory_errors_named(micro_batch), quiet_libraries():
-        return repeatable(work)
+    with isolate_process(tf32=spec.training.tf32), name_memory_errors(micro_batch), quiet_libraries():
+        return run_repeatably(work)
 
 
 def _trained(
@@ -142,10 +142,10 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
     base = _base_model(spec, task, compute_device(), tokenizer.pad_token_id)
     refuse_other_words(spec.model, tokenizer, base)
-    scored = listener.answered if task.kind == "generation" else listener.scored
+    scored = listener.count_answered if task.kind == "generation" else listener.count_scored
     with meter.phase("data"):
         scorer = make_scorer(spec, task, splits, tokenizer, base, scored)
-    forgetting = _measure_before(spec, task, tokenizer, base, listener.answered)
+    forgetting = _measure_before(spec, task, tokenizer, base, listener.count_answered)
     missing = getattr(base, "craft_missing_weights", [])
     absent = [f"not in the checkpoint, frozen as initialized from the seed: {', '.join(missing)}"] if missing else []
     notes = [*absent, *getattr(base, "craft_notes", []), *scorer.notes, *splits.notes]

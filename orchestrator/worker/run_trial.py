@@ -9,8 +9,8 @@ from pathlib import Path
 from craft.results import Leave, Progress, RunResult
 from craft.settings import TrainingSettings
 from craft.spec import BUDGET
-from craft.trainer.checkpoint import newest_valid
-from craft.trainer.memory import out_of_memory, smaller_batches
+from craft.trainer.checkpoint import find_newest_checkpoint
+from craft.trainer.memory import is_out_of_memory, shrink_batches
 from craft.words import format_bytes
 from orchestrator.plan.trial import Ended, Train, Trial, result_of_size
 from orchestrator.state.entry import TrialResult
@@ -29,7 +29,7 @@ def run_trial(
 ) -> Ended:
     """Runs a trial in `directory` and returns how it ended.
 
-    Memory that runs out (host or GPU) is answered by smaller batches (`craft.trainer.memory.smaller_batches`), again and again,
+    Memory that runs out (host or GPU) is answered by smaller batches (`craft.trainer.memory.shrink_batches`), again and again,
     each time from the last checkpoint. The effective batch stays the same, and the result's notes tell the sizes. Where the
     smallest do not fit, the trial fails, and a resumed sweep tries it again: on a larger share of a machine it may fit.
 
@@ -63,19 +63,19 @@ def run_trial(
         except Leave:
             raise
         except Exception as error:
-            if error in from_report or (is_transient(error) and not out_of_memory(error)):
+            if error in from_report or (is_transient(error) and not is_out_of_memory(error)):
                 raise
             what = reason(error)
-            if not out_of_memory(error):
+            if not is_out_of_memory(error):
                 return _failed(spec, what, smaller_sizes(tried), started)
             scoring = getattr(error, "scoring", False)
-        smaller = smaller_batches(run.training, scoring=scoring)
+        smaller = shrink_batches(run.training, scoring=scoring)
         if smaller is None:
             why = no_room(what, tried, spec.resources)
             return _failed(spec, why, smaller_sizes(tried), started, retryable=True)
         tried.append(smaller)
         run = run.model_copy(update={"training": smaller})
-        resume_from = newest_valid(directory) or resume_from
+        resume_from = find_newest_checkpoint(directory) or resume_from
         free_memory()
 
 

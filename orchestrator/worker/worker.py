@@ -24,7 +24,7 @@ from craft.factors.ticking import ticking
 from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
-from craft.trainer.pace import hearing
+from craft.trainer.pace import report_outlooks
 from orchestrator.plan.trial import Ended, Train, Trial, result_of_size
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
@@ -169,7 +169,7 @@ def _run(
     if settings.gpu and settings.train is None:  # a stand-in needs none
         require_gpu()
     # Preparing the machine and building the method take long for a large model, and have no steps.
-    with ticking(heartbeat.beat), hearing(on_outlook), settings.surrounded(spec.run):
+    with ticking(heartbeat.beat), report_outlooks(on_outlook), settings.surrounded(spec.run):
         end = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
     heartbeat.stop()
     if broken:

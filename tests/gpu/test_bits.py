@@ -11,7 +11,7 @@ import pytest
 
 from craft.results import Leave, RunResult
 from craft.spec import RunSpec
-from craft.trainer.checkpoint import newest_valid
+from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.process import UNREPEATABLE
 from craft.trainer.training import train_run
 
@@ -40,7 +40,7 @@ def test_equal_bits_twice_and_after_leaving(
     second = train_run(spec, tmp_path / "second")
     with pytest.raises(Leave):
         train_run(spec, tmp_path / "left", on_step=leave)
-    resumed = train_run(spec, tmp_path / "resumed", resume_from=newest_valid(tmp_path / "left"))
+    resumed = train_run(spec, tmp_path / "resumed", resume_from=find_newest_checkpoint(tmp_path / "left"))
     notes = [note for note in first.notes if UNREPEATABLE in note]
     figure(notes[0] if notes else f"score {first.metrics['score']:.2f}, equal bits")
     if notes:

@@ -21,9 +21,9 @@ from craft.methods.method import BuildContext
 from craft.models.heads import head_names, is_head
 from craft.models.loading import load_model
 from craft.spec import RunSpec
-from craft.trainer.adapter_folder import load_adapter, restore_trainable, save_adapter, trainable_state
+from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_trainable, save_adapter
 from craft.trainer.counting import count, planned_counts, saved_state
-from craft.trainer.optimizing import decaying_names
+from craft.trainer.optimizing import find_decaying
 from craft.tuners.registration import TUNERS, register
 from tests.craft.methods import one_more
 
@@ -182,7 +182,7 @@ def test_weight_decay_leads_to_the_base_model(
     """Smaller weights make a model nearer to the base, or the row says that its weights decay to their start."""
     base, (model, _) = logits(load_model(tiny_bert, "classification", LABELS), batch), built()
     before, heads = (logits(model, batch) - base).norm(), head_names(model)
-    decays = decaying_names(model)
+    decays = find_decaying(model)
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if weight.requires_grad and key in decays and not is_head(key, heads):
@@ -218,7 +218,7 @@ def test_saves_and_loads_to_equal_outputs(
     folder = save_adapter(model, tmp_path / "adapter", json.loads(json.dumps(record)))
     # What resuming relies on: the parameters that train, by name, put into a fresh model make the model that trained.
     fresh, _ = built()
-    restore_trainable(fresh, trainable_state(model))
+    restore_trainable(fresh, copy_trainable(model))
     assert torch.equal(logits(fresh, batch), expected)
     torch.manual_seed(99)
     loaded, _ = load_adapter(folder)

@@ -25,7 +25,7 @@ from craft.models.heads import TASK_TYPES, head_names, is_head
 from craft.models.loading import load_model
 from craft.spec import RunSpec
 from craft.tasks.task import Kind
-from craft.trainer.adapter_folder import load_adapter, restore_trainable, save_adapter, trainable_state
+from craft.trainer.adapter_folder import copy_trainable, load_adapter, restore_trainable, save_adapter
 from craft.trainer.counting import count, planned_counts
 from craft.tuners.registration import TUNERS
 from tests.craft.methods.one_more import TUNER_ROW
@@ -219,7 +219,7 @@ def test_a_type_learns_and_touches_nothing_else(made: Made) -> None:
 
 def test_a_type_saves_and_loads_to_equal_outputs(made: Made, tmp_path: Path) -> None:
     fresh = built(made.spec, made.case)
-    restore_trainable(fresh, trainable_state(made.model))
+    restore_trainable(fresh, copy_trainable(made.model))
     assert torch.equal(scored(fresh, made.case), made.end), "a resumed run goes on elsewhere"
     record = {"spec": made.spec.model_dump(mode="json"), "kind": made.case.kind, "labels": [] if made.case.words else LABELS}
     folder = save_adapter(made.model, tmp_path / "adapter", json.loads(json.dumps(record)))

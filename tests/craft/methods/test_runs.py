@@ -11,7 +11,7 @@ import torch
 from craft.results import Progress
 from craft.spec import RunSpec
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import newest_valid
+from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
 
 
@@ -41,13 +41,13 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_does(
 
     with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "cut", report=stop)
-    checkpoint = newest_valid(tmp_path / "cut")
+    checkpoint = find_newest_checkpoint(tmp_path / "cut")
     assert checkpoint is not None
     again = train_run(spec, tmp_path / "again", resume_from=checkpoint)
     assert again.metrics == whole.metrics
     assert whole.counts.optimizer_bytes, "what the optimizer held is measured"
     # Broken off after its last step there is no optimizer any more, and still its bytes are those that were there.
-    ended = train_run(spec, tmp_path / "ended", resume_from=newest_valid(tmp_path / "whole"))
+    ended = train_run(spec, tmp_path / "ended", resume_from=find_newest_checkpoint(tmp_path / "whole"))
     assert ended.metrics == whole.metrics
     assert {run.counts.optimizer_bytes for run in (whole, again, ended)} == {whole.counts.optimizer_bytes}
     one, tokenizer = load_adapter(tmp_path / "whole" / "adapter")

@@ -13,7 +13,7 @@ from craft.methods import METHODS
 from craft.results import Leave, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.adapter_folder import read_record
-from craft.trainer.checkpoint import newest_valid
+from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.cutting import Cut
 from craft.trainer.process import UNREPEATABLE
 from craft.trainer.rescoring import cut_and_score, score_adapter
@@ -92,7 +92,7 @@ def test_an_operation_without_a_deterministic_form_is_allowed_and_noted(
         result = train_run(spec, tmp_path / "run")
         assert note in result.notes
         assert note in read_record(result.adapter)["notes"]
-        again = train_run(spec, tmp_path / "again", resume_from=newest_valid(tmp_path / "run"))
+        again = train_run(spec, tmp_path / "again", resume_from=find_newest_checkpoint(tmp_path / "run"))
         assert again.notes.count(note) == 1, "also where nothing is left to train"
 
 

@@ -21,7 +21,7 @@ from craft.spec import RunSpec
 from craft.tasks.extraction import extract
 from craft.tasks.prompts import IGNORED
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import newest_valid
+from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.steps import order_examples
 from craft.trainer.training import train_run
 
@@ -159,7 +159,7 @@ def test_a_run_broken_off_between_tests_goes_on_with_the_next(words_spec: Callab
 
     with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "cut", report=stop)
-    checkpoint = newest_valid(tmp_path / "cut")
+    checkpoint = find_newest_checkpoint(tmp_path / "cut")
     assert checkpoint is not None
     assert sorted(file.name for file in (checkpoint / "predictions").iterdir()) == ["boolq.jsonl", "piqa.jsonl"]
     asked: list[str] = []

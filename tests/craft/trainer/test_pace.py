@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from craft.results import Outlook
-from craft.trainer.pace import TELL_EVERY, Pace, hearing
+from craft.trainer.pace import REPORT_EVERY, Pace, report_outlooks
 
 
 @dataclass
@@ -29,18 +29,18 @@ class Run:
     def steps(self, first: int, last: int) -> None:
         for step in range(first, last + 1):
             self.clock.now += 2.0
-            self.pace.stepped(step)
+            self.pace.end_step(step)
 
     def scores(self, what: str, total: int, upto: int | None = None, pieces: int = 1, since: int = 0) -> None:
         """Batches of 20 examples, each of which counts as so many pieces."""
         for done in range(since + 20, (upto or total) + 1, 20):
             self.clock.now += 20 * 0.5
-            self.pace.scored(what, done * pieces, total * pieces)
+            self.pace.count_scored(what, done * pieces, total * pieces)
 
     def waits(self) -> None:
         """A checkpoint is written: seconds that are neither training nor scoring."""
         self.clock.now += 100.0
-        self.pace.evaluated()
+        self.pace.end_evaluation()
 
 
 WHOLE = 10 * 2.0 + 2 * 40 * 0.5 + 800 * 0.5
@@ -65,7 +65,7 @@ def test_seconds_left_are_those_of_the_steps_the_evaluations_and_the_final_scori
     run.waits()
     assert run.pace.outlook() == Outlook("step 10/10", pytest.approx(1 - 400 / WHOLE), pytest.approx(400.0))
     run.clock.now += 7.0
-    run.pace.scored("forgetting", 1, 9)
+    run.pace.count_scored("forgetting", 1, 9)
     assert run.pace.outlook().phase == "scoring 1/9 (forgetting)", "what is not foretold is shown"
     run.scores("reported", 800, 300)
     assert run.pace.outlook() == Outlook("scoring 300/800 (reported)", pytest.approx(1 - 250 / WHOLE), pytest.approx(250.0))
@@ -96,20 +96,19 @@ def test_a_run_resumed_after_its_last_step_says_how_little_of_it_is_left() -> No
 
 
 def test_a_run_reports_every_few_seconds_and_the_listener_takes_none_of_its_time() -> None:
-    told: list[Outlook] = []
+    reports: list[Outlook] = []
     run = Run(step=10)
 
     def slow(outlook: Outlook) -> None:
-        told.append(outlook)
+        reports.append(outlook)
         run.clock.now += 60.0
 
-    with hearing(slow):
+    with report_outlooks(slow):
         for done in range(1, 401):
             run.clock.now += 0.5
-            run.pace.scored("reported", done, 800)
-            run.pace.tell()
-    assert len(told) == 400 * 0.5 // TELL_EVERY
+            run.pace.count_scored("reported", done, 800)
+    assert len(reports) == 400 * 0.5 // REPORT_EVERY
     assert run.pace.outlook().left == pytest.approx(400 * 0.5)
     run.clock.now += 60.0
-    run.pace.tell()
-    assert len(told) == 25, "nobody listens any more"
+    run.pace.count_scored("reported", 400, 800)
+    assert len(reports) == 25, "nobody listens any more"

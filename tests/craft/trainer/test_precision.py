@@ -19,7 +19,7 @@ from craft.results import Progress, RunFailed
 from craft.spec import RunSpec
 from craft.trainer import training
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.process import own_process_state
+from craft.trainer.process import isolate_process
 from craft.trainer.rescoring import score_adapter
 from craft.trainer.training import train_run
 from craft.tuners.craft.export import holds_change
@@ -153,9 +153,9 @@ def test_the_method_is_put_on_a_model_that_lies_where_the_run_computes(
 def test_tf32_lasts_as_long_as_the_run() -> None:
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
-    with own_process_state(tf32=True):
+    with isolate_process(tf32=True):
         assert matmul.fp32_precision == "tf32"
-        with own_process_state():
+        with isolate_process():
             assert matmul.fp32_precision == "ieee"
     assert matmul.fp32_precision == before
 

@@ -19,8 +19,8 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.tasks import TASKS
 from craft.trainer.adapter_folder import load_adapter
-from craft.trainer.checkpoint import CheckpointCorrupt, newest_valid, verify
-from craft.trainer.memory import OutOfMemory, smaller_batches
+from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint, verify
+from craft.trainer.memory import OutOfMemory, shrink_batches
 from craft.trainer.steps import evaluation_steps, rate_factor, total_steps
 from craft.trainer.training import train_run
 from tests.craft.trainer.same import same_run, same_weights
@@ -74,7 +74,7 @@ def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: M
 def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, tmp_path: Path, task: str) -> None:
     # 44 examples: the last step of an epoch is a smaller one and its micro-batches are uneven (8 + 4 against 12).
     whole = tiny_spec(task=task, training={"batch_size": 16, "train_examples": 44, "select": "last"})
-    smaller = smaller_batches(whole.training)
+    smaller = shrink_batches(whole.training)
     assert smaller is not None
     assert (smaller.batch_size, smaller.gradient_accumulation) == (8, 2)
     one = train_run(whole, tmp_path / "one")
@@ -110,7 +110,7 @@ def test_micro_batches_shrink_to_one_example_and_keep_the_effective_batch(
 ) -> None:
     training = TrainingSettings(batch_size=sizes[0], gradient_accumulation=sizes[1], eval_batch_size=5)
     seen = []
-    while (smaller := smaller_batches(training)) is not None:
+    while (smaller := shrink_batches(training)) is not None:
         training = smaller
         seen.append((training.batch_size, training.gradient_accumulation))
     assert seen == steps
@@ -127,10 +127,10 @@ def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_s
     whole = train_run(spec, tmp_path / "whole")
     with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "broken", report=stop)
-    checkpoint = newest_valid(tmp_path / "broken")
+    checkpoint = find_newest_checkpoint(tmp_path / "broken")
     assert checkpoint is not None
     assert checkpoint.name == "checkpoint-4"
-    smaller = spec.model_copy(update={"training": smaller_batches(spec.training)})
+    smaller = spec.model_copy(update={"training": shrink_batches(spec.training)})
     resumed = train_run(smaller, tmp_path / "resumed", resume_from=checkpoint)
     left = load_file(whole.adapter / "adapter_model.safetensors")
     right = load_file(resumed.adapter / "adapter_model.safetensors")
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_found(tiny_spec: 
     with pytest.raises(CheckpointCorrupt, match=r"loop\.pt"):
         train_run(spec, tmp_path / "resumed", resume_from=newest)
     assert not (tmp_path / "resumed").exists()
-    assert newest_valid(tmp_path / "run") == tmp_path / "run" / "checkpoint-9"
+    assert find_newest_checkpoint(tmp_path / "run") == tmp_path / "run" / "checkpoint-9"
 
 
 def test_a_checkpoint_of_another_run_is_refused(tiny_spec: MakeSpec, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from craft.settings import WarmStart
 from craft.spec import RunSpec
 from craft.train import main, parser, run_spec
 from craft.trainer.adapter_folder import load_adapter, start_from
-from craft.trainer.checkpoint import newest_valid
+from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.training import train_run
 
 SHORT = {"max_steps": 3, "train_examples": 24, "eval_examples": 16, "max_length": 24, "batch_size": 8, "learning_rate": 1e-2}
@@ -85,7 +85,7 @@ def test_a_warm_run_resumed_elsewhere_ends_as_the_undisturbed_one(tiny_bert: str
 
     with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "cut", report=stop)
-    checkpoint = newest_valid(tmp_path / "cut")
+    checkpoint = find_newest_checkpoint(tmp_path / "cut")
     shutil.rmtree(tmp_path / "source")
     elsewhere = spec.model_copy(update={"warm_start": WarmStart(run=source.key)})
     again = train_run(elsewhere, tmp_path / "again", resume_from=checkpoint)

@@ -43,7 +43,7 @@ def telling_all() -> Train:
         from craft.trainer import pace
         from craft.trainer.training import train_run
 
-        pace.TELL_EVERY = 0.0
+        pace.REPORT_EVERY = 0.0
         return train_run(spec, directory, report=report, resume_from=resume_from, on_step=on_step)
 
     return train

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from craft.results import Unavailable
-from craft.trainer.memory import out_of_memory
+from craft.trainer.memory import is_out_of_memory
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES
 from orchestrator.worker.fences import choose_segments, fence_gpu, fenced_host
 
@@ -52,7 +52,7 @@ def refused(megabytes: int) -> bool:
         except (MemoryError, RuntimeError) as error:
             errors.append(error)
     assert len(errors) in (0, 2)
-    assert all(map(out_of_memory, errors))
+    assert all(map(is_out_of_memory, errors))
     return bool(errors)
 
 
@@ -70,7 +70,7 @@ def test_a_large_array_is_refused_before_it_is_touched(limited: None) -> None:
         np.ones(2**37)
     with pytest.raises(RuntimeError) as caught:
         torch.ones(2**37)
-    assert out_of_memory(caught.value)
+    assert is_out_of_memory(caught.value)
 
 
 def test_a_gpus_fence_leaves_room_for_the_context(monkeypatch: pytest.MonkeyPatch) -> None:

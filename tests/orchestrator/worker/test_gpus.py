@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from craft.results import Unavailable
-from craft.trainer.memory import out_of_memory
+from craft.trainer.memory import is_out_of_memory
 from orchestrator.plan.gpu_shares import Gpu, usable_gpus
 from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.gpus import keep_to_share, require_gpu
@@ -70,7 +70,7 @@ def test_a_torch_without_cuda_is_refused_with_its_machine_and_may_be_tried_again
     assert socket.gethostname() in str(error)
     assert f"torch {torch.__version__} is built without CUDA" in str(error)
     assert is_transient(error)
-    assert not out_of_memory(error)
+    assert not is_out_of_memory(error)
     assert reason(error) == str(error)
     assert usable_gpus() == []
 

@@ -15,7 +15,7 @@ from craft.results import Counts, Progress, RunFailed, RunPrevented, RunResult
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
-from craft.trainer.memory import OutOfMemory, out_of_memory
+from craft.trainer.memory import OutOfMemory, is_out_of_memory
 from orchestrator.plan.trial import Trial
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.resources import Resources
@@ -119,7 +119,7 @@ def test_faults_of_the_machine_are_left_to_another_try(tmp_path: Path, error: Ex
 )
 def test_faults_of_the_code_or_the_file_are_final(words: str) -> None:
     assert not is_transient(RuntimeError(words))
-    assert not out_of_memory(RuntimeError(words))
+    assert not is_out_of_memory(RuntimeError(words))
 
 
 def test_what_report_raises_passes_through_even_if_it_looks_like_a_users_mistake(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_report_raises_passes_through_even_if_it_looks_like_a_users_mistake
               RuntimeError("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED")],
 )  # fmt: skip
 def test_memory_that_ran_out_is_recognized(error: Exception) -> None:
-    assert out_of_memory(error)
+    assert is_out_of_memory(error)
 
 
 def test_memory_that_ran_out_is_answered_by_smaller_micro_batches_from_the_last_checkpoint(tmp_path: Path) -> None:
