@@ -21,8 +21,7 @@ from craft.trainer.training import train_run
 from orchestrator.driver.display import Display
 from orchestrator.driver.outcome import outcome_of
 from orchestrator.driver.recorder import Recorder
-from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.planner import Planner
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import Ended, Trial
 from orchestrator.record.ledger import Ledger
@@ -32,8 +31,6 @@ from orchestrator.search.budget import Watch
 from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
 from orchestrator.state.entry import TrialResult
-from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.sizes import size_labels
 from orchestrator.tune.assembly import Exchange
 from orchestrator.tune.trial_source import TrialSource
@@ -58,25 +55,6 @@ class Heard:
 
     def of(self, name: str) -> list[tuple[Any, ...]]:
         return [event[1:] for event in self.events if event[0] == name]
-
-
-@pytest.mark.parametrize(
-    ("block", "message"),
-    [
-        ("sizes: []", r"sizes: got \[\]; numbers of parameters, each once"),
-        ("sizes: [20, 20]", "each once"),
-        ("sizes: [0]", "numbers of parameters"),
-        ("sizes: many", "got 'many'; how many sizes with the whole one"),
-        ("sizes: 1", r"got 1; how many sizes with the whole one \(2 to 100\)"),
-        (
-            "sizes: 2}\n  - {method: dora, sizes: 2",
-            "dora cannot be cut: .* Those of craft, craft_star, lora, rslora, qlora",
-        ),
-    ],
-)
-def test_mistakes_in_a_file(tmp_path: Path, block: str, message: str) -> None:
-    with pytest.raises(SweepError, match=message):
-        sized_plan(tmp_path, block)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +98,6 @@ def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
     suggested = propose(learning, tmp_path).suggest()
     assert suggested is not None
     assert [size_of(one) for one in learning.outputs] == [40, 80]
-    with pytest.raises(SweepError, match="no configuration meets them"):
-        sized_plan(tmp_path, more="constraints: {trainable_parameters: {max: 50}}\n")
 
 
 def test_the_table_and_the_budget_count_trainings(tmp_path: Path) -> None:
@@ -132,15 +108,6 @@ def test_the_table_and_the_budget_count_trainings(tmp_path: Path) -> None:
     assert "1 configurations x 1 tasks x 2 seeds = 2 trials, 34 optimizer steps" in said
     assert "their adapters are cut to 2 more configurations" in said
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("CRAFT")] == ["cut", "cut", "34"]
-
-
-def test_a_size_that_no_direction_fits_is_refused_by_the_plan(tmp_path: Path, tiny_bert: str) -> None:
-    file = tmp_path / "sweep.yaml"
-    text = "name: t\nmodel: {}\ntasks: [toy/sentiment]\nspace:\n  - {{method: lora, rank: 2, projections: [q], sizes: [{}]}}\n"
-    file.write_text(text.format(tiny_bert, 63))
-    sweep = load_sweep(file)
-    with pytest.raises(SweepError, match=r"sweep.yaml:5: space\.0\.sizes: LoRA r2, q: size 63: one direction takes up to 64"):
-        make_plan(sweep, Planner(sweep))
 
 
 def test_sizes_of_equal_shares_are_labelled_by_their_numbers() -> None:

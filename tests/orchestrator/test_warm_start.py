@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ray.tune.search import Searcher
 
 from craft.results import Counts, RunResult
@@ -20,7 +19,6 @@ from orchestrator.plan.trial import Trial
 from orchestrator.search.proposers import Listed
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker.worker import WorkerSettings, work
 
@@ -133,24 +131,6 @@ def test_the_worker_hands_over_the_finished_sources_adapter(tmp_path: Path) -> N
     assert seen[0].warm_start.adapter == str(place.with_name("checkpoint_000002") / "adapter")
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        ("{glue/mrpc: glue/sst2}", 6, "'glue/sst2' is not among this sweep's tasks"),
-        ("{glue/stsb: glue/mnli}", 6, "'glue/stsb' is not among"),
-        ("{glue/mrpc: glue/mnl}", 6, "Did you mean 'glue/mnli'"),
-        ("{glue/mrpc: glue/rte, glue/rte: glue/mnli}", 6, "glue/rte itself starts from glue/mnli"),
-        ("{glue/mrpc: glue/mrpc}", 6, "itself starts from"),
-        ("{glue/mrpc: glue/mnli}\nscheduler: {name: promotion}", 6, "with scheduler.name: promotion some never do"),
-    ],
-)
-def test_a_warm_start_that_cannot_be_is_refused_with_its_place(tmp_path: Path, text: str, line: int, message: str) -> None:
-    with pytest.raises(SweepError) as caught:
-        plan_of(tmp_path, FILE.rpartition("warm_start")[0] + f"warm_start: {text}\n")
-    assert message in str(caught.value)
-    assert f"sweep.yaml:{line}: warm_start" in str(caught.value)
-
-
 def test_the_published_starts_can_be_written(tmp_path: Path) -> None:
     text = FILE.replace("[glue/mrpc, glue/rte, glue/mnli]", "[glue]").rpartition("warm_start")[0]
     plan = plan_of(tmp_path, text + f"warm_start: {json.dumps(WARM_START)}\n")
@@ -189,25 +169,3 @@ def test_a_method_may_have_settings_of_its_own_for_a_task_and_start_afresh(tmp_p
     other = plan_of(tmp_path, OWN.replace("max_length: 64", "max_length: 32"))
     assert other.configurations[0].id == plan.configurations[0].id
     assert other.configurations[1].id != plan.configurations[1].id
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("glue/mrpc: {epochs: 40", "glue/mrpd: {epochs: 40", "Did you mean 'glue/mrpc'"),
-        ("epochs: 40", "epoch: 40", "Did you mean 'epochs'"),
-        ("epochs: 40", "head_learning_rate: 1e-3", "keep one"),
-        ("warm_start: false", "warm_start: glue/mnli", "false where its runs start afresh"),
-        (
-            "    task_training: {glue: {max_length: 64}, glue/mrpc: {epochs: 40, learning_rate: 3e-2}}",
-            "    task_training: [1]",
-            "settings by task",
-        ),
-    ],
-)
-def test_mistakes_in_a_blocks_own_settings_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert old in OWN
-    with pytest.raises(SweepError) as caught:
-        plan_of(tmp_path, OWN.replace(old, new))
-    assert message in str(caught.value)
-    assert "space.1" in str(caught.value)

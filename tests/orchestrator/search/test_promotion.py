@@ -21,7 +21,6 @@ from orchestrator.record.ledger import Ledger
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tools.journal import Journal
 from orchestrator.tune.runner import run_sweep
 from tests.orchestrator.tune.test_search_run import Journalled
@@ -129,13 +128,6 @@ def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
     assert rule.pauses(one("equal", cost=1000), 1, 1.0), "of equal size, one of the same low scores waits"
 
 
-def test_replication_cannot_go_with_it(tmp_path: Path) -> None:
-    file = tmp_path / "sweep.yaml"
-    file.write_text(text("{name: promotion}") + "replication: {seeds: [7]}\n")
-    with pytest.raises(ValueError, match="waits for trials to end"):
-        load_sweep(file)
-
-
 def text(scheduler: str) -> str:
     return (
         f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\nseeds: [0]\nscheduler: {scheduler}\n"
@@ -219,19 +211,3 @@ def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
     small, large = (entrant(sweep, trial, one) for trial, one in zip(plan.trials, plan.configurations, strict=True))
     assert (small.costs, large.costs) == ((10,), (80,))
     assert small.group == large.group == ("toy/acceptability", 0)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("scheduler: {name: none, grace: 3}\n", "none does not take grace; it has no settings"),
-        ("scheduler: {name: promotio}\n", "Did you mean 'promotion'"),
-        ("scheduler: {name: promotion, grace: 3}\ntraining: {epochs: 3}\n", "nothing would ever be stopped"),
-        ("scheduler: {name: promotion}\nobjectives: {trainable_parameters: minimize}\n", "stops by the score"),
-    ],
-)
-def test_what_a_scheduler_cannot_do_is_refused_when_the_file_is_read(tmp_path: Path, more: str, message: str) -> None:
-    file = tmp_path / "sweep.yaml"
-    file.write_text(sweep_text(more))
-    with pytest.raises(SweepError, match=message):
-        load_sweep(file)

@@ -23,7 +23,6 @@ from orchestrator.search.proposers import propose
 from orchestrator.search.replication import Replicating
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.tune.trial_source import TrialSource
 
 Score = Callable[[int, float, int], float]
@@ -127,20 +126,3 @@ def test_it_goes_with_a_searcher_that_learns_and_keeps_to_the_budget(tmp_path: P
     assert len({trial.configuration for trial in ran}) == 5
     assert 10 < len(ran) <= 15
     assert Counter(trial.run.seed for trial in ran)[0] == 10
-
-
-@pytest.mark.parametrize(
-    ("replication", "message"),
-    [
-        ("{seeds: [0, 1]}", r"replication.seeds: \[0\] are among the sweep's seeds"),
-        ("{seeds: [1], tuned: [learning_rate]}", "tuned goes with choose: best"),
-        ("{seeds: [1], choose: best, tuned: [learning_rat]}", "learning_rate"),
-        ("{seeds: [1], choose: best}", r"needs what it chooses among, as in tuned: \[learning_rate\]"),
-        ("{seeds: [0], choose: best, tuned: [learning_rate]}", r"\[0\] tune, and what tunes is not reported"),
-        ("{seeds: [1, 1]}", "each once"),
-        ("{seeds: []}", "replication.seeds"),
-    ],
-)
-def test_what_does_not_fit_is_refused(tmp_path: Path, replication: str, message: str) -> None:
-    with pytest.raises(SweepError, match=message):
-        plan_of(tmp_path, replication)

@@ -1,4 +1,4 @@
-"""What `auto` stands for, and names of earlier versions: refused in a new file, read in a record."""
+"""What `auto` stands for in a sweep file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 
 FILE = (
@@ -69,8 +68,6 @@ def test_a_set_replaces_auto(tmp_path: Path) -> None:
     )
     sweep = load(tmp_path, more, overrides=(*given, "scheduler.grace=2"))
     assert (sweep.search.algorithm, sweep.scheduler.name, sweep.scheduler.grace, sweep.chosen) == ("tpe", "promotion", 2.0, {})
-    with pytest.raises(SweepError, match="scheduler: auto does not take grace"):
-        load(tmp_path, more, overrides=("scheduler.grace=2",))
 
 
 def test_a_record_holds_what_was_chosen(tmp_path: Path) -> None:

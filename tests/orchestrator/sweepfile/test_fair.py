@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import yaml
 from craft.methods import METHODS
 from orchestrator.sweepfile.fair import written_out
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 
 HEAD = "name: t\nmodel: m\ntasks: [toy/sentiment]\n"
@@ -91,53 +89,6 @@ def test_the_effective_file_loads_to_the_same_sweep(tmp_path: Path) -> None:
     again = load_sweep(stored)
     assert again.to_yaml() == sweep.to_yaml()
     assert again.blocks == sweep.blocks
-
-
-FAIR = "seeds: [0, 1]\ncompare: fair\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "where", "message"),
-    [
-        (f"{FAIR}tuning_seeds: [1, 2]\nspace:\n{LORA}", 4, r"seeds: \[1\] tune, and what tunes is not reported"),
-        (f"{FAIR}tuning_seeds: [a]\nspace:\n{LORA}", 6, "got the seed 'a'"),
-        (f"{FAIR}tuning_seeds: 7\nspace:\n{LORA}", 6, "tuning_seeds: got 7"),
-        (
-            f"{FAIR}tuning_seeds: [7]\nreplication: {{seeds: [2], choose: best, tuned: [learning_rate]}}\nspace:\n{LORA}",
-            6,
-            "beside a replication by hand the sweep's own seeds tune",
-        ),
-        (f"tuning_seeds: [7]\nspace:\n{LORA}", 4, "goes with compare: fair"),
-        (f"{FAIR}search: {{algorithm: random, configurations: 4}}\nspace:\n{LORA}", 6, "random gives some configurations more"),
-        (f"{FAIR}scheduler: {{name: promotion}}\nspace:\n{LORA}", 6, "promotion ends trials because of other configurations"),
-        (f"{FAIR}protocol: customary\nspace:\n{LORA}", 6, "customary tunes on the reported split"),
-        (f"{FAIR}budget: {{target: {{score: 80}}}}\nspace:\n{LORA}", 6, "before every configuration has had its budget"),
-        (f"{FAIR}replication: {{seeds: [2]}}\nspace:\n{LORA}", 6, r"sets it to \{choose: best, tuned: \[learning_rate\]\}"),
-        (f"{FAIR}objectives: {{trainable_parameters: minimize}}\nspace:\n{LORA}", 4, "score: maximize"),
-        (f"{FAIR}space:\n  - {{method: lora, learning_rate: 1e-3}}\n", 7, "is tuned, and has one value here"),
-        (f"{FAIR}space:\n{LORA}  - {{method: full, learning_rate: {{values: [1e-5, 1e-4]}}}}\n", 8, "has 2 candidates .* 5"),
-        (f"{FAIR}tuned: {{learning_rate: {{values: [1e-3]}}}}\nspace:\n{LORA}", 6, "is tuned, and has one value here"),
-        (f"{FAIR}space:\n  - {{method: lora, learning_rate: {{min: 1e-4, max: 1e-2}}}}\n", 7, "a range has no end of values"),
-        (f"{FAIR}tuned: [learning_rate, dropout]\nspace:\n{LORA}", 6, "tuned.dropout: has no values"),
-        (f"{FAIR}tuned: [learning_rat]\nspace:\n{LORA}", 6, "unknown setting 'learning_rat'. Did you mean 'learning_rate'"),
-        (f"{FAIR}tuned: {{learning_rate: 3}}\nspace:\n{LORA}", 6, "got 3 for learning_rate"),
-        (f"{FAIR}tuned: 7\nspace:\n{LORA}", 6, "got 7; the settings to tune"),
-        (f"{FAIR}tuned: {{learning_rate: {{values: [1e-3, -1]}}}}\nspace:\n{LORA}", 6, "tuned.learning_rate.values.1: got -1"),
-        (f"{FAIR}tuned: {{learning_rate: {{values: []}}}}\nspace:\n{LORA}", 6, "its values, as in"),
-        (f"{FAIR}training: {{learning_rate: 1e-4}}\nspace:\n{LORA}", 6, "training.learning_rate: is tuned under compare: fair"),
-        (f"{FAIR}task_training: {{toy/sentiment: {{learning_rate: 1e-4}}}}\nspace:\n{LORA}", 6, "this value is never used"),
-        (f"{FAIR}space:\n  - {{method: lora, tuned: false}}\n", 5, "nothing is tuned"),
-        (f"{FAIR}space:\n{LORA}  - {{method: lora, tuned: false, learning_rate: {{values: [1e-3, 1e-2]}}}}\n", 8, "several"),
-        (f"{FAIR}space:\n{LORA}  - {{method: lora, rank: 4, tuned: 3}}\n", 8, "false where its settings stay"),
-        (f"compare: far\nspace:\n{LORA}", 4, "allowed: fair"),
-        (f"tuned: [learning_rate]\nspace:\n{LORA}", 4, "goes with compare: fair"),
-        ("space:\n  - {method: lora, tuned: false}\n", 5, "goes with compare: fair"),
-    ],
-)  # fmt: skip
-def test_what_is_not_fair_is_refused_with_its_line(tmp_path: Path, text: str, where: int, message: str) -> None:
-    with pytest.raises(SweepError, match=message) as raised:
-        load(tmp_path, text)
-    assert f"sweep.yaml:{where}: " in next(line for line in raised.value.lines if re.search(message, line))
 
 
 def test_seeds_and_values_may_come_by_set(tmp_path: Path) -> None:

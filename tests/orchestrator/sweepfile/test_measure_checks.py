@@ -15,7 +15,6 @@ from orchestrator.results.summary import summarize
 from orchestrator.review.front_words import shown
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 
 WORDS = """\
@@ -31,12 +30,6 @@ space:
 def load(folder: Path, more: str = "", text: str = WORDS) -> Sweep:
     (folder / "sweep.yaml").write_text(text + more)
     return load_sweep(folder / "sweep.yaml")
-
-
-def refused(folder: Path, more: str, text: str = WORDS) -> list[str]:
-    with pytest.raises(SweepError) as error:
-        load(folder, more, text)
-    return error.value.lines
 
 
 def plan_of(sweep: Sweep) -> Plan:
@@ -76,18 +69,3 @@ def test_it_is_an_objective_of_the_front(tmp_path: Path) -> None:
     assert shown(summaries[1], "forgetting") == "0.0125 ± 0.0127", "12.706 times 0.001 / sqrt(2) x sqrt(2)"
     without = mark_front(summarize(plan.trials, results), {"score": "maximize", "trainable_parameters": "minimize"})
     assert [one.on_front for one in without] == [True, False, True]
-
-
-def test_what_cannot_be_measured_is_said_at_its_line(tmp_path: Path) -> None:
-    minilm = WORDS.replace("commonsense", "glue/rte").replace("some/llama", "sentence-transformers/all-MiniLM-L6-v2")
-    with pytest.raises(SweepError, match=r"sweep.yaml:6: .*LoRA r1.*measure.forgetting asks for a loss on text"):
-        make_plan(load(tmp_path, "measure: {forgetting: true}\n", minilm))
-    (line,) = refused(tmp_path, "measure: {forgetting: {text: nowhere.txt}}\n")
-    assert "sweep.yaml:7: measure.forgetting.text: nowhere.txt is no file here" in line
-    (line,) = refused(tmp_path, "objectives: {score: maximize, forgetting: minimize}\n")
-    assert "sweep.yaml:7: objectives.forgetting: " in line
-    assert "add measure: {forgetting: true}" in line
-    (line,) = refused(tmp_path, "measure: {forgeting: true}\n")
-    assert "forgetting" in line
-    (line,) = refused(tmp_path, "measure: {forgetting: 3}\n")
-    assert "measure.forgetting" in line

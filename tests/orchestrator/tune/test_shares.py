@@ -11,7 +11,6 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.sweep import Sweep
 from orchestrator.tune.callbacks import share_of
 from orchestrator.tune.trial_source import trial_config
@@ -53,26 +52,8 @@ def test_the_effective_file_keeps_them(tmp_path: Path) -> None:
     assert load_sweep(tmp_path / "again.yaml").shares == sweep.shares
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("{gpus: 1}", "space.1.resources.gpus: unknown key 'gpus'. Did you mean 'gpu'?"),
-        ("{memory: 12 parsecs}", "space.1.resources.memory"),
-        ("2", "space.1.resources: got 2; amounts by name"),
-    ],
-)
-def test_what_a_block_cannot_ask_for_is_refused_with_its_place(tmp_path: Path, given: str, said: str) -> None:
-    with pytest.raises(SweepError) as refused:
-        sweep_of(tmp_path, "{gpu: 0.5}", BLOCKS.replace("{cpu: 2, memory: 2 GiB}", given))
-    assert said in str(refused.value)
-    assert "sweep.yaml:" in str(refused.value)
-
-
 def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
-    block = "  - {method: qlora, rank: 4}\n"
-    with pytest.raises(SweepError, match="runs on a CUDA GPU only"):
-        sweep_of(tmp_path, "{cpu: 1}", block)
-    sweep = sweep_of(tmp_path, "{cpu: 1}", block.replace("rank: 4", "rank: 4, resources: {gpu: 1}"))
+    sweep = sweep_of(tmp_path, "{cpu: 1}", "  - {method: qlora, rank: 4, resources: {gpu: 1}}\n")
     assert [share.gpu for share in sweep.shares] == [1]
 
 

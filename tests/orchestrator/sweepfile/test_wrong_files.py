@@ -1,0 +1,94 @@
+"""Wrong sweep files, and all that is said of each: every case of `tests/wrong_files/`, and those too long to be written there.
+
+A case writes some sections, which take the place of those of its file's `base`. `set` holds overrides, `data` another file in
+the folder. `model` in the folder is a BERT of two layers of width 32 without weights, which is enough to plan.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from craft.methods import METHODS
+from craft.settings import TrainingSettings, shown_names
+from craft.tasks import SUITES, TASKS
+from orchestrator.plan.plan import make_plan
+from orchestrator.sweepfile.checks.tasks import metric_names
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.yaml_source import MAX_BYTES
+
+FOLDER = Path(__file__).parents[2] / "wrong_files"
+MODEL = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100}
+MODEL |= {"num_attention_heads": 2, "intermediate_size": 64}
+TABLES = {
+    "<methods>": METHODS,
+    "<suites>": SUITES,
+    "<tasks>": [task for task in TASKS if "/" in task],
+    "<metrics>": metric_names(),
+    "<training settings>": shown_names(TrainingSettings),
+}
+"""What a case writes for a list of names, so that a new row changes no case. `<...>` is what a library says."""
+
+
+def cases() -> list[Any]:
+    """The cases of every file, each with what its file says of all of them."""
+    return [
+        pytest.param({**page, **case}, id=f"{path.stem} {index}")
+        for path in sorted(FOLDER.glob("*.yaml"))
+        for page in [yaml.safe_load(path.read_text())]
+        for index, case in enumerate(page.pop("cases"))
+    ]
+
+
+def compose(base: str, sections: str) -> str:
+    """Returns the text of `base` without the sections that `sections` has too, and then those."""
+    keys = re.findall(r"^(\w+):", sections, re.M)
+    remaining = [part for part in re.split(r"^(?=\w)", base, flags=re.M) if part.partition(":")[0] not in keys]
+    return "".join(remaining) + sections
+
+
+def read(text: str, overrides: list[str], plan: bool = False) -> list[str]:
+    """Returns what is said of a file with this text in the current folder."""
+    Path("sweep.yaml").write_text(text)
+    with pytest.raises(SweepError) as error:
+        make_plan(load_sweep("sweep.yaml", overrides)) if plan else load_sweep("sweep.yaml", overrides)
+    lines = [line.replace(str(Path.cwd()), "FOLDER") for line in error.value.lines]
+    for short, names in TABLES.items():
+        lines = [line.replace(", ".join(names), short) for line in lines]
+    return lines
+
+
+@pytest.mark.parametrize("case", cases())
+def test_each_mistake_is_told_with_its_place(case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
+    for name, text in case.get("data", {}).items():
+        (tmp_path / name).write_text(text)
+    before = sorted(tmp_path.iterdir())
+    text = case["text"] if "text" in case else compose(case["base"], case.get("file", ""))
+    lines = read(text, case.get("set", []), case.get("plan", False))
+    if not re.fullmatch(re.escape(case["says"]).replace("<\\.\\.\\.>", ".*"), "\n".join(lines)):
+        assert "\n".join(lines) == case["says"]
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "sweep.yaml"]), "a wrong file writes nothing"
+
+
+NAME = "name: small\n"
+LONG = {
+    NAME + "data: " + "[" * 5000 + "]" * 5000: "sweep.yaml:2: more than 24 levels deep once its aliases are written out",
+    NAME + "# " + "x" * MAX_BYTES: "sweep.yaml: larger than 256 KiB; no sweep file is",
+    NAME + "seeds: [" + "9" * 5000 + "]": "sweep.yaml:2: a number of 5000 digits; 18 are allowed",
+}
+
+
+@pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
+def test_a_file_without_an_end_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read(text, []) == [LONG[text]]
