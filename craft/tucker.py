@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from craft.factors.hosvd import Ranks, TuckerFactors, resolve_ranks
+from craft.factors.hosvd import TuckerFactors
+from craft.ranks import Ranks, parse_ranks, resolve_ranks
 from craft.words import be_printable
 
 _FEATURE_RANKS = (8, 16, 32, 64, 100, 128, 250, 360)
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     be_printable()
     options = _parser().parse_args(arguments)
     try:
-        rows = report(options.model, projections=options.projections, ranks=options.ranks, device=options.device)
+        ranks = [parse_ranks(text) for text in options.ranks]
+        rows = report(options.model, projections=options.projections, ranks=ranks, device=options.device)
     except (ValueError, OSError) as error:
         print(f"craft.tucker report: {error}", file=sys.stderr)
         return 2
@@ -93,17 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     add = commands.add_parser("report", help="the energy kept by rank", epilog=f"Example: {example}").add_argument
     add("model", metavar="MODEL", help="hub id, local folder or FOLDER/FILE.gguf")
     add("--projections", nargs="+", default=["q", "v"], metavar="WORD", help="default: q v")
-    add("--ranks", action="append", type=_triple, default=[], metavar="R1,R2,R3", help="repeatable; all = full")
+    add("--ranks", action="append", default=[], metavar="R1,R2,R3", help="repeatable; all = full")
     add("--device", help="where to decompose, such as cuda; the processor if absent")
     add("--json", action="store_true", help="print the numbers as JSON instead of a table")
     return parser
-
-
-def _triple(text: str) -> tuple[int | str, ...]:
-    parts = text.replace("x", ",").split(",")
-    if len(parts) != 3 or not all(part == "all" or part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rank triple such as all,64,64 or 12,100,100")
-    return tuple(part if part == "all" else int(part) for part in parts)
 
 
 def _usual(shape: Sequence[int]) -> list[Ranks]:

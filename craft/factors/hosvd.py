@@ -26,12 +26,11 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from craft.ranks import Ranks, resolve_ranks
+
 ALGORITHM = "hosvd-gram64-1"
 """Names the algorithm and its sign rule; part of every stored decomposition's address. Raise it when results change."""
 
-Ranks = tuple[int, int, int]
-
-_MODES = ("r1 (layers)", "r2 (outputs)", "r3 (inputs)")
 _LARGE = 1024  # rows of a Gram matrix from which on memory counts
 _BLOCK = 2**20  # float64 entries converted at once: 8 MiB
 
@@ -71,29 +70,30 @@ class TuckerFactors:
         return float(values.square().sum()) if len(values) else math.nan
 
     def slice(self, ranks: Sequence[int]) -> TuckerFactors:
-        """The decomposition at smaller ranks, as views: HOSVD factors nest."""
-        have = self.ranks
-        if len(ranks) != 3 or any(not 1 <= wanted <= held for wanted, held in zip(ranks, have, strict=True)):
-            raise ValueError(f"factors of ranks {have} cannot be sliced to {tuple(ranks)}: each rank is 1 to the one held")
+        """Returns the decomposition at smaller ranks, as views: HOSVD factors nest."""
+        if len(ranks) != 3 or any(not 1 <= rank <= largest for rank, largest in zip(ranks, self.ranks, strict=True)):
+            raise ValueError(
+                f"factors of ranks {self.ranks} cannot be sliced to {tuple(ranks)}: each rank is from 1 to that of the factors"
+            )
         r1, r2, r3 = ranks
         return replace(self, core=self.core[:r1, :r2, :r3], u1=self.u1[:, :r1], u2=self.u2[:, :r2], u3=self.u3[:, :r3])
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> TuckerFactors:
-        """Core and factors moved; the spectra stay where they are."""
+        """Moves core and factors; the spectra stay where they are."""
         moved = {name: getattr(self, name).to(device=device, dtype=dtype) for name in ("core", "u1", "u2", "u3")}
         return replace(self, **moved)
 
     def reconstruct(self) -> Tensor:
-        """R = G x1 U1 x2 U2 x3 U3, (L, d_out, d_in). It is as large as the stack."""
+        """Returns R = G x1 U1 x2 U2 x3 U3, (L, d_out, d_in), which is as large as the stack."""
         mixed = torch.tensordot(self.u1, self.core, dims=1)
         return self.u2 @ mixed @ self.u3.T
 
     def error_bound(self) -> float:
-        """Theorem 1's upper bound on ||W - R||^2: the squared tails of the three spectra, summed."""
+        """Returns Theorem 1's upper bound on ||W - R||^2: the squared tails of the three spectra, summed."""
         return sum(float(s[r:].square().sum()) for s, r in zip(self.singular_values, self.ranks, strict=True))
 
     def sketch(self) -> Tensor:
-        """A few numbers for each column, which change with the column's sign, place or direction, and with the core.
+        """Returns a few numbers for each column, which change with the column's sign, place or direction, and with the core.
 
         Rows 0 to 3 are each column's products with fixed probe vectors; row 4 holds the core's three fibres through its
         origin. Columns are those of U1, U2, U3 in turn, so that the sketch of a slice is a selection of columns.
@@ -107,46 +107,22 @@ class TuckerFactors:
         return torch.cat([torch.cat(probed, dim=1), fibres[None]])
 
 
-def sketch_difference(expected: Tensor, found: Tensor) -> float:
-    """How far two sketches lie apart; inf where their shapes differ.
+def sketch_difference(expected: Tensor, actual: Tensor) -> float:
+    """Measures how far two sketches differ; inf if their shapes do.
 
     Equal factors that were computed on two machines differ by about 1e-6 (float32 rounding); a flipped, exchanged or
     rotated column by about 1. Anything above 1e-3 is another basis, in which an adapter's J mean something else.
     """
-    if expected.shape != found.shape:
+    if expected.shape != actual.shape:
         return math.inf
-    expected, found = expected.to("cpu", torch.float64), found.to("cpu", torch.float64)
-    probes = (expected[:-1] - found[:-1]).abs().max()
+    expected, actual = expected.to("cpu", torch.float64), actual.to("cpu", torch.float64)
+    difference = (expected - actual).abs()
     scale = expected[-1].abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-    return float(torch.maximum(probes, (expected[-1] - found[-1]).abs().max() / scale))
-
-
-def resolve_ranks(ranks: Sequence[int | str], shape: Sequence[int], *, name: str = "the stack") -> Ranks:
-    """`ranks` with every 'all' replaced by the full dimension, checked against `shape` = (L, d_out, d_in).
-
-    Raises:
-        ValueError: not three ranks; a rank that is no whole number from 1; r1 > L, r2 > d_out or r3 > d_in.
-    """
-    if isinstance(ranks, str) or len(ranks) != 3:
-        raise ValueError(f"ranks are three, (r1, r2, r3) for layers, outputs and inputs; got {ranks!r}")
-    resolved: list[int] = []
-    for rank, size, mode in zip(ranks, shape, _MODES, strict=True):
-        if rank == "all":
-            rank = size
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-            raise ValueError(f"{mode} is a whole number from 1, or 'all'; got {rank!r} in {list(ranks)}")
-        if rank > size:
-            what = {0: "stacked layers", 1: "output features", 2: "input features"}[len(resolved)]
-            raise ValueError(
-                f"{mode} is {rank}, but {name} has {size} {what} (its shape is {' x '.join(map(str, shape))}). "
-                f"Give {mode[:2]} from 1 to {size}, or 'all'."
-            )
-        resolved.append(rank)
-    return resolved[0], resolved[1], resolved[2]
+    return float(torch.maximum(difference[:-1].max(), difference[-1].max() / scale))
 
 
 def stack_shape(weights: Sequence[Tensor] | Tensor) -> Ranks:
-    """(L, d_out, d_in) of weights that can be decomposed together.
+    """Returns (L, d_out, d_in) of weights that can be decomposed together.
 
     Raises:
         ValueError: there are none, or they are of unequal shapes, without values (meta) or not floating-point.
@@ -171,7 +147,7 @@ def hosvd(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> TuckerFactors:
-    """Truncated HOSVD of L weights read as one (L, d_out, d_in) tensor (paper, Stage 2).
+    """Decomposes L weights, read as one (L, d_out, d_in) tensor, by truncated HOSVD (paper, Stage 2).
 
     All sums are in float64 for any dtype. Memory, in addition to the weights and the result: about two and a half float64
     matrices of (d, d).
@@ -185,7 +161,8 @@ def hosvd(
     shape = stack_shape(weights)
     slices = [weight.detach() for weight in weights]
     r1, r2, r3 = resolve_ranks(ranks, shape)
-    place = _compute_device(device if device is not None else slices[0].device)
+    target = torch.device(device if device is not None else slices[0].device)
+    place = torch.device("cpu") if target.type == "mps" else target  # Apple GPUs have no float64
     layers = _layer_gram(slices, place)
     if not torch.isfinite(layers.diagonal()).all():
         broken = [i for i, value in enumerate(layers.diagonal().tolist()) if not value < math.inf]
@@ -193,21 +170,11 @@ def hosvd(
     s1, u1 = _leading(layers, r1)
     s2, u2 = _leading(_feature_gram(slices, place), r2)
     s3, u3 = _leading(_feature_gram([weight.T for weight in slices], place), r3)
-    core = _core(slices, u1, u2, u3, dtype)
-    target = torch.device(device) if device is not None else slices[0].device
-    core, u1 = core.to(target), _in_rows(u1, target, dtype)
-    u2 = _in_rows(u2, target, dtype)  # one after another, so that only one is held in both dtypes
-    u3 = _in_rows(u3, target, dtype)
+    core, rows = _core(slices, u1, u2, u3, dtype).to(target), torch.contiguous_format
+    u1 = u1.to(target, dtype, memory_format=rows)  # one after another, so that only one is held in both dtypes
+    u2 = u2.to(target, dtype, memory_format=rows)
+    u3 = u3.to(target, dtype, memory_format=rows)
     return TuckerFactors(core, u1, u2, u3, singular_values=(s1, s2, s3))
-
-
-def _in_rows(u: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return u.to(device=device, dtype=dtype, memory_format=torch.contiguous_format)
-
-
-def _compute_device(device: torch.device | str) -> torch.device:
-    device = torch.device(device)
-    return torch.device("cpu") if device.type == "mps" else device  # Apple GPUs have no float64
 
 
 def _blocks(size: int, width: int) -> Iterator[slice]:
@@ -216,7 +183,7 @@ def _blocks(size: int, width: int) -> Iterator[slice]:
 
 
 def _layer_gram(slices: list[Tensor], device: torch.device) -> Tensor:
-    """Mode 1's Gram matrix <W_k, W_l>, (L, L), summed over blocks of rows of all layers."""
+    """Sums mode 1's Gram matrix <W_k, W_l>, (L, L), over blocks of rows of all layers."""
     gram = torch.zeros(len(slices), len(slices), dtype=torch.float64, device=device)
     rows, columns = slices[0].shape
     for block in _blocks(rows, len(slices) * columns):
@@ -226,34 +193,34 @@ def _layer_gram(slices: list[Tensor], device: torch.device) -> Tensor:
 
 
 def _feature_gram(slices: list[Tensor], device: torch.device) -> Tensor:
-    """sum_l W_l W_l^T, (d, d): mode 2's Gram matrix, or mode 3's if given transposes. Only the lower triangle is right."""
+    """Sums W_l W_l^T over l, (d, d): mode 2's Gram matrix, or mode 3's of transposes. Only the lower triangle is right."""
     rows, columns = slices[0].shape
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=device)
     panel = max(128, -(-rows // 8))  # eight panels leave out 7/16 of the products: those above the diagonal
-    together = max(1, _BLOCK // (rows * columns))  # small layers go side by side: fewer, better filled products
+    together = max(1, _BLOCK // (rows * columns))  # small layers are joined: fewer, better filled products
     for first in range(0, len(slices), together):
         group = slices[first : first + together]
         for block in _blocks(columns, rows * len(group)):
-            part = _beside([weight[:, block].to(device, torch.float64) for weight in group])
+            part = _join([weight[:, block].to(device, torch.float64) for weight in group])
             for start in range(0, rows, panel):
                 gram[start:, start : start + panel].addmm_(part[start:], part[start : start + panel].T)
     return gram
 
 
-def _beside(parts: list[Tensor]) -> Tensor:
-    """Matrices side by side, in the memory order that they have: transposed views are not copied element by element."""
+def _join(parts: list[Tensor]) -> Tensor:
+    """Joins matrices by columns in the memory order that they have: transposed views are not copied element by element."""
     if len(parts) == 1:
         return parts[0]
     return torch.cat([part.T for part in parts]).T if parts[0].stride(0) == 1 else torch.cat(parts, dim=1)
 
 
 def _leading(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """All singular values, falling, and the first `rank` singular vectors with canonical signs."""
+    """Returns all singular values, falling, and the first `rank` singular vectors with canonical signs."""
     if gram.device.type == "cpu" and len(gram) > _LARGE and find_spec("scipy"):
         import scipy.linalg  # half of the memory that torch takes; absent where adapters are only loaded
 
-        found = scipy.linalg.eigh(gram.numpy().T, lower=False, driver="evr", overwrite_a=True, check_finite=False)
-        eigenvalues, vectors = (torch.from_numpy(part) for part in found)
+        arrays = scipy.linalg.eigh(gram.numpy().T, lower=False, driver="evr", overwrite_a=True, check_finite=False)
+        eigenvalues, vectors = map(torch.from_numpy, arrays)
     else:
         eigenvalues, vectors = torch.linalg.eigh(gram, UPLO="L")
     values = eigenvalues.flip(0).clamp_min(0).sqrt().cpu()
@@ -264,7 +231,7 @@ def _leading(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def _canonical(vectors: Tensor) -> Tensor:
-    """Columns with signs such that the first entry among the largest in magnitude is positive.
+    """Gives each column the sign that makes the first entry among the largest in magnitude positive.
 
     Entries within 1e-6 of the largest count as equal, so that rounding does not decide between +a and -a.
     """
@@ -275,24 +242,24 @@ def _canonical(vectors: Tensor) -> Tensor:
 
 
 def _core(slices: list[Tensor], u1: Tensor, u2: Tensor, u3: Tensor, dtype: torch.dtype) -> Tensor:
-    """G[k] = sum_l U1[l, k] U2^T W_l U3: so many of U2's columns at a time that what is summed takes half a float64 slice."""
+    """Sums G[k] = sum_l U1[l, k] U2^T W_l U3, by so many of U2's columns at a time that the sums take half a float64 slice."""
     rows, columns = slices[0].shape
     r1, r2, r3 = u1.shape[1], u2.shape[1], u3.shape[1]
     core = torch.empty(r1, r2, r3, dtype=dtype, device=u1.device)
     step = max(1, max(_BLOCK, rows * columns // 2) // (r1 * r3 + r3 + columns))
     for first in range(0, r2, step):
-        some = u2[:, first : first + step]
-        sums = torch.zeros(r1, some.shape[1] * r3, dtype=torch.float64, device=u1.device)
+        part = u2[:, first : first + step]
+        sums = torch.zeros(r1, part.shape[1] * r3, dtype=torch.float64, device=u1.device)
         for weight, mixing in zip(slices, u1, strict=True):
-            seen = torch.zeros(some.shape[1], columns, dtype=torch.float64, device=u1.device)
+            projected = torch.zeros(part.shape[1], columns, dtype=torch.float64, device=u1.device)
             for block in _blocks(rows, columns):
-                seen.addmm_(some[block].T, weight[block].to(u1.device, torch.float64))
-            sums.addr_(mixing, (seen @ u3).flatten())
+                projected.addmm_(part[block].T, weight[block].to(u1.device, torch.float64))
+            sums.addr_(mixing, (projected @ u3).flatten())
         core[:, first : first + step] = sums.view(r1, -1, r3)
     return core
 
 
 def _probes(size: int) -> Tensor:
-    """(4, size) of fixed probe vectors with entries of order one: cosines of incommensurable frequencies, no random numbers."""
+    """Returns (4, size) fixed probe vectors with entries of order one: cosines of incommensurable frequencies, not random."""
     frequencies = torch.tensor([0.6180339887, 1.4142135624, 2.2360679775, 2.6457513111], dtype=torch.float64)
     return torch.cos(frequencies[:, None] * torch.arange(1, size + 1, dtype=torch.float64))

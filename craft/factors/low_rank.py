@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Spectrum = tuple[Tensor, Tensor, Tensor]
 
 
 def product_svd(b: Tensor, a: Tensor, scale: float = 1.0) -> Spectrum:
-    """The SVD of `scale` B A, in float64.
+    """Decomposes `scale` B A by an SVD in float64.
 
     Args:
         b: (d_out, r).
@@ -36,21 +37,18 @@ def product_svd(b: Tensor, a: Tensor, scale: float = 1.0) -> Spectrum:
 
 
 def halves(spectrum: Spectrum, rank: int) -> tuple[Tensor, Tensor]:
-    """B' (d_out, rank) and A' (rank, d_in), whose product is the nearest one of this rank; float64.
+    """Returns B' (d_out, rank) and A' (rank, d_in) in float64, whose product is the nearest of this rank.
 
     A rank above the number of singular values is filled with zeros.
     """
     u, s, vt = spectrum
     root = s[:rank].clamp(min=0).sqrt()
-    b, a = u[:, :rank] * root, root[:, None] * vt[:rank]
-    lacking = rank - len(root)
-    if lacking > 0:
-        b, a = torch.nn.functional.pad(b, (0, lacking)), torch.nn.functional.pad(a, (0, 0, 0, lacking))
-    return b, a
+    lacking = max(0, rank - len(root))
+    return F.pad(u[:, :rank] * root, (0, lacking)), F.pad(root[:, None] * vt[:rank], (0, 0, 0, lacking))
 
 
 def ranks_within(values: Mapping[str, Sequence[float] | Tensor], costs: Mapping[str, int], budget: int) -> dict[str, int]:
-    """The rank of every product under the lowest threshold that `budget` parameters allow.
+    """Finds the rank of every product under the lowest threshold that `budget` parameters allow.
 
     Args:
         values: each product's singular values, descending.
@@ -61,11 +59,9 @@ def ranks_within(values: Mapping[str, Sequence[float] | Tensor], costs: Mapping[
         Ranks, 0 where no value of a product is above the threshold. They use at most `budget`; what is left is less than the
         next value costs.
     """
-    ordered = sorted(
-        ((float(value) ** 2 / costs[name], name) for name, each in values.items() for value in each), key=lambda one: -one[0]
-    )
+    losses = [(float(value) ** 2 / costs[name], name) for name, spectrum in values.items() for value in spectrum]
     ranks, spent = dict.fromkeys(values, 0), 0
-    for _, name in ordered:
+    for _, name in sorted(losses, key=lambda loss: -loss[0]):
         if spent + costs[name] > budget:
             break
         ranks[name] += 1

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from craft.factors.hosvd import ALGORITHM, TuckerFactors, hosvd, resolve_ranks, stack_shape
+from craft.factors.hosvd import ALGORITHM, TuckerFactors, hosvd, stack_shape
 from craft.factors.store import Store, Tensors, default_store, hash_weights
+from craft.ranks import resolve_ranks
 
 
 def stack_factors(
@@ -23,7 +24,7 @@ def stack_factors(
     weights_hash: str | None = None,
     store: Store | None = None,
 ) -> TuckerFactors:
-    """The factors of a stack at `ranks`, on the CPU.
+    """Takes the factors of a stack at `ranks` from the store, on the CPU.
 
     Args:
         ranks: (r1, r2, r3) or 'all'.
@@ -42,15 +43,15 @@ def stack_factors(
 
     def make(held: Tensors | None) -> Tensors:
         larger = wanted if held is None else [max(pair) for pair in zip(_factors(held).ranks, wanted, strict=True)]
-        made = hosvd(weights, larger, device=device)
-        parts = {part: getattr(made, part) for part in ("core", "u1", "u2", "u3")}
-        return parts | dict(zip(("s1", "s2", "s3"), made.singular_values, strict=True))
+        factors = hosvd(weights, larger, device=device)
+        parts = {part: getattr(factors, part) for part in ("core", "u1", "u2", "u3")}
+        return parts | dict(zip(("s1", "s2", "s3"), factors.singular_values, strict=True))
 
     def covers(held: Tensors) -> bool:
         return all(have >= want for have, want in zip(_factors(held).ranks, wanted, strict=True))
 
-    what = f"the factors of projection {name!r}"
-    return _factors((store or default_store()).get(what, origin, make, covers)).slice(wanted)
+    label = f"the factors of projection {name!r}"
+    return _factors((store or default_store()).get(label, origin, make, covers)).slice(wanted)
 
 
 def _factors(tensors: Tensors) -> TuckerFactors:

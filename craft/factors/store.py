@@ -6,11 +6,11 @@
                                 <root>/factors/<key>.lock             held by the one process that makes them
 
 An origin is plain data that says what the tensors are made of, such as the SHA-256 of weights (`hash_weights`) and the name of
-the algorithm. So a file is either right for what is asked, or not found. Decompositions of stacks (`craft.factors.stacks`) and
-of single weights (`craft.factors.svd`) and fitted task heads (`craft.trainer.head_start`) are kept here.
+the algorithm. So a file is either right for a request, or not found. Decompositions of stacks (`craft.factors.stacks`) and
+of single weights (`craft.factors.svd`) and fitted task heads (`craft.trainer.head_start`) are stored here.
 
 A file is written aside and renamed. Reading maps it into memory, so that processes share its pages, and checks its checksum; a
-wrong file is made anew. The folder's size is bounded: the least recently used files are removed first. If the folder cannot be
+wrong file is made again. The folder's size is bounded: the least recently used files are removed first. If the folder cannot be
 written, the process makes the tensors for itself and warns.
 """
 
@@ -40,7 +40,7 @@ from craft.words import parse_bytes
 Tensors = Mapping[str, Tensor]
 
 DEFAULT_MAX_BYTES = 20 * 1000**3
-LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop the others for ever
+LOCK_PATIENCE = 1800.0  # seconds; a host that vanished with the lock must not stop every process for ever
 _TURN = 1.0  # seconds between two looks at a lock, and two ticks
 _FORGOTTEN = 86400.0  # seconds after which the writer of an unfinished file counts as dead
 
@@ -72,7 +72,7 @@ class Store:
         return self.root / "factors"
 
     def files(self) -> list[Path]:
-        """The stored files, the least recently used first."""
+        """Lists the stored files, the least recently used first."""
         with contextlib.suppress(OSError):
             used = {path: stat.st_mtime for path in self.folder.glob("*.safetensors") if (stat := _stat(path))}
             return sorted(used, key=used.__getitem__)
@@ -80,49 +80,49 @@ class Store:
 
     def get(
         self,
-        what: str,
+        label: str,
         origin: Mapping[str, Any],
         make: Callable[[Tensors | None], Tensors],
         covers: Callable[[Tensors], bool] = bool,
     ) -> Tensors:
-        """The tensors of this origin, on the CPU, made at most once for all processes that share the folder.
+        """Returns the tensors of this origin, on the CPU, made at most once for all processes that share the folder.
 
         Args:
-            what: their name in a warning.
-            make: makes them; it gets those that are there and do not cover what is asked.
-            covers: whether tensors that are there are enough.
+            label: their name in a warning.
+            make: makes them; it gets the stored ones if those do not cover the request.
+            covers: whether stored tensors are enough.
         """
-        said = json.dumps(origin, sort_keys=True)
-        path = self.folder / f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.safetensors"
+        source = json.dumps(origin, sort_keys=True)
+        path = self.folder / f"{hashlib.sha256(source.encode()).hexdigest()[:40]}.safetensors"
         # Outside inference mode, so that the tensors may take part in autograd.
         with torch.inference_mode(False), torch.no_grad():
-            held = _read_of(path, said)
+            held = _read_of(path, source)
             if held is None or not covers(held):
-                held = self._make(what, path, said, make, covers)
+                held = self._make(label, path, source, make, covers)
         with contextlib.suppress(OSError):
             os.utime(path)
         return held
 
     def _make(
-        self, what: str, path: Path, said: str, make: Callable[[Tensors | None], Tensors], covers: Callable[[Tensors], bool]
+        self, label: str, path: Path, source: str, make: Callable[[Tensors | None], Tensors], covers: Callable[[Tensors], bool]
     ) -> Tensors:
         with contextlib.ExitStack() as stack:
-            keeps, held = True, None
+            held, is_locked = None, False
             try:
                 stack.enter_context(self._locked(path))
             except OSError as error:
-                keeps = False
-                self._warn_unkept(what, str(error))
+                self._warn(label, str(error))
             else:
-                held = _read_of(path, said, warn=True)
+                is_locked = True
+                held = _read_of(path, source, warn=True)
                 if held is not None and covers(held):  # another process was first
                     return held
             self.makes += 1
-            made = {name: tensor.detach().cpu().contiguous() for name, tensor in make(held).items()}
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in make(held).items()}
             tick()
-            if keeps:
-                self._keep(what, path, said, made)
-        return made
+            if is_locked:
+                self._write(label, path, source, tensors)
+        return tensors
 
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
@@ -132,24 +132,24 @@ class Store:
                 torn.unlink(missing_ok=True)
             yield
 
-    def _keep(self, what: str, path: Path, said: str, made: Tensors) -> None:
-        size = sum(tensor.nbytes for tensor in made.values())
+    def _write(self, label: str, path: Path, source: str, tensors: Tensors) -> None:
+        size = sum(tensor.nbytes for tensor in tensors.values())
         if size > self.max_bytes:
-            self._warn_unkept(what, f"its {size:,} bytes are more than the store may hold ({self.max_bytes:,})")
+            self._warn(label, f"its {size:,} bytes are more than the store may hold ({self.max_bytes:,})")
             return
         try:
-            write(path, made, {"origin": said})
+            write(path, tensors, {"origin": source})
         except OSError as error:
-            self._warn_unkept(what, str(error))
+            self._warn(label, str(error))
         with contextlib.suppress(OSError):
             self._shrink(path)
 
-    def _shrink(self, kept: Path) -> None:
-        """Removes the least recently used files, `kept` excepted, until all together are within the bound."""
+    def _shrink(self, newest: Path) -> None:
+        """Removes the least recently used files, but never `newest`, until all together are within the bound."""
         sizes = {path: stat.st_size for path in self.files() if (stat := _stat(path))}
         excess = sum(sizes.values()) - self.max_bytes
         for path, size in sizes.items():
-            if excess > 0 and path != kept:
+            if excess > 0 and path != newest:
                 path.unlink(missing_ok=True)  # processes that have it open can still read it
                 excess -= size
         for torn in self.unfinished():
@@ -157,12 +157,12 @@ class Store:
                 torn.unlink(missing_ok=True)
 
     def unfinished(self, key: str = "*") -> list[Path]:
-        """Files that writers of `key` are writing now, or were writing when they were killed."""
+        """Lists files that writers of `key` are writing now, or were writing when they were killed."""
         return list(self.folder.glob(f".{key}.*.tmp"))
 
-    def _warn_unkept(self, what: str, reason: str) -> None:
+    def _warn(self, label: str, reason: str) -> None:
         warnings.warn(
-            f"{what} cannot be kept in {self.folder}: {reason}. The numbers are right, but every process will compute them "
+            f"{label} cannot be kept in {self.folder}: {reason}. The numbers are right, but every process will compute them "
             "again. Set CRAFT_CACHE_DIR to a folder that can be written, or CRAFT_CACHE_MAX_BYTES to a larger bound.",
             StoreWarning,
             stacklevel=6,
@@ -170,7 +170,7 @@ class Store:
 
 
 def default_store() -> Store:
-    """The process's store of the folder and bound that the environment names now."""
+    """Returns the process's store of the folder and bound that the environment names now."""
     return _store_of(default_root(), _max_bytes())
 
 
@@ -180,9 +180,9 @@ def _store_of(root: Path, max_bytes: int) -> Store:
 
 
 def default_root() -> Path:
-    """`CRAFT_CACHE_DIR`, or `~/.cache/craft`."""
-    given = os.environ.get("CRAFT_CACHE_DIR")
-    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "craft"
+    """Returns `CRAFT_CACHE_DIR`, or `~/.cache/craft`."""
+    folder = os.environ.get("CRAFT_CACHE_DIR")
+    return Path(folder).expanduser().absolute() if folder else Path.home() / ".cache" / "craft"
 
 
 def _max_bytes() -> int:
@@ -203,7 +203,7 @@ def write(path: Path, tensors: Tensors, facts: Mapping[str, str]) -> None:
 
 
 def read(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """The tensors of a file, mapped into memory (a write into them stays private), and its facts.
+    """Returns the tensors of a file, mapped into memory (a write into them stays private), and its facts.
 
     Raises:
         Corrupt: the file is damaged or changed, or has another form.
@@ -222,23 +222,23 @@ def read(path: Path) -> tuple[Tensors, dict[str, str]]:
     return tensors, facts
 
 
-def _read_of(path: Path, said: str, warn: bool = False) -> Tensors | None:
-    """What is stored at `path`, if it has this origin; with `warn` a file that is wrong is named."""
+def _read_of(path: Path, source: str, warn: bool = False) -> Tensors | None:
+    """Reads the tensors at `path` if they have this origin; with `warn` a wrong file is named."""
     try:
         tensors, facts = read(path)
-        if facts.get("origin") != said:
+        if facts.get("origin") != source:
             raise Corrupt(f"{path} has another origin than its name says")
     except FileNotFoundError:
         return None
     except Corrupt as error:
         if warn:
-            warnings.warn(f"{error}. It is made anew.", StoreWarning, stacklevel=6)
+            warnings.warn(f"{error}. It is made again.", StoreWarning, stacklevel=6)
         return None
     return tensors
 
 
 def hash_weights(weights: Sequence[Tensor]) -> str:
-    """SHA-256 of all weights: dtype, shape and raw bytes of each layer, in order. It reads every byte, so that a change in
+    """Returns the SHA-256 of dtype, shape and raw bytes of all weights, in order. It reads every byte, so that a change in
     place is noticed."""
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return hashlib.sha256(b"".join(pool.map(_digest, weights))).hexdigest()
@@ -259,7 +259,7 @@ def _checksum(tensors: Tensors, facts: Mapping[str, str]) -> str:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The raw bytes in row-major order, copied only where the tensor is not contiguous or not on the CPU."""
+    """Returns the raw bytes in row-major order, copied only if the tensor is not contiguous or not on the CPU."""
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 

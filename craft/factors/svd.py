@@ -1,10 +1,10 @@
 """The singular vectors of single weights from the store: `singular_vectors`.
 
-    W = U S Vᵀ        kept: the r largest and the r smallest of S with their columns of U and V, float32
+    W = U S Vᵀ        stored: the r largest and the r smallest of S with their columns of U and V, float32
 
 PiSSA and LoRA-XS begin at the largest, MiLoRA at the smallest. One SVD gives all of them, and it costs seconds to minutes where
 the vectors that are kept cost megabytes, so a file holds both ends: `LEAST` components of each, or as many as were asked.
-A larger rank decomposes anew. All components of LLaMA3-8B's projections would be 25 GB.
+A larger rank decomposes again. All components of LLaMA3-8B's projections would be 25 GB.
 
 What is stored is what `torch.linalg.svd` gave, bit for bit and with its strides, on the kind of device that the address names.
 A method that takes it from here computes the numbers that it would have computed from its own SVD.
@@ -30,10 +30,7 @@ Components = tuple[Tensor, Tensor, Tensor]
 
 
 def singular_vectors(weight: Tensor, rank: int, end: End, store: Store | None = None) -> Components:
-    """The `rank` largest or smallest components of a weight (d_out, d_in).
-
-    Returns:
-        New tensors, float32, on the weight's device.
+    """Returns the `rank` largest or smallest components of a weight (d_out, d_in): new float32 tensors on its device.
 
     Raises:
         ValueError: the rank is above the weight's smaller side.
@@ -50,14 +47,13 @@ def singular_vectors(weight: Tensor, rank: int, end: End, store: Store | None = 
     }
 
     def make(_held: Tensors | None) -> Tensors:
-        """Both ends of the spectrum, in the memory order of LAPACK's results: U and Vᵀ by columns."""
+        """Decomposes the weight. Both ends of the spectrum have the memory order of LAPACK's results: U and Vᵀ by columns."""
         u, s, vt = torch.linalg.svd(weight.detach().to(torch.float32), full_matrices=False)
-        many = min(max(rank, LEAST), len(s))
-        ends = {"largest": slice(None, many), "smallest": slice(len(s) - many, None)}
-        kept = {name: (u[:, part].T, s[part], vt[part].T) for name, part in ends.items()}
-        return {
-            f"{name}.{letter}": part.clone() for name, parts in kept.items() for letter, part in zip("usv", parts, strict=True)
-        }
+        count = min(max(rank, LEAST), len(s))
+        tensors = {}
+        for name, part in {"largest": slice(None, count), "smallest": slice(len(s) - count, None)}.items():
+            tensors |= {f"{name}.u": u[:, part].T.clone(), f"{name}.s": s[part].clone(), f"{name}.v": vt[part].T.clone()}
+        return tensors
 
     held = (store or default_store()).get("singular vectors", origin, make, lambda held: len(held["largest.s"]) >= rank)
     chosen = slice(None, rank) if end == "largest" else slice(len(held["largest.s"]) - rank, None)

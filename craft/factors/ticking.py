@@ -1,7 +1,6 @@
 """A sign of life from work that takes minutes and has no steps: `tick` after each decomposition.
 
-A worker whose timer ends a silent process listens while a model is prepared and a method is built. Elsewhere a tick does
-nothing.
+A worker, whose timer ends a silent process, listens while a model is prepared and a method is built.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _listener: ContextVar[Callable[[], None] | None] = ContextVar("craft_tick", defa
 
 @contextmanager
 def ticking(listener: Callable[[], None]) -> Iterator[None]:
-    """Inside, in this thread, `listener` is called at every `tick`."""
+    """Calls `listener` at every `tick` of this thread inside the block."""
     before = _listener.set(listener)
     try:
         yield
@@ -28,7 +27,7 @@ def ticking(listener: Callable[[], None]) -> Iterator[None]:
 
 
 def tick() -> None:
-    """Says that work continues. The caller has done something since its last tick, or waits for another process that lives."""
+    """Reports that work continues: the caller has done something since its last tick, or waits for a process that lives."""
     listener = _listener.get()
     if listener is not None:
         listener()
@@ -36,7 +35,7 @@ def tick() -> None:
 
 @contextmanager
 def locked(path: Path, patience_s: float, turn_s: float = 1.0) -> Iterator[None]:
-    """Holds the lock file `path`; while another process holds it, waits and ticks. A holder that dies gives the lock back.
+    """Holds the lock file `path`. Waits and ticks while another process holds it; a holder that dies releases it.
 
     Raises:
         OSError: it was not free within `patience_s`, or its file cannot be made.

@@ -12,6 +12,7 @@ from pydantic import Field, WithJsonSchema, field_validator
 
 from craft.methods.cutting import J_MINUS_I
 from craft.methods.method import BuildContext, Method
+from craft.ranks import check_ranks, resolve_ranks, show_ranks
 from craft.settings import Projections, Settings
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ REFERENCE_RANK = 64
 
 
 class CraftParameters(Settings):
-    """What CRAFT takes."""
-
     ranks: Triple = Field(
         ("all", 64, 64), description="Ranks (r1, r2, r3) of layers, outputs and inputs; `all` is the full dimension."
     )
@@ -44,12 +43,7 @@ class CraftParameters(Settings):
         "`learning_rate`.",
     )
 
-    @field_validator("ranks")
-    @classmethod
-    def _positive(cls, ranks: Triple) -> Triple:
-        if any(rank != "all" and rank < 1 for rank in ranks):
-            raise ValueError(f"ranks are whole numbers from 1, or 'all'; got {list(ranks)}")
-        return ranks
+    _check = field_validator("ranks")(check_ranks)
 
 
 class CraftStarParameters(CraftParameters):
@@ -70,7 +64,7 @@ def build(model: nn.Module, parameters: CraftParameters, context: BuildContext) 
 def optimizer(
     model: nn.Module, groups: list[dict[str, Any]], parameters: CraftParameters, context: BuildContext
 ) -> torch.optim.Optimizer:
-    """AdamW; with `rate_scaling: rank` J2 and J3 learn the slower the larger they are."""
+    """Makes AdamW; with `rate_scaling: rank` J2 and J3 learn the slower the larger they are."""
     from craft.models.compute import adamw
     from craft.tuners.craft.rates import scaled_adamw
 
@@ -80,30 +74,23 @@ def optimizer(
 
 
 def resolve(model: nn.Module, parameters: CraftParameters) -> dict[str, Any]:
-    """The parameters with the ranks of each stack as numbers: `all` is what it stands for on `model`."""
-    from craft.factors.hosvd import resolve_ranks
+    """Returns the parameters with the ranks of each stack as numbers: `all` becomes the dimension on `model`."""
     from craft.models.projections import find_projections
 
     stacks = find_projections(model, parameters.projections)
-
     ranks = {name: list(resolve_ranks(parameters.ranks, (len(stack), *stack[0].shape))) for name, stack in stacks.items()}
     return parameters.model_dump(mode="json") | {"ranks": ranks}
 
 
 def label(parameters: Any) -> str:
-    return f"{_short(parameters.ranks)}, {' '.join(parameters.projections)}"
-
-
-def _short(ranks: Triple) -> str:
-    """`64` for ranks (all, 64, 64), in full otherwise."""
-    return str(ranks[1]) if ranks[0] == "all" and ranks[1] == ranks[2] else f"({','.join(map(str, ranks))})"
+    return f"{show_ranks(parameters.ranks)}, {' '.join(parameters.projections)}"
 
 
 def describe(model: nn.Module) -> dict[str, float]:
-    """`energy_kept`: ‖G‖² over ‖W‖², summed over the projections."""
+    """Computes `energy_kept`: ‖G‖² over ‖W‖², summed over the projections."""
     stacks = model.base_model.craft_adapter("default").stacks.values()  # type: ignore[union-attr, operator]
-    kept = sum(float(stack.factors.core.double().square().sum()) for stack in stacks)
-    return {"energy_kept": kept / sum(stack.factors.squared_norm for stack in stacks)}
+    energy = sum(float(stack.factors.core.double().square().sum()) for stack in stacks)
+    return {"energy_kept": energy / sum(stack.factors.squared_norm for stack in stacks)}
 
 
 METHOD: Method = Method(

@@ -42,7 +42,7 @@ class CraftAdapter(nn.Module):
                 self.register_parameter(f"{stack.name}_J{mode}", nn.Parameter(start))
 
     def js(self, stack: Stack) -> list[Tensor]:
-        """(J1, J2, J3) of one stack."""
+        """Returns (J1, J2, J3) of one stack."""
         return [self._parameters[f"{stack.name}_J{mode}"] for mode in (1, 2, 3)]  # type: ignore[misc]
 
     def forget(self) -> None:

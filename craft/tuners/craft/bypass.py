@@ -38,7 +38,7 @@ is an estimate: away from T = d the choice does not depend on it, and near T = d
 
 
 def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor) -> Tensor:
-    """M of all layers at once; exactly zero at J = I.
+    """Computes M of all layers at once; exactly zero at J = I.
 
     Args:
         u1: (L, r1), of J's dtype.
@@ -60,19 +60,19 @@ def core_offsets(u1: Tensor, turned: Tensor, j1: Tensor, j2: Tensor, j3: Tensor)
 
 
 def _mixed(mixing: Tensor, slices: Tensor) -> Tensor:
-    """sum_k mixing[l, k] slices[:, k]: (L, r1) by (r2, r1, r3). It calls `bmm`, because `matmul` chooses its
+    """Sums mixing[l, k] slices[:, k] over k: (L, r1) by (r2, r1, r3). It calls `bmm`, because `matmul` chooses its
     kernel by which inputs need a gradient, and an adapter must give the same bits in training and after loading."""
     return torch.bmm(mixing.expand(slices.shape[0], *mixing.shape), slices)
 
 
 def _through(slices: Tensor, d2: Tensor, d3: Tensor) -> Tensor:
-    """D2 C + (C + D2 C) D3ᵀ of every slice C: (r2, k, r3)."""
+    """Computes D2 C + (C + D2 C) D3ᵀ of every slice C: (r2, k, r3)."""
     turned = (d2 @ slices.reshape(len(slices), -1)).view(slices.shape)
     return turned + ((slices + turned).view(-1, slices.shape[-1]) @ d3.T).view(slices.shape)
 
 
 def bypass(x: Tensor, y: Tensor, inner: Sequence[Tensor], u2s: Tensor) -> Tensor:
-    """y + s U2 M U3ᵀ x.
+    """Computes y + s U2 M U3ᵀ x.
 
     Args:
         x: (..., d_in), of the factors' dtype.
@@ -89,12 +89,12 @@ def bypass(x: Tensor, y: Tensor, inner: Sequence[Tensor], u2s: Tensor) -> Tensor
 
 
 def weight_delta(core: Tensor, u2: Tensor, u3: Tensor, scaling: float) -> Tensor:
-    """s U2 M U3ᵀ, (d_out, d_in): what merging adds to W."""
+    """Computes s U2 M U3ᵀ, (d_out, d_in): what merging adds to W."""
     return (scaling * u2) @ core @ u3.T
 
 
 def cheapest(tokens: int, d_out: int, d_in: int, r2: int, r3: int, *, training: bool) -> Form:
-    """The form with the fewest multiply-adds for one layer, beyond the base layer's own.
+    """Chooses the form with the fewest multiply-adds for one layer, in addition to the base layer's own.
 
     ======== ====================================== =====================================================
     form     forward                                backward (gradient of x is the base layer's own in all)
@@ -136,24 +136,23 @@ class HybridLinear(torch.autograd.Function):
     ) -> Tensor:
         adapted = torch.addmm(weight, u2s.T, core @ u3t)
         ctx.dense = dense
-        kept = x if dense else F.linear(x, u3t)
-        ctx.save_for_backward(kept, adapted, u3t, u2s)
+        ctx.save_for_backward(x if dense else F.linear(x, u3t), adapted, u3t, u2s)
         return F.linear(x, adapted, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        kept, adapted, u3t, u2s = ctx.saved_tensors
+        inputs, adapted, u3t, u2s = ctx.saved_tensors
         rows = dy.reshape(-1, dy.shape[-1])
-        kept = kept.reshape(-1, kept.shape[-1])
+        inputs = inputs.reshape(-1, inputs.shape[-1])
         dx = dy @ adapted if ctx.needs_input_grad[0] else None
         dcore = None
         if ctx.needs_input_grad[3]:
-            dcore = u2s @ (rows.T @ kept) @ u3t.T if ctx.dense else (rows @ u2s.T).T @ kept
+            dcore = u2s @ (rows.T @ inputs) @ u3t.T if ctx.dense else (rows @ u2s.T).T @ inputs
         return dx, None, None, dcore, None, None, None
 
 
 def dropout_masks(sizes: Sequence[int], p: float, like: Tensor) -> tuple[Tensor, ...]:
-    """Inverted dropout masks of J1, J2, J3, (r, r) each, for all layers: 0 with probability p, else 1 / (1 - p)."""
+    """Draws inverted dropout masks of J1, J2, J3, (r, r) each, for all layers: 0 with probability p, else 1 / (1 - p)."""
     keep = 1 - p
     return tuple(torch.empty((size, size), dtype=like.dtype, device=like.device).bernoulli_(keep).div_(keep) for size in sizes)

@@ -19,6 +19,7 @@ from peft.utils.peft_types import PeftType
 
 from craft.models.cached import base_name
 from craft.models.families import WORDS
+from craft.ranks import AskedRanks, check_ranks
 from craft.words import nearest
 
 DEFAULT_PROJECTIONS = ("q", "v")
@@ -27,27 +28,27 @@ DEFAULT_PROJECTIONS = ("q", "v")
 class FoundModules(set[str]):
     """Paths of the modules at which a model has the projections of a configuration.
 
-    PEFT and other programs read them as `target_modules`. Their type tells them from modules that a user chose.
+    PEFT and other programs read them as `target_modules`. The type distinguishes them from modules that a user chose.
     """
 
 
 def _explained(config: type[CraftConfig]) -> type[CraftConfig]:
-    """Makes an argument that only other methods have an error that says what to write."""
-    made, known = config.__init__, [one.name for one in fields(config) if one.init]
+    """Answers an argument that only other methods have with an error that says what to write."""
+    own_init, names = config.__init__, [item.name for item in fields(config) if item.init]
 
-    @wraps(made)
+    @wraps(own_init)
     def init(self: CraftConfig, *args: Any, **kwargs: Any) -> None:
-        for name in [name for name in kwargs if name not in known]:
-            said = _SAID.get(name) or f"{nearest(name, known)} Its arguments: {', '.join(known)}"
-            raise TypeError(f"CraftConfig got an unexpected keyword argument {name!r}.{said.format(kwargs[name])}")
-        made(self, *args, **kwargs)
+        for name in (name for name in kwargs if name not in names):
+            hint = _HINTS.get(name) or f"{nearest(name, names)} Its arguments: {', '.join(names)}"
+            raise TypeError(f"CraftConfig got an unexpected keyword argument {name!r}.{hint.format(kwargs[name])}")
+        own_init(self, *args, **kwargs)
 
     config.__init__ = init  # type: ignore[method-assign]
     return config
 
 
 _RANKS = ' CRAFT has three ranks, of layers, outputs and inputs: write ranks=("all", {0}, {0})'
-_SAID = {"r": _RANKS, "rank": _RANKS, "lora_alpha": " Write scaling, the factor on the change of the weights"}
+_HINTS = {"r": _RANKS, "rank": _RANKS, "lora_alpha": " Write scaling, the factor on the change of the weights"}
 
 
 @_explained
@@ -77,7 +78,7 @@ class CraftConfig(PeftConfig):
         ValueError: a value outside its range, `projections` together with `target_modules`, or `layers_to_transform`.
     """
 
-    ranks: tuple[int | str, int | str, int | str] | None = field(
+    ranks: AskedRanks | None = field(
         default=None,
         metadata={"help": "(r1, r2, r3) of layers, outputs, inputs; 'all' is the full dimension; by default all, up to 64, 64"},
     )
@@ -98,7 +99,7 @@ class CraftConfig(PeftConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.peft_type = PeftType("CRAFT")
-        self.ranks = None if self.ranks is None else self._checked_ranks(self.ranks)
+        self.ranks = None if self.ranks is None else check_ranks(self.ranks)
         if self.projections is not None:
             self.projections = (self.projections,) if isinstance(self.projections, str) else tuple(self.projections)
             if not self.projections or len(set(self.projections)) != len(self.projections):
@@ -121,15 +122,6 @@ class CraftConfig(PeftConfig):
         if not self.init_epsilon >= 0:
             raise ValueError(f"init_epsilon is 0 or more; got {self.init_epsilon}")
 
-    @staticmethod
-    def _checked_ranks(ranks: Any) -> tuple[int | str, int | str, int | str]:
-        if isinstance(ranks, str) or not hasattr(ranks, "__len__") or len(ranks) != 3:
-            raise ValueError(f"ranks are three, (r1, r2, r3) for layers, outputs and inputs; got {ranks!r}")
-        for rank in ranks:
-            if rank != "all" and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):
-                raise ValueError(f"ranks are whole numbers from 1, or 'all'; got {rank!r} in {list(ranks)}")
-        return tuple(ranks)
-
     def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
         """Writes the configuration, and text that says how to load the adapter in place of PEFT's empty form.
 
@@ -148,15 +140,15 @@ class CraftConfig(PeftConfig):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The projection words in force; empty where `target_modules` chooses the modules."""
+        """The projections in force, as words; empty if `target_modules` chooses the modules."""
         if self.projections is not None:
             return self.projections
         return DEFAULT_PROJECTIONS if self.target_modules is None or isinstance(self.target_modules, FoundModules) else ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What is saved: the modules that the user chose, none that were found."""
-        content: dict[str, Any] = super().to_dict()
-        return content | {"target_modules": None} if isinstance(self.target_modules, FoundModules) else content
+        """Returns what is saved: modules that the user chose, but no `FoundModules`."""
+        fields_to_save: dict[str, Any] = super().to_dict()
+        return fields_to_save | ({"target_modules": None} if isinstance(self.target_modules, FoundModules) else {})
 
 
 _UNFILLED = "[More Information Needed]"

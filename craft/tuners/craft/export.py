@@ -62,7 +62,7 @@ def to_lora(model: Any, directory: str | Path, adapter_name: str | None = None) 
 
 
 def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
-    """A (r, d_in) and B (d_out, r) with B A = the layer's change; r is r2, summed over the projections a module holds."""
+    """Computes A (r, d_in) and B (d_out, r) with B A = the layer's change; r is r2, summed over a module's projections."""
     downs, ups = [], []
     with torch.no_grad():
         for piece in layer.craft_slices[adapter_name]:
@@ -76,15 +76,14 @@ def lora_pair(layer: CraftLinear, adapter_name: str) -> tuple[Tensor, Tensor]:
 
 
 def holds_change(model: nn.Module) -> bool:
-    """Whether the dtype in which the base weights compute can hold the active adapters' change, layer by layer: float32 can,
-    bfloat16 loses a fifth. False for quantized weights and for weights that are split over processes.
+    """Says whether the dtype in which the base weights compute can hold the active adapters' change, layer by layer: float32
+    can, bfloat16 loses a fifth. Quantized weights and weights that are split over processes cannot.
     """
     rounds = computes_in_bfloat16(model)
     for layer in (layer for layer in model.modules() if isinstance(layer, CraftLinear)):
         weight = layer.get_base_layer().weight
-        if layer.quantization_backend is not None or not isinstance(weight, Tensor) or isinstance(weight, DTensor):
-            return False
-        if not weight.is_floating_point():
+        is_plain = layer.quantization_backend is None and isinstance(weight, Tensor) and not isinstance(weight, DTensor)
+        if not is_plain or not weight.is_floating_point():
             return False
         dtype = torch.bfloat16 if rounds else weight.dtype
         if dtype in (torch.float32, torch.float64):
@@ -130,12 +129,12 @@ def _lora_config(tuner: Any, name: str, ranks: dict[str, int], conv: bool) -> Lo
     ours = tuner.peft_config[name]
     usual = max(set(ranks.values()), key=list(ranks.values()).count)
     # PEFT reads the patterns as regular expressions; alpha is the rank, so that LoRA's factor alpha / r is 1.
-    other = {key.replace(".", r"\."): rank for key, rank in ranks.items() if rank != usual}
+    pattern = {key.replace(".", r"\."): rank for key, rank in ranks.items() if rank != usual}
     return LoraConfig(
         r=usual,
         lora_alpha=usual,
-        rank_pattern=dict(other),
-        alpha_pattern=dict(other),
+        rank_pattern=dict(pattern),
+        alpha_pattern=dict(pattern),
         target_modules=sorted(ranks),
         fan_in_fan_out=conv,
         modules_to_save=getattr(ours, "modules_to_save", None),

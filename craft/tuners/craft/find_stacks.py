@@ -1,6 +1,6 @@
 """Makes stacks from a configuration: which modules' weights belong together, and their factors (paper, Stages 1 and 2).
 
-Weights are read where they lie, and quantized weights are dequantized. Factors come from the store, so that a projection of a
+Weights are read in place, and quantized weights are dequantized. Factors come from the store, so that a projection of a
 model is decomposed once for all adapters, trials and processes.
 """
 
@@ -15,16 +15,16 @@ from peft.utils.quantization_utils import resolve_quantization_backend
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.factors.hosvd import resolve_ranks
 from craft.factors.stacks import stack_factors
 from craft.factors.store import hash_weights
 from craft.models.projections import Located, Stacks, find_projections, find_targets
+from craft.ranks import resolve_ranks
 from craft.tuners.craft.config import CraftConfig
 from craft.tuners.craft.stack import Stack
 
 
 def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
-    """The stacks of one adapter, with factors unless the model is on the meta device."""
+    """Makes the stacks of one adapter, with factors unless the model is on the meta device."""
     modules = dict(model.named_modules())
     stacks = []
     for name, layers in locate(model, config).items():
@@ -43,7 +43,7 @@ def build_stacks(model: nn.Module, config: CraftConfig) -> list[Stack]:
 
 
 def locate(model: nn.Module, config: CraftConfig) -> Stacks:
-    """The modules that a configuration chooses, as stacks."""
+    """Finds the modules that a configuration chooses, as stacks."""
     if config.words:
         stacks = find_projections(model, config.words, config.projection_map)
     else:
@@ -51,26 +51,26 @@ def locate(model: nn.Module, config: CraftConfig) -> Stacks:
         if config.target_modules is not None and not isinstance(config.target_modules, str):
             config.target_modules = sorted(config.target_modules)
         stacks = find_targets(model, lambda key: is_chosen(config, key, config.target_modules or ()))
-    kept = {
+    chosen = {
         name: [layer for layer in layers if is_chosen(config, layer.module_name, [layer.module_name])]
         for name, layers in stacks.items()
     }
-    if not any(kept.values()):
+    if not any(chosen.values()):
         raise NoMatchingPeftModuleError(
             f"exclude_modules {config.exclude_modules!r} and modules_to_save {config.modules_to_save!r} leave out every module "
             f"that was chosen: {', '.join(layer.module_name for layers in stacks.values() for layer in layers[:1])} ..."
         )
-    return {name: layers for name, layers in kept.items() if layers}
+    return {name: layers for name, layers in chosen.items() if layers}
 
 
 def is_chosen(config: CraftConfig, key: str, targets: Any) -> Any:
-    """PEFT's decision on the module `key`, with `targets` as the target modules of the configuration."""
+    """Asks PEFT whether it adapts the module `key`, with `targets` as the target modules of the configuration."""
     left_out = {"exclude_modules": config.exclude_modules, "modules_to_save": config.modules_to_save}
     return check_target_module_exists(SimpleNamespace(target_modules=targets, **left_out), key)
 
 
 def base_weight(module: Any, layer: Located) -> Tensor:
-    """A layer's (d_out, d_in) weight, dequantized if it is quantized."""
+    """Returns a layer's (d_out, d_in) weight, dequantized if it is quantized."""
     while hasattr(module, "base_layer"):
         module = module.base_layer
     weight = getattr(module, "weight", None)

@@ -32,7 +32,7 @@ _ELSEWHERE = "To use it with other weights, load it on its own base and export i
 
 
 def record(stacks: Mapping[str, Stack], with_factors: bool) -> dict[str, Tensor]:
-    """Tensors that identify the stacks' factors, and the factors themselves where asked; empty on the meta device."""
+    """Returns tensors that identify the stacks' factors, and the factors themselves on request; none on the meta device."""
     tensors: dict[str, Tensor] = {}
     for name, stack in stacks.items():
         if stack.factors is None or stack.weights_hash is None:
@@ -46,8 +46,8 @@ def record(stacks: Mapping[str, Stack], with_factors: bool) -> dict[str, Tensor]
         tensors.update({f"{FINGERPRINT}{name}_{part}": tensor for part, tensor in parts.items()})
         if with_factors:
             for part in _PARTS:
-                kept = getattr(stack.factors, part).detach().to("cpu", torch.float32)
-                tensors[f"{FACTORS}{name}_{part}"] = kept.contiguous().clone()
+                tensor = getattr(stack.factors, part).detach().to("cpu", torch.float32)
+                tensors[f"{FACTORS}{name}_{part}"] = tensor.contiguous().clone()
     return tensors
 
 
@@ -55,14 +55,14 @@ def verify(stacks: Mapping[str, Stack], tensors: Mapping[str, Tensor]) -> None:
     """Compares an adapter's record of its factors with the stacks' factors; takes over factors that the adapter carries.
 
     Raises:
-        ValueError: the adapter has no record for a stack; its weights, shape or ranks are others; its factors are carried
-            but broken; or they are not carried and came out differently here.
+        ValueError: the adapter has no record for a stack; its weights, shape or ranks differ; it carries broken factors; or it
+            carries none and they came out differently here.
     """
     for name, stack in stacks.items():
         if stack.weights_hash is None:
             continue
-        kept = {part: tensors.get(f"{FINGERPRINT}{name}_{part}") for part in ("weights", "shape", "algorithm", "sketch")}
-        weights, shape, algorithm, sketch = kept.values()
+        parts = ("weights", "shape", "algorithm", "sketch")
+        weights, shape, algorithm, sketch = (tensors.get(f"{FINGERPRINT}{name}_{part}") for part in parts)
         if weights is None or shape is None or algorithm is None or sketch is None:
             recorded = {key[len(FINGERPRINT) :].rpartition("_")[0] for key in tensors if key.startswith(FINGERPRINT)}
             raise ValueError(

@@ -26,7 +26,7 @@ from craft.tuners.craft.stack import Stack
 
 
 class Rows(NamedTuple):
-    """The rows of a batch that have an adapter of their own; the others have none.
+    """The rows of a batch that have an adapter of their own.
 
     Attributes:
         total: how many rows there are.
@@ -38,8 +38,8 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, names: list[str], device: torch.device) -> Rows:
-        """Rows by the names of their adapters; "__base__" for none. Placed once, so that no layer waits for its device."""
-        chosen = {name: [row for row, other in enumerate(names) if other == name] for name in names if name != "__base__"}
+        """Groups rows by the names of their adapters; "__base__" for none. Placed once, so no layer waits for its device."""
+        chosen = {name: [row for row, own in enumerate(names) if own == name] for name in names if name != "__base__"}
         return cls(len(names), {name: torch.tensor(rows, device=device) for name, rows in chosen.items()})
 
 
@@ -75,7 +75,7 @@ class Slice:
         return _placed(stack.cores[self.index], dtype, device)
 
     def inner(self, dtype: torch.dtype, device: torch.device, training: bool) -> tuple[Tensor, ...]:
-        """The matrices between x and s U2: U3ᵀ and M, or their product M U3ᵀ if no gradient is wanted."""
+        """Returns the matrices between x and s U2: U3ᵀ and M, or their product M U3ᵀ if no gradient is wanted."""
         core, folded = self.core(dtype, device, training), self.stack.folded()
         if folded is not None:
             return (_placed(folded[self.index], dtype, device),)
@@ -108,7 +108,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         self.quantization_backend = resolve_quantization_backend(base_layer, get_apply_tensor_subclass=lambda: None)
 
     def update_layer(self, adapter_name: str, slices: list[Slice]) -> None:
-        """Puts an adapter on the layer: its shares, one for each projection that the module holds."""
+        """Puts an adapter on the layer: a slice for each projection that the module holds."""
         self.in_features, self.out_features = slices[0].place.inputs, slices[0].place.outputs
         self.craft_J[adapter_name] = slices[0].adapter
         self.craft_slices[adapter_name] = slices
@@ -127,10 +127,10 @@ class CraftLinear(nn.Module, BaseTunerLayer):
                 return adapted
         y = self.base_layer(x, *args, **kwargs)
         for piece in slices:
-            y = self._beside(x, y, piece)
+            y = self._bypass(x, y, piece)
         return y
 
-    def _beside(self, x: Tensor, y: Tensor, piece: Slice) -> Tensor:
+    def _bypass(self, x: Tensor, y: Tensor, piece: Slice) -> Tensor:
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
         u2s = piece.stack.cast(dtype, x.device)[1]
@@ -143,7 +143,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         return torch.cat([y[..., :start], part, y[..., stop:]], dim=-1)
 
     def _through_weight(self, x: Tensor, piece: Slice) -> Tensor | None:
-        """The output in the hybrid form if that is exact and cheaper; None otherwise."""
+        """Computes the output in the hybrid form if that is exact and cheaper; returns None otherwise."""
         base = self.base_layer
         if type(base) is not nn.Linear or base._forward_hooks or base._forward_pre_hooks or hasattr(base, "_hf_hook"):
             return None
@@ -170,7 +170,7 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         return F.linear(x, torch.addmm(weight, u2s.T, change), base.bias)
 
     def _forward_by_row(self, x: Tensor, y: Tensor) -> Tensor:
-        """Each row of the batch with its own adapter."""
+        """Adds to each row of the batch the change of its own adapter."""
         assert self.craft_rows is not None
         if len(x) != self.craft_rows.total:
             raise ValueError(
@@ -180,20 +180,18 @@ class CraftLinear(nn.Module, BaseTunerLayer):
         for name, rows in self.craft_rows.indices.items():
             rows = rows.to(x.device)
             for piece in self.craft_slices.get(name, ()):
-                y = y.index_copy(0, rows, self._beside(x[rows], y[rows], piece))
+                y = y.index_copy(0, rows, self._bypass(x[rows], y[rows], piece))
         return y
 
     def get_delta_weight(self, adapter_name: str) -> Tensor:
-        """What the adapter adds to the base weight: of its shape, float32 or wider, in its orientation."""
+        """Returns what the adapter adds to the base weight: of its shape, float32 or wider, in its orientation."""
         conv = isinstance(self.get_base_layer(), Conv1D)
-        delta: Tensor | None = None
-        for piece in self.craft_slices[adapter_name]:
-            with torch.no_grad():
-                change = piece.stack.delta(piece.adapter.js(piece.stack), piece.index)
-            if delta is None:
-                delta = change.new_zeros(piece.place.outputs, piece.place.inputs)
+        slices = self.craft_slices[adapter_name]
+        with torch.no_grad():
+            changes = [piece.stack.delta(piece.adapter.js(piece.stack), piece.index) for piece in slices]
+        delta = changes[0].new_zeros(slices[0].place.outputs, slices[0].place.inputs)
+        for piece, change in zip(slices, changes, strict=True):
             delta[piece.place.start : piece.place.stop] += change
-        assert delta is not None
         return delta.T if conv else delta
 
     def _base_parameter(self) -> Tensor:

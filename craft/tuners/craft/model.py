@@ -70,7 +70,7 @@ class CraftModel(JointTuner):
             config.target_modules = FoundModules(layer.module_name for layer, _, _ in self._places(adapter_name))
 
     def craft_adapter(self, adapter_name: str) -> CraftAdapter:
-        """The J and the stacks of an adapter."""
+        """Returns the J and the stacks of an adapter."""
         if adapter_name not in self.parts:
             raise ValueError(f"there is no CRAFT adapter {adapter_name!r}; there are {', '.join(map(repr, self.parts))}")
         return cast(CraftAdapter, self.parts[adapter_name])
@@ -87,20 +87,18 @@ class CraftModel(JointTuner):
             for index, layer in enumerate(stack.layers):
                 yield layer, stack, index
 
-    def _create_and_replace(self, *given: Any, current_key: str, **_more: Any) -> None:  # type: ignore[override]
-        _, adapter_name, target, target_name, parent = given
+    def _create_and_replace(self, *args: Any, current_key: str, **_more: Any) -> None:  # type: ignore[override]
+        _, adapter_name, target, target_name, parent = args
         adapter = self.craft_adapter(adapter_name)
         slices = [
             Slice(adapter, stack, index, layer)
             for layer, stack, index in self._places(adapter_name)
             if layer.module_name == current_key
         ]
-        if isinstance(target, CraftLinear):
-            target.update_layer(adapter_name, slices)
-        else:
-            wrapped = CraftLinear(target)
-            wrapped.update_layer(adapter_name, slices)
-            self._replace_module(parent, target_name, wrapped, target)
+        layer = target if isinstance(target, CraftLinear) else CraftLinear(target)
+        layer.update_layer(adapter_name, slices)
+        if layer is not target:
+            self._replace_module(parent, target_name, layer, target)
 
     def prepare(self) -> None:
         """Computes the cores of the active adapters before any layer, or any checkpointed block, needs them."""
@@ -110,10 +108,7 @@ class CraftModel(JointTuner):
             return
         rows = first.craft_rows
         names = self.active_adapters if rows is None else list(rows.indices)
-        for name in names:
-            if name not in self.parts:
-                continue
-            adapter = self.craft_adapter(name)
+        for adapter in (self.craft_adapter(name) for name in names if name in self.parts):
             for stack in adapter.stacks.values():
                 stack.ready()
                 stack.refresh(adapter.js(stack), self._product_dtype(stack), self.model.training)
@@ -122,7 +117,7 @@ class CraftModel(JointTuner):
         return (module for module in self.model.modules() if isinstance(module, CraftLinear))
 
     def _product_dtype(self, stack: Stack) -> torch.dtype:
-        """The dtype of the large products around a stack's layers: autocast's, or the base weight's."""
+        """Returns the dtype of the large products around a stack's layers: autocast's, or the base weight's."""
         if torch.is_autocast_enabled(stack.device.type):
             return torch.get_autocast_dtype(stack.device.type)
         base = self.model.get_submodule(stack.layers[0].module_name)
@@ -130,10 +125,10 @@ class CraftModel(JointTuner):
         return dtype if dtype is not None and dtype.is_floating_point and dtype.itemsize > 1 else torch.float32
 
     def _cast_adapter_dtype(self, adapter_name: str, autocast_adapter_dtype: bool = True) -> None:
-        """Called when an adapter has been made or loaded: J to the base weights' device, never narrower than float32."""
+        """Moves the J of a new or loaded adapter to the base weights' device, never narrower than float32."""
         adapter = self.craft_adapter(adapter_name)
-        mine = (layer for layer in self._layers() if adapter_name in layer.craft_J)
-        if not autocast_adapter_dtype and any(_is_narrow(layer.weight) for layer in mine):
+        weights = (layer.weight for layer in self._layers() if adapter_name in layer.craft_J)
+        if not autocast_adapter_dtype and any(w.is_floating_point() and w.itemsize < torch.float32.itemsize for w in weights):
             warnings.warn(
                 "autocast_adapter_dtype=False is not followed: CRAFT keeps J in float32 under narrower base weights. J stays "
                 "near I, and near 1 a bfloat16 number moves in steps of 0.008. The products run in the base weights' dtype.",
@@ -145,7 +140,7 @@ class CraftModel(JointTuner):
                 break
 
     def add_weighted_adapter(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: no J give the sum of several adapters' changes."""
+        """Refuses: no J give the sum of several adapters' changes."""
         raise ValueError(
             "CRAFT's change of the weights is no linear function of J, so no weighted sum of J gives the sum of the changes. "
             "Make several adapters active at once with base_model.set_adapter([...]), which adds their changes; or export each "
@@ -158,25 +153,20 @@ class CraftModel(JointTuner):
 
     @contextmanager
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """PEFT's `adapter_names=[...]` of a forward or generate call: an adapter for each row, "__base__" for none."""
+        """Follows PEFT's `adapter_names=[...]` of a forward or generate call: an adapter for each row, "__base__" for none."""
         names = kwargs.get("adapter_names")
-        context = (
-            nullcontext() if names is None else adapters_by_row(self, list(self.parts), names, kwargs.get("num_beams") or 1)
-        )
-        with context:
+        beams = kwargs.get("num_beams") or 1
+        with nullcontext() if names is None else adapters_by_row(self, list(self.parts), names, beams):
             yield
 
     @classmethod
     def _get_adapter_state_dict(
         cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict, unwanted_adapter_names: list[str]
     ) -> dict[str, Tensor]:
-        kept = super()._get_adapter_state_dict(model, config, adapter_name, state_dict, unwanted_adapter_names)
+        tensors = super()._get_adapter_state_dict(model, config, adapter_name, state_dict, unwanted_adapter_names)
         path, tuner = _tuner_of(model)
-        stacks = tuner.craft_adapter(adapter_name).stacks
-        return {
-            **kept,
-            **{path + key: value for key, value in fingerprint.record(stacks, cast(CraftConfig, config).save_factors).items()},
-        }
+        record = fingerprint.record(tuner.craft_adapter(adapter_name).stacks, cast(CraftConfig, config).save_factors)
+        return {**tensors, **{path + key: value for key, value in record.items()}}
 
     @classmethod
     def _remap_adapter_state_dict_for_load(
@@ -184,8 +174,8 @@ class CraftModel(JointTuner):
     ) -> dict[str, Tensor]:
         path, tuner = _tuner_of(model)
         ours = (path + fingerprint.FINGERPRINT, path + fingerprint.FACTORS)
-        said = {key.removeprefix(path): state_dict[key] for key in state_dict if key.startswith(ours)}
-        fingerprint.verify(tuner.craft_adapter(adapter_name).stacks, said)
+        record = {key.removeprefix(path): state_dict[key] for key in state_dict if key.startswith(ours)}
+        fingerprint.verify(tuner.craft_adapter(adapter_name).stacks, record)
         rest = {key: value for key, value in state_dict.items() if not key.startswith(ours)}
         return super()._remap_adapter_state_dict_for_load(model, config, adapter_name, rest)
 
@@ -194,7 +184,3 @@ def _tuner_of(model: nn.Module) -> tuple[str, CraftModel]:
     name, tuner = next((name, module) for name, module in model.named_modules() if isinstance(module, CraftModel))
     # Torch's FSDP leaves its own part of a path out of the names in a state dict.
     return (f"{name}." if name else "").replace("_fsdp_wrapped_module.", ""), tuner
-
-
-def _is_narrow(weight: Tensor) -> bool:
-    return weight.is_floating_point() and weight.dtype.itemsize < torch.float32.itemsize

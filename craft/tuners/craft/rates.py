@@ -17,14 +17,14 @@ from craft.tuners.craft.adapter import CraftAdapter
 
 
 def scaled_adamw(groups: list[dict[str, Any]], adapter: CraftAdapter, reference: float) -> torch.optim.AdamW:
-    """AdamW under which J2 and J3 learn at `reference` / their rank of the rate of their group."""
+    """Makes an AdamW under which J2 and J3 learn at `reference` / their rank times the rate of their group."""
     factors = {j: reference / len(j) for stack in adapter.stacks.values() for j in adapter.js(stack)[1:]}
     by_rate: list[dict[str, Any]] = []
     for group in groups:
         rates: dict[float, list[nn.Parameter]] = {}
         for weight in group["params"]:
             rates.setdefault(factors.get(weight, 1.0), []).append(weight)
-        # J1 comes first, so that the rate that is logged is the one that was asked for.
+        # J1 comes first, so that the logged rate is the requested one.
         ordered = sorted(rates.items(), key=lambda item: item[0] != 1.0)
         by_rate += [group | {"params": weights, "lr": group["lr"] * rate} for rate, weights in ordered]
     return adamw(by_rate)
@@ -38,8 +38,8 @@ def rank_scaled_adamw(
     adapter_name: str = "default",
     reference: int = 64,
 ) -> torch.optim.AdamW:
-    """AdamW for a program that trains a CRAFT adapter itself: J2 and J3 learn at `learning_rate` x `reference` / their rank, as
-    under `rate_scaling: rank` of a sweep file, so that one rate serves all ranks.
+    """Makes AdamW for a program that trains a CRAFT adapter itself: J2 and J3 learn at `learning_rate` x `reference` / their
+    rank, as under `rate_scaling: rank` of a sweep file, so that one rate serves all ranks.
 
     Args:
         model: the `PeftModel` with the adapter.

@@ -24,12 +24,12 @@ from craft.tuners.craft.layer import CraftLinear, Rows
 
 @contextmanager
 def adapters_by_row(tuner: BaseTuner, adapters: Sequence[str], names: Sequence[str], beams: int) -> Iterator[None]:
-    """Inside the block each row of a batch has the adapter that `names` gives it.
+    """Gives each row of a batch the adapter in `names`, inside the block.
 
     Args:
         adapters: those that the tuner has.
         names: an adapter, or "__base__" for none, for each row.
-        beams: how many rows generation makes of each; an encoder runs before it does.
+        beams: how many rows generation makes of each, after an encoder has run.
     """
     if tuner.training:
         raise ValueError("Cannot pass `adapter_names` when the model is in training mode. Call eval() first.")
@@ -43,17 +43,16 @@ def adapters_by_row(tuner: BaseTuner, adapters: Sequence[str], names: Sequence[s
     if any(layer.merged for layer in layers):
         raise ValueError("Cannot pass `adapter_names` when there are merged adapters, please call `unmerge_adapter` first.")
     unrepeated = _encoder_modules(tuner.model) if beams > 1 else set()
-    once, repeated = list(names), [name for name in names for _ in range(beams)]
+    by_beam = [name for name in names for _ in range(beams)]
     device = next(tuner.model.parameters()).device
-    rows = Rows.of(once, device), Rows.of(repeated, device)
+    rows, rows_by_beam = Rows.of(list(names), device), Rows.of(by_beam, device)
     handles = []
     try:
         for module in tuner.model.modules():
-            first = module in unrepeated
             if isinstance(module, CraftLinear):
-                module.craft_rows = rows[0] if first else rows[1]
+                module.craft_rows = rows if module in unrepeated else rows_by_beam
             elif isinstance(module, AuxiliaryTrainingWrapper):
-                hook = partial(_with_names, once if first else repeated)
+                hook = partial(_with_names, list(names) if module in unrepeated else by_beam)
                 handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         yield
     finally:

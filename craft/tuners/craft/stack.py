@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from craft.factors.hosvd import Ranks, TuckerFactors
+from craft.factors.hosvd import TuckerFactors
 from craft.models.compute import no_autocast
 from craft.models.projections import Located
+from craft.ranks import Ranks
 from craft.tuners.craft.bypass import core_offsets, dropout_masks, weight_delta
 from craft.tuners.craft.config import CraftConfig
 
@@ -32,7 +33,7 @@ class Stack:
 
     Attributes:
         name: the projection's name, unique in the adapter.
-        layers: where each layer's weight lies.
+        layers: the place of each layer's weight.
         ranks: (r1, r2, r3), resolved.
         factors: None on the meta device, and until they are loaded from an adapter that carries them.
         weights_hash: SHA-256 of the stacked weights; None on the meta device.
@@ -80,7 +81,7 @@ class Stack:
         self._stamp: tuple[Any, ...] = ()
 
     def cast(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """U3ᵀ (r3, d_in) and s U2ᵀ (r2, d_out) in the dtype of a layer's products."""
+        """Returns U3ᵀ (r3, d_in) and s U2ᵀ (r2, d_out) in the dtype of a layer's products."""
         if (dtype, device) not in self._cast:
             factors = self.ready()
             with torch.inference_mode(False), torch.no_grad():
@@ -97,7 +98,7 @@ class Stack:
         return self.factors
 
     def turned(self, dtype: torch.dtype) -> Tensor:
-        """G as (r2, r1, r3), for products in `dtype`."""
+        """Returns G as (r2, r1, r3), for products in `dtype`."""
         if dtype not in self._turned:
             with torch.inference_mode(False), torch.no_grad():
                 self._turned[dtype] = self.ready().core.transpose(0, 1).to(dtype).contiguous()
@@ -110,7 +111,7 @@ class Stack:
         layer: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """M of all layers, or of one: (L or 1, r2, r3), differentiable in `js`.
+        """Computes M of all layers, or of one: (L or 1, r2, r3), differentiable in `js`.
 
         Args:
             dtype: of the products; the factors' own if None. Of the narrow dtypes only bfloat16 is used, because float16 lacks
@@ -120,25 +121,22 @@ class Stack:
         if masks is not None:
             js = [j * mask for j, mask in zip(js, masks, strict=True)]
         turned = self.turned(dtype if dtype == torch.bfloat16 else factors.core.dtype)
-        u1 = factors.u1
-        if layer is not None:
-            one = slice(layer, layer + 1)
-            u1 = u1[one]
+        u1 = factors.u1 if layer is None else factors.u1[layer : layer + 1]
         with no_autocast(u1.device):
             return core_offsets(u1, turned, *js)
 
     def delta(self, js: Sequence[Tensor], layer: int) -> Tensor:
-        """s U2 M_l U3ᵀ, (d_out, d_in): the change of one layer's weight."""
+        """Computes s U2 M_l U3ᵀ, (d_out, d_in): the change of one layer's weight."""
         factors = self.ready()
         return weight_delta(self.offsets(js, layer=layer)[0], factors.u2, factors.u3, self.scaling)
 
     def is_stale(self, js: Sequence[Tensor]) -> bool:
-        """Whether `cores` belong to other J, or lack the graph that is wanted now."""
+        """Says whether `cores` belong to different J, or lack the graph that is wanted now."""
         wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
         return self.cores is None or (wants_grad and not self.has_grad) or not _same(self._stamp, _stamp(js))
 
     def refresh(self, js: Sequence[Tensor], dtype: torch.dtype, training: bool) -> None:
-        """Computes the cores of all layers, with new dropout masks; keeps the present ones if nothing has changed."""
+        """Computes the cores of all layers, with new dropout masks; does nothing if nothing has changed."""
         wants_grad = torch.is_grad_enabled() and any(j.requires_grad for j in js)
         drops = training and self.dropout > 0
         compiling = torch.compiler.is_compiling()
@@ -159,7 +157,7 @@ class Stack:
         self._stamp = () if compiling else _stamp(js)
 
     def folded(self) -> Cores | None:
-        """M U3ᵀ of each layer, (r2, d_in), kept as long as the cores: it saves every layer a product. None if
+        """Returns M U3ᵀ of each layer, (r2, d_in), stored as long as the cores, which saves every layer a product; None if
         the cores have a graph, or need one."""
         if self.cores is None or self.has_grad or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
@@ -176,7 +174,7 @@ class Stack:
         cores.register_hook(awaited.done)
 
     def check_masks(self) -> None:
-        """Called when a checkpoint runs a layer again, which must meet the masks that it had.
+        """Checks, when a checkpoint runs a layer again, that it meets the masks that it had.
 
         Raises:
             RuntimeError: dropout masks of several forward passes are waiting for their backward pass. A reentrant checkpoint
@@ -194,17 +192,8 @@ class Stack:
         return [reference for reference in self._awaited if (awaited := reference()) is not None and not awaited.is_done]
 
     def __getstate__(self) -> dict[str, Any]:
-        kept: dict[str, Any] = {
-            "_cast": {},
-            "_turned": {},
-            "_awaited": [],
-            "cores": None,
-            "_folded": None,
-            "masks": None,
-            "has_grad": False,
-            "_stamp": (),
-        }
-        return {**self.__dict__, **kept}
+        derived = {"cores": None, "_folded": None, "masks": None, "has_grad": False, "_stamp": ()}
+        return {**self.__dict__, **derived, "_cast": {}, "_turned": {}, "_awaited": []}
 
 
 class _Awaited:
@@ -220,5 +209,5 @@ def _stamp(js: Sequence[Tensor]) -> tuple[Any, ...]:
     return tuple((j, 0 if j.is_inference() else j._version) for j in js)
 
 
-def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    return len(one) == len(other) and all(a is b and m == n for (a, m), (b, n) in zip(one, other, strict=True))
+def _same(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+    return len(old) == len(new) and all(a is b and m == n for (a, m), (b, n) in zip(old, new, strict=True))

@@ -310,7 +310,7 @@ def test_a_damaged_file_is_found_and_made_anew(tmp_path, damage):
     stack_factors(_weights(), (3, 4, 4), name="q", store=Store(tmp_path))
     damage(Store(tmp_path).files()[0])
     cache = Store(tmp_path)
-    with pytest.warns(StoreWarning, match="made anew"):
+    with pytest.warns(StoreWarning, match="made again"):
         found = stack_factors(_weights(), (3, 4, 4), name="q", store=cache)
     _assert_same(found, hosvd(_weights(), (3, 4, 4)))
     stack_factors(_weights(), (3, 4, 4), name="q", store=cache)

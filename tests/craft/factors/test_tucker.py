@@ -11,7 +11,8 @@ import torch
 from tensorly.decomposition import tucker as tensorly_tucker
 
 from craft.factors import hosvd as tucker
-from craft.factors.hosvd import TuckerFactors, hosvd, resolve_ranks, sketch_difference
+from craft.factors.hosvd import TuckerFactors, hosvd, sketch_difference
+from craft.ranks import resolve_ranks
 
 SHAPES = [(4, 24, 30), (6, 40, 17), (3, 15, 90), (1, 20, 20), (2, 50, 9)]
 

@@ -163,7 +163,7 @@ def test_a_fit_is_made_once_for_what_it_is_made_of(
     assert "head, classification" in capsys.readouterr().out
     content = kept.read_bytes()
     kept.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.warns(StoreWarning, match="made anew"):
+    with pytest.warns(StoreWarning, match="made again"):
         again = run("again", method="bitfit")
     assert len(fits) == 5
     assert torch.equal(again["classifier.weight"], first["classifier.weight"])
