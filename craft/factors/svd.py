@@ -50,7 +50,7 @@ def singular_vectors(weight: Tensor, rank: int, end: End, store: Store | None = 
         """Decomposes the weight. Both ends of the spectrum have the memory order of LAPACK's results: U and Vᵀ by columns."""
         u, s, vt = torch.linalg.svd(weight.detach().to(torch.float32), full_matrices=False)
         count = min(max(rank, LEAST), len(s))
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         for name, part in {"largest": slice(None, count), "smallest": slice(len(s) - count, None)}.items():
             tensors |= {f"{name}.u": u[:, part].T.clone(), f"{name}.s": s[part].clone(), f"{name}.v": vt[part].T.clone()}
         return tensors

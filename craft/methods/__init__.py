@@ -42,7 +42,7 @@ def find_method(name: str) -> Method:
 
 
 def find_cutting(name: str) -> Cutting:
-    """How adapters of the method called `name` are cut. Raises ValueError if they cannot be."""
+    """Returns how adapters of the method called `name` are cut. Raises ValueError if they cannot be."""
     cutting = find_method(name).cutting
     if cutting is None:
         able = ", ".join(row.name for row in METHODS.values() if row.cutting is not None)
@@ -51,5 +51,5 @@ def find_cutting(name: str) -> Cutting:
 
 
 def shown_method(name: str, parameters: Mapping[str, Any]) -> str:
-    """The name under which results are grouped and shown: the row's, and behind `peft` the type (`peft LILY`)."""
+    """Returns the name under which results are grouped: the row's, for `peft` with the type (`peft LILY`)."""
     return f"{name} {parameters['peft_type']}" if name == any_type.NAME else name

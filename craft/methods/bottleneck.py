@@ -46,7 +46,7 @@ class LorettaParameters(PfeifferParameters):
 
 
 def builder(kind: str, *, layer_norms: bool = False) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
-    """Returns a builder of the tuner `kind`, a row of `craft.tuners.registration.TUNERS`; it may train layer norms too."""
+    """Makes a builder of the tuner `kind`, a row of `craft.tuners.registration.TUNERS`; it may train layer norms too."""
 
     def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
         settings: dict[str, Any] = {"bottleneck": parameters.bottleneck}
@@ -63,16 +63,16 @@ def builder(kind: str, *, layer_norms: bool = False) -> Callable[[nn.Module, Any
 
 
 def find_layer_norms(model: nn.Module) -> list[str]:
-    """Paths of the normalizations inside the layers; that of the embeddings is not among them."""
+    """Lists the paths of the normalizations inside the layers, without that of the embeddings."""
     return [
         name
         for name, module in model.named_modules()
-        if type(module).__name__.endswith(("LayerNorm", "RMSNorm")) and any(word.isdigit() for word in name.split("."))
+        if type(module).__name__.endswith(("LayerNorm", "RMSNorm")) and any(part.isdigit() for part in name.split("."))
     ]
 
 
 def first_layers(model: nn.Module, projections: tuple[str, ...], layers: int) -> list[str]:
-    """Paths of the projections in the first `layers` layers."""
+    """Lists the paths of the projections in the first `layers` layers."""
     from craft.models.projections import find_projections
 
     stacks = find_projections(model, projections)

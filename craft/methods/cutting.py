@@ -52,19 +52,19 @@ def _cut_js(tensors: Tensors, config: dict[str, Any], choose: Choose) -> tuple[d
 
     from craft.factors.low_rank import halves
 
-    costs, kept = _j_costs(tensors), 0
+    costs, parameters = _j_costs(tensors), 0
     identity = {key: torch.eye(len(tensors[key]), dtype=torch.float64) for key in costs}
     spectra = {key: torch.linalg.svd(tensors[key].double() - identity[key]) for key in costs}
     # From this rank on the factors of J - I have as many parameters as J: then nothing is cut of it.
-    whole = {key: -(-len(tensors[key]) // 2) for key in costs}
-    ranks = choose({key: s[: whole[key]] for key, (_, s, _) in spectra.items()}, costs)
+    limits = {key: -(-len(tensors[key]) // 2) for key in costs}
+    ranks = choose({key: s[: limits[key]] for key, (_, s, _) in spectra.items()}, costs)
     for key, rank in ranks.items():
         j = tensors[key]
-        kept += j.numel() if rank >= whole[key] else costs[key] * rank
-        if rank < whole[key]:
+        parameters += j.numel() if rank >= limits[key] else costs[key] * rank
+        if rank < limits[key]:
             left, right = halves(spectra[key], rank)
             tensors[key] = (identity[key] + left @ right).to(j.dtype)
-    return config, kept
+    return config, parameters
 
 
 def _hold_js(model: nn.Module) -> Callable[[], None]:
@@ -118,12 +118,12 @@ def _cut_products(tensors: Tensors, config: dict[str, Any], choose: Choose) -> t
 
 
 def _settings_of(config: dict[str, Any], ranks: dict[str, int]) -> dict[str, Any]:
-    """PEFT's settings for these ranks, with a scale of 1 in every module. A module of rank 0 is left out."""
+    """Makes PEFT's settings for these ranks, with a scale of 1 in every module. A module of rank 0 is left out."""
     largest = max(ranks.values())
     alpha = (lambda rank: rank**0.5) if config["use_rslora"] else (lambda rank: rank)
-    others = {name: rank for name, rank in ranks.items() if 0 < rank < largest}
+    smaller = {name: rank for name, rank in ranks.items() if 0 < rank < largest}
     settings: dict[str, Any] = {"r": largest, "lora_alpha": alpha(largest)}
-    settings |= {"rank_pattern": others, "alpha_pattern": {name: alpha(rank) for name, rank in others.items()}}
+    settings |= {"rank_pattern": smaller, "alpha_pattern": {name: alpha(rank) for name, rank in smaller.items()}}
     if not all(ranks.values()):
         settings["target_modules"] = sorted(name for name, rank in ranks.items() if rank)
     return settings

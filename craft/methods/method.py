@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Learning rates that fit matrices that start at zero, and cores between frozen factors."""
 LOW_RATES, HIGH_RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-"""Those that fit whole weights, and few numbers: scales, coefficients."""
+"""Learning rates that fit whole weights; and few numbers, such as scales and coefficients."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Method:
             the model would not be the base model.
         master_weights: whether weights of the base model train. They are float32 under every precision, because most steps of
             a small learning rate are smaller than bfloat16 can add to a weight.
-        kept: how many float32 copies of an adapted module's input, and of its output, the backward pass keeps in addition to
+        copies: how many float32 copies of an adapted module's input, and of its output, the backward pass keeps in addition to
             what the base keeps, for estimates.
         describe: `describe(model)` gives numbers about the trained model that only this method has, kept with its scores.
         cutting: how its adapters are cut to fewer parameters; absent where what they learn is no product that an SVD could cut.
@@ -72,7 +72,7 @@ class Method:
     singular_vectors: bool = False
     decays_to_start: bool = False
     master_weights: bool = False
-    kept: tuple[int, int] = (1, 0)
+    copies: tuple[int, int] = (1, 0)
     describe: Callable[[nn.Module], dict[str, float]] | None = None
     cutting: Cutting | None = None
     rates: tuple[float, ...] = RATES
@@ -82,7 +82,7 @@ class Method:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What else than its parameters a builder may need: `task_type` is PEFT's word (SEQ_CLS, CAUSAL_LM)."""
+    """What a builder may need in addition to parameters: `task_type` is PEFT's word (SEQ_CLS, CAUSAL_LM)."""
 
     task_type: str
     seed: int = 0

@@ -23,23 +23,23 @@ class Projected(Settings):
 
 
 def rank_field(default: int, description: str) -> Any:
-    """A rank; files may also write it as PEFT does, `r`."""
+    """Makes the field of a rank; files may also write it as PEFT does, `r`."""
     return Field(default, gt=0, validation_alias=AliasChoices("rank", "r"), description=description)
 
 
 def dropout_field(pefts: str) -> Any:
-    """Dropout of the adapter's input; files may also write it by PEFT's name."""
+    """Makes the field of the dropout of the adapter's input; files may also write it by PEFT's name."""
     names = AliasChoices("dropout", pefts)
     return Field(0.0, ge=0, lt=1, validation_alias=names, description="Dropout of the adapter's input, in training only.")
 
 
 def projections_field(*default: str, description: str) -> Any:
-    """Other projections than `Projected` has."""
+    """Makes the field of projections that differ from those of `Projected`."""
     return Field(default, min_length=1, description=description)
 
 
 def rank_label(parameters: Any) -> str:
-    """`r8, q v`."""
+    """Makes a label such as `r8, q v`."""
     return f"r{parameters.rank}, {' '.join(parameters.projections)}"
 
 
@@ -63,11 +63,8 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
     targets = target_modules(model, projections)
     rank = settings.get("r", settings.get("init_r"))
     if rank is not None and kind not in _WIDER:
-        most = min(
-            min(shape)
-            for path, shape in linear_modules(model).items()
-            if f".{path}".endswith(tuple(f".{one}" for one in targets))
-        )
+        ends = tuple(f".{target}" for target in targets)
+        most = min(min(shape) for path, shape in linear_modules(model).items() if f".{path}".endswith(ends))
         if rank > most:
             raise ValueError(f"rank {rank} is more than the smaller side of an adapted weight; at most {most} here")
     config = {"peft_type": kind, "task_type": context.task_type, "target_modules": targets}
@@ -79,7 +76,7 @@ def attach(model: nn.Module, context: BuildContext, kind: str, projections: Sequ
 def attaches(
     kind: str, fixed: Mapping[str, Any] | None = None, **fields: str
 ) -> Callable[[nn.Module, Any, BuildContext], nn.Module]:
-    """A builder for `Method` that calls `attach`.
+    """Makes a builder for `Method` that calls `attach`.
 
     Args:
         kind: PEFT's name of the method.
@@ -88,12 +85,12 @@ def attaches(
     """
 
     def build(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-        given = {theirs: getattr(parameters, ours) for theirs, ours in fields.items()}
-        return attach(model, context, kind, parameters.projections, **given, **(fixed or {}))
+        settings = {theirs: getattr(parameters, ours) for theirs, ours in fields.items()}
+        return attach(model, context, kind, parameters.projections, **settings, **(fixed or {}))
 
     return build
 
 
 def is_meta(model: nn.Module) -> bool:
-    """Whether `model` has shapes without weights, so that nothing can be computed from them."""
+    """Says whether `model` has shapes without weights, so that nothing can be computed from them."""
     return any(weight.is_meta for weight in model.parameters())

@@ -29,7 +29,7 @@ class NoParameters(Settings):
 
 
 class GaloreParameters(Projected):
-    """What GaLore takes. The defaults are the paper's for GLUE."""
+    """The defaults are the paper's for GLUE."""
 
     rank: int = rank_field(4, "Rank of the projected gradients.")
     interval: int = Field(
@@ -59,25 +59,21 @@ def build_full(model: nn.Module, parameters: Any, context: BuildContext) -> nn.M
 
 
 def build_bitfit(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-    """Every bias vector of the model, those of the layer norms included; the task head whole."""
-    found = False
+    """Trains every bias vector of the model, those of the layer norms included, and the task head."""
+    from craft.models.heads import head_names, is_head
 
-    def chosen(name: str, head: bool) -> bool:
-        nonlocal found
-        bias = name.rsplit(".", 1)[-1] == "bias"
-        found |= bias and not head
-        return bias or head
-
-    _train(model, chosen)
-    if not found:
+    heads = head_names(model)
+    names = (name for name, _ in model.named_parameters() if name.rpartition(".")[2] == "bias")
+    biases = {name for name in names if not is_head(name, heads)}
+    if not biases:
         raise ValueError(
             f"bitfit trains bias vectors, and {type(model).__name__} has none; choose another method for this model"
         )
-    return model
+    return _train(model, lambda name, head: head or name in biases)
 
 
 def build_head(model: nn.Module, parameters: Any, context: BuildContext) -> nn.Module:
-    """The control of every comparison: nothing is adapted, so its adapter has 0 parameters.
+    """Adapts nothing, as the control of every comparison, so its adapter has 0 parameters.
 
     A model that answers in words has no head. There nothing trains, and the base model is scored as it is.
     """

@@ -175,7 +175,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
                         checkpointing one hidden state a layer and one layer whole. Under autocast, norms and the residual
                         stream stay float32: 3 bytes on average.
     of the method       micro-batch x length x the inputs of adapted modules: float32 copies where the base is bfloat16,
-                        bfloat16 ones under autocast, each input once otherwise; and the outputs by `Method.kept`
+                        bfloat16 ones under autocast, each input once otherwise; and the outputs by `Method.copies`
     logits              micro-batch x length x vocabulary x 8 for a language-model head
                         (a GPU computes the positions in the loss alone; how many those are, no configuration tells)
 
@@ -193,7 +193,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     layer = (8 * hidden + 3 * inner) * tokens
     numbers = layers * hidden * tokens + layer if training.gradient_checkpointing else layers * layer
     activations = numbers * (3 if autocast else product.itemsize)
-    adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, num_labels or len(task.labels))[2], row.kept
+    adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, num_labels or len(task.labels))[2], row.copies
     inputs = 2 * adapted.inputs if autocast else 4 * (adapted.inputs if product == torch.bfloat16 else adapted.shared)
     kept = tokens * (copies_in * inputs + copies_out * 4 * adapted.outputs)
     activations += kept // (layers if training.gradient_checkpointing else 1)

@@ -54,7 +54,7 @@ class AdaLoraAdam(torch.optim.AdamW):
 
     @torch.no_grad()
     def _allocate(self) -> None:
-        clock = self._remembered(self.triplets[0][0])
+        clock = self._state_of(self.triplets[0][0])
         clock["allocations"] = step = int(clock.get("allocations", 0)) + 1
         total = self.config.total_step
         assert total is not None
@@ -69,14 +69,14 @@ class AdaLoraAdam(torch.optim.AdamW):
                 self._keep(budget)
         else:
             for value, _, _ in self.triplets:
-                kept = self._remembered(value).get("kept")
-                if kept is not None:
-                    value.mul_(kept)
+                mask = self._state_of(value).get("mask")
+                if mask is not None:
+                    value.mul_(mask)
 
     def _weigh(self, weight: nn.Parameter) -> None:
         if weight.grad is None:
             return
-        state = self._remembered(weight)
+        state = self._state_of(weight)
         now = (weight * weight.grad).abs()
         if "importance" not in state:
             state["importance"], state["uncertainty"] = torch.zeros_like(weight), torch.zeros_like(weight)
@@ -86,10 +86,10 @@ class AdaLoraAdam(torch.optim.AdamW):
     def _keep(self, budget: int) -> None:
         scores = [self._score(triplet) for triplet in self.triplets]
         order = torch.cat(scores).argsort(descending=True, stable=True)
-        kept = torch.zeros(len(order), device=order.device)
-        kept[order[:budget]] = 1
-        for (value, _, _), mask in zip(self.triplets, kept.split([len(score) for score in scores]), strict=True):
-            self._remembered(value)["kept"] = mask.view_as(value)
+        masks = torch.zeros(len(order), device=order.device)
+        masks[order[:budget]] = 1
+        for (value, _, _), mask in zip(self.triplets, masks.split([len(score) for score in scores]), strict=True):
+            self._state_of(value)["mask"] = mask.view_as(value)
             value.mul_(mask.view_as(value))
 
     def _score(self, triplet: tuple[nn.Parameter, nn.Parameter, nn.Parameter]) -> Tensor:
@@ -97,11 +97,11 @@ class AdaLoraAdam(torch.optim.AdamW):
         return value.view(-1) + a.mean(dim=1) + b.mean(dim=0)
 
     def _element_score(self, weight: nn.Parameter) -> Tensor:
-        state = self._remembered(weight)
+        state = self._state_of(weight)
         if "importance" not in state:
             return torch.zeros_like(weight)
         return state["importance"] * state["uncertainty"]
 
-    def _remembered(self, weight: nn.Parameter) -> dict[str, Any]:
+    def _state_of(self, weight: nn.Parameter) -> dict[str, Any]:
         state: dict[str, Any] = self.state[weight]
         return state

@@ -2,7 +2,7 @@
 
     y ← y + U σ(D y + d) + u        y: the output of the sublayer's last projection (..., d), D (m x d), U (d x m)
 
-The network stands behind the projection to the model's width, before the residual sum and the layer norm. U starts at 0, D at
+The network follows the projection to the model's width, before the residual sum and the layer norm. U starts at 0, D at
 N(0, 1 / d): the model starts as the base model. One adapter trains 2 d m + d + m numbers.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
+from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, key_of, parameter
 
 
 @dataclass
@@ -27,16 +27,16 @@ class BottleneckConfig(JointConfig):
 
 
 class BottleneckAdapter(JointAdapter):
-    """D, d, U, u of every module, under its path with `-` for `.`."""
+    """D, d, U, u of every module."""
 
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
         super().__init__(config, stacks)
         self.activation = ACT2FN[config.activation]
         self.networks = nn.ModuleDict()
         m = config.bottleneck
-        for path, (d, _) in (item for layers in stacks.values() for item in layers.items()):
+        for path, (d, _) in self.shapes.items():
             network = {"down": parameter(m, d), "down_bias": parameter(m), "up": parameter(d, m), "up_bias": parameter(d)}
-            self.networks[path.replace(".", "-")] = nn.ParameterDict(network)
+            self.networks[key_of(path)] = nn.ParameterDict(network)
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -48,7 +48,7 @@ class BottleneckAdapter(JointAdapter):
                     nn.init.zeros_(weight)
 
     def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
-        network: Any = self.networks[path.replace(".", "-")]
+        network: Any = self.networks[key_of(path)]
         inner = self.activation(F.linear(y, network["down"], network["down_bias"]))
         return F.linear(inner, network["up"], network["up_bias"])
 

@@ -53,19 +53,19 @@ class GaLoreAdam(torch.optim.AdamW):
         gradient = gradient if wide else gradient.T
         state = self.state[weight]
         # AdamW stores `step` as a tensor and expects it when a state is loaded: name and type stay.
-        done = int(state.get("step", 0))
-        if done % self.interval == 0:
+        steps = int(state.get("step", 0))
+        if steps % self.interval == 0:
             state["projector"] = torch.linalg.svd(gradient, full_matrices=False)[0][:, : self.rank].contiguous()
         projector = state["projector"].float()
         small = projector.T @ gradient
-        if done == 0:
+        if steps == 0:
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(small), torch.zeros_like(small)
-        state["step"] = torch.tensor(float(done + 1))
+        state["step"] = torch.tensor(float(steps + 1))
         beta1, beta2 = group["betas"]
         first = state["exp_avg"].lerp_(small, 1 - beta1)
         second = state["exp_avg_sq"].mul_(beta2).addcmul_(small, small, value=1 - beta2)
-        corrected = first / (1 - beta1 ** (done + 1))
-        direction = corrected / ((second / (1 - beta2 ** (done + 1))).sqrt() + group["eps"])
+        corrected = first / (1 - beta1 ** (steps + 1))
+        direction = corrected / ((second / (1 - beta2 ** (steps + 1))).sqrt() + group["eps"])
         update = self.scale * projector @ direction
         weight.mul_(1 - group["lr"] * group["weight_decay"])
         weight.add_((update if wide else update.T).to(weight.dtype), alpha=-group["lr"])

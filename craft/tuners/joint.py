@@ -48,6 +48,9 @@ class JointAdapter(nn.Module, ABC):
     """Everything that one adapter trains.
 
     A method implements `__init__`, `reset` and `change`, and `prepare` if its layers share work.
+
+    Attributes:
+        shapes: module path -> (d_out, d_in) of every adapted module, in the order of the stacks.
     """
 
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
@@ -58,17 +61,18 @@ class JointAdapter(nn.Module, ABC):
             stacks: stack name -> module path -> (d_out, d_in), modules in the model's order.
         """
         super().__init__()
+        self.shapes = {path: shape for layers in stacks.values() for path, shape in layers.items()}
 
     @abstractmethod
     def reset(self) -> None:
         """Gives every parameter its first values, from torch's global generator."""
 
     def prepare(self) -> None:
-        """Called before every forward pass of the model, outside any checkpointed block."""
+        """Computes what layers share, before every forward pass of the model and outside any checkpointed block."""
 
     @abstractmethod
     def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
-        """The change that is added to the output of the module at `path`.
+        """Computes the change that is added to the output of the module at `path`.
 
         Args:
             x: the module's input (..., d_in), float32.
@@ -102,12 +106,10 @@ class JointLayer(nn.Module, BaseTunerLayer):
         if self.disable_adapters:
             return y
         result = y
-        for name in self.active_adapters:
-            if name in self.parts:
-                part = cast(JointAdapter, self.parts[name])
-                with no_autocast(x.device):
-                    change = part.change(self.path, x.float(), y.float())
-                result = result + change.to(y.dtype)
+        for part in (cast(JointAdapter, self.parts[name]) for name in self.active_adapters if name in self.parts):
+            with no_autocast(x.device):
+                change = part.change(self.path, x.float(), y.float())
+            result = result + change.to(y.dtype)
         return result
 
 
@@ -139,15 +141,13 @@ class JointTuner(BaseTuner):
         return cast(nn.ModuleDict, self._modules[f"{self.prefix}{self.parts_name}"])
 
     def prepare(self) -> None:
-        """Called before every forward pass of the base model, outside any checkpointed block."""
+        """Prepares the active adapters, before every forward pass of the base model and outside any checkpointed block."""
         layer = next((module for module in self.model.modules() if isinstance(module, JointLayer)), None)
         if layer is None or layer.disable_adapters:
             return
-        for name in self.active_adapters:
-            if name in self.parts:
-                part = cast(JointAdapter, self.parts[name])
-                with no_autocast(next(part.parameters()).device):
-                    part.prepare()
+        for part in (cast(JointAdapter, self.parts[name]) for name in self.active_adapters if name in self.parts):
+            with no_autocast(next(part.parameters()).device):
+                part.prepare()
 
     def _pre_injection_hook(self, model: nn.Module, config: PeftConfig, adapter_name: str) -> None:
         self.add_module(f"{self.prefix}{self.parts_name}", nn.ModuleDict())
@@ -195,11 +195,10 @@ class JointTuner(BaseTuner):
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:
         return peft_config
 
-    def _create_and_replace(self, *given: Any, current_key: str, **_more: Any) -> None:  # type: ignore[override]
-        config, adapter_name, target, target_name, parent = given
-        layer = target
-        if not isinstance(layer, JointLayer):
-            layer = JointLayer(target, current_key)
+    def _create_and_replace(self, *args: Any, current_key: str, **_more: Any) -> None:  # type: ignore[override]
+        config, adapter_name, target, target_name, parent = args
+        layer = target if isinstance(target, JointLayer) else JointLayer(target, current_key)
+        if layer is not target:
             self._replace_module(parent, target_name, layer, target)
         layer.parts[adapter_name] = self.parts[adapter_name]
         layer.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
@@ -216,5 +215,10 @@ class JointTuner(BaseTuner):
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    """A float32 parameter whose values `reset` gives."""
+    """Makes a float32 parameter whose values `reset` gives."""
     return nn.Parameter(torch.empty(*shape, dtype=torch.float32))
+
+
+def key_of(path: str) -> str:
+    """Makes a module's path a name that torch accepts in a dictionary of modules."""
+    return path.replace(".", "-")

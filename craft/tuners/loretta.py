@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, parameter
+from craft.tuners.joint import JointAdapter, JointConfig, JointTuner, Shape, key_of, parameter
 
 
 @dataclass
@@ -31,7 +31,7 @@ class LorettaConfig(JointConfig):
 
 
 def factors(number: int, count: int) -> tuple[int, ...]:
-    """`number` as a product of `count` whole numbers, of the least sum, largest first."""
+    """Splits `number` into a product of `count` whole numbers of the least sum, largest first."""
     if count == 1:
         return (number,)
     splits = (
@@ -64,29 +64,28 @@ class Train(nn.Module):
             nn.init.zeros_(self.cores[0])
 
     def matrix(self) -> Tensor:
-        """(rows, columns)."""
-        whole: Tensor = self.cores[0]
+        """Multiplies the train to (rows, columns)."""
+        product: Tensor = self.cores[0]
         for core in list(self.cores)[1:]:
-            whole = torch.tensordot(whole, core, dims=1)
-        return whole.reshape(self.shape)
+            product = torch.tensordot(product, core, dims=1)
+        return product.reshape(self.shape)
 
 
 def _split(size: int) -> tuple[int, ...]:
-    """Three factors for widths; two for sizes up to 100, such as the paper's bottleneck of 64."""
+    """Splits widths into three factors, sizes up to 100, such as the paper's bottleneck of 64, into two."""
     return factors(size, 2 if size <= 100 else 3)
 
 
 class LorettaAdapter(JointAdapter):
-    """D and U of every module, under its path with `-` for `.`."""
+    """D and U of every module."""
 
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
         super().__init__(config, stacks)
         self.activation = ACT2FN[config.activation]
         self.down, self.up = nn.ModuleDict(), nn.ModuleDict()
-        for path, (d, _) in (item for layers in stacks.values() for item in layers.items()):
-            key = path.replace(".", "-")
-            self.down[key] = Train(config.bottleneck, d, config.r)
-            self.up[key] = Train(d, config.bottleneck, config.r)
+        for path, (d, _) in self.shapes.items():
+            self.down[key_of(path)] = Train(config.bottleneck, d, config.r)
+            self.up[key_of(path)] = Train(d, config.bottleneck, config.r)
 
     def reset(self) -> None:
         for key in self.down:
@@ -94,7 +93,7 @@ class LorettaAdapter(JointAdapter):
             self.up[key].reset(zero=True)  # type: ignore[operator]
 
     def change(self, path: str, x: Tensor, y: Tensor) -> Tensor:
-        key = path.replace(".", "-")
+        key = key_of(path)
         inner = self.activation(F.linear(y, self.down[key].matrix()))  # type: ignore[operator]
         return F.linear(inner, self.up[key].matrix())  # type: ignore[operator]
 

@@ -3,7 +3,7 @@
     W = U S Vᵀ        B = U_r (S_r / s)^½,  A = (S_r / s)^½ V_rᵀ of the r smallest singular values;  W loses s B A
 
 The principal components, which hold what was learnt in pre-training, stay frozen. PiSSA trains the principal components instead
-and is made the same way: the base weights are changed in the model, and again whenever an adapter is loaded, so that A and B
+and is made in the same way: the base weights are changed in the model, and again whenever an adapter is loaded, so that A and B
 always meet the same remainder of W. The model starts as the base model, up to rounding.
 """
 
@@ -12,12 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from peft import LoraConfig
 from peft.tuners.lora import LoraLayer, LoraModel
 from peft.utils.peft_types import PeftType
 
-from craft.factors.svd import singular_vectors
+from craft.tuners.stored_svd import move_components
 
 
 @dataclass
@@ -41,23 +40,14 @@ class MiloraModel(LoraModel):
         start_minor(layer, adapter_name)
 
 
-@torch.no_grad()
 def start_minor(layer: Any, adapter_name: str) -> None:
     """Moves the minor singular components of the layer's weight into its adapter."""
-    base = layer.get_base_layer()
-    if base.weight.is_meta:
+    weight, rank = layer.get_base_layer().weight, layer.r[adapter_name]
+    if weight.is_meta:
         return
-    if not base.weight.is_floating_point():
+    if not weight.is_floating_point():
         raise ValueError("MiLoRA takes components out of the base weights, which a quantized base does not allow; use LoRA")
-    weight = base.weight.T if layer.fan_in_fan_out else base.weight
-    rank, scale = layer.r[adapter_name], layer.scaling[adapter_name]
     if rank > min(weight.shape):
         sides = " x ".join(map(str, weight.shape))
         raise ValueError(f"MiLoRA's rank is at most {min(weight.shape)} for a weight of {sides}; got {rank}")
-    u, s, vt = singular_vectors(weight, rank, "smallest")
-    root = (s / scale).sqrt()
-    a, b = root[:, None] * vt, u * root
-    layer.lora_A[adapter_name].weight.data = a.contiguous()
-    layer.lora_B[adapter_name].weight.data = b.contiguous()
-    rest = weight.float() - scale * b @ a
-    base.weight.data = (rest.T if layer.fan_in_fan_out else rest).contiguous().to(base.weight.dtype)
+    move_components(layer, adapter_name, "smallest")

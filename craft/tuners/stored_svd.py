@@ -24,7 +24,7 @@ from peft.utils.other import transpose
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from craft.factors.svd import Components, singular_vectors
+from craft.factors.svd import Components, End, singular_vectors
 from craft.models.projections import find_projections
 
 _stored: ContextVar[bool] = ContextVar("craft_svd_from_store", default=False)
@@ -32,7 +32,7 @@ _stored: ContextVar[bool] = ContextVar("craft_svd_from_store", default=False)
 
 @contextmanager
 def svd_from_store() -> Iterator[None]:
-    """Inside, in this thread, PEFT's layers take exact SVDs from the store."""
+    """Makes PEFT's layers take exact SVDs from the store, in this thread inside the block."""
     _install()
     before = _stored.set(True)
     try:
@@ -42,14 +42,14 @@ def svd_from_store() -> Iterator[None]:
 
 
 def adapted_weights(model: nn.Module, projection: str) -> dict[str, Tensor]:
-    """The matrices (d_out, d_in) that the layers of a projection would ask for, by module."""
-    modules = {layer.module_name for stack in find_projections(model, [projection]).values() for layer in stack}
-    found: dict[str, Tensor] = {}
-    for name in sorted(modules):
-        module: Any = model.get_submodule(name)
-        if _decomposable(module.weight):
-            found[name] = transpose(module.weight.data, isinstance(module, Conv1D))
-    return found
+    """Lists the matrices (d_out, d_in) that the layers of a projection would ask for, by module."""
+    names = sorted({layer.module_name for stack in find_projections(model, [projection]).values() for layer in stack})
+    modules: dict[str, Any] = {name: model.get_submodule(name) for name in names}
+    return {
+        name: transpose(module.weight.data, isinstance(module, Conv1D))
+        for name, module in modules.items()
+        if _decomposable(module.weight)
+    }
 
 
 @cache
@@ -59,23 +59,27 @@ def _install() -> None:
 
 
 def _pissa(own: Callable[..., None], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """`LoraLayer.pissa_init(adapter_name, init_lora_weights)`: A = S^½ Vᵀ, B = U S^½ of S / s, and W loses s B A."""
+    """Replaces `LoraLayer.pissa_init(adapter_name, init_lora_weights)`."""
     weight, (adapter, init) = layer.get_base_layer().weight, arguments
     if not _stored.get() or init != "pissa" or not _decomposable(weight):
         return own(*arguments, **named)
-    rank, scale = layer.r[adapter], layer.scaling[adapter]
-    u, s, vt = singular_vectors(transpose(weight.data, layer.fan_in_fan_out), rank, "largest")
+    return move_components(layer, adapter, "largest")
+
+
+def move_components(layer: Any, adapter: str, end: End) -> None:
+    """Moves singular components of a layer's weight into its LoRA: A = S^½ Vᵀ, B = U S^½ of S / s, and W loses s B A."""
+    weight, rank, scale = layer.get_base_layer().weight, layer.r[adapter], layer.scaling[adapter]
+    u, s, vt = singular_vectors(transpose(weight.data, layer.fan_in_fan_out), rank, end)
     root = (s / scale).sqrt()
     # A product with a diagonal matrix has one term for each entry, so these are PEFT's bits, in PEFT's memory order.
     a, b = (root[:, None] * vt).contiguous(), (u * root).contiguous()
     layer.lora_A[adapter].weight.data, layer.lora_B[adapter].weight.data = a, b
     rest = transpose(weight.data.float(), layer.fan_in_fan_out) - scale * b @ a
     layer.get_base_layer().weight.data = transpose(rest.to(weight.dtype), layer.fan_in_fan_out)
-    return None
 
 
 def _psoft(own: Callable[..., Components], layer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Components:
-    """`PsoftLayer._compute_svd_factors(weight, r, svd_mode=..., ...)`; its `weight` is the base weight in float32."""
+    """Replaces `PsoftLayer._compute_svd_factors(weight, r, svd_mode=..., ...)`, whose `weight` is the float32 base weight."""
     weight = layer.get_base_layer().weight
     if not _stored.get() or named["svd_mode"] != "full" or not _decomposable(weight):
         return own(*arguments, **named)

@@ -33,11 +33,11 @@ class SuperLoraConfig(JointConfig):
 
 
 def fold(length: int, order: int) -> tuple[int, ...]:
-    """The sizes n_1 >= ... >= n_M, as equal as possible, of the smallest such tensor that holds `length` entries."""
+    """Finds sizes n_1 >= ... >= n_M, as equal as possible, of the smallest such tensor that holds `length` entries."""
     sizes = []
     for left in range(order, 0, -1):
         root = round(length ** (1 / left))
-        size = next(one for one in range(max(1, root - 1), root + 3) if one**left >= length)
+        size = next(near for near in range(max(1, root - 1), root + 3) if near**left >= length)
         sizes.append(size)
         length = math.ceil(length / size)
     return tuple(sizes)
@@ -49,7 +49,6 @@ class SuperLoraAdapter(JointAdapter):
     def __init__(self, config: Any, stacks: dict[str, dict[str, Shape]]) -> None:
         super().__init__(config, stacks)
         self.scaling = config.scaling
-        self.shapes = {path: shape for layers in stacks.values() for path, shape in layers.items()}
         self.lengths = [d_out * d_in for d_out, d_in in self.shapes.values()]
         self.group = math.ceil(sum(self.lengths) / config.groups)
         sizes = fold(self.group, config.order)

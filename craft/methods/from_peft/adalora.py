@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class AdaloraParameters(Projected):
-    """What AdaLoRA takes. The shares are of the run's optimizer steps, where PEFT's `tinit` and `tfinal` count steps."""
+    """The shares are of the run's optimizer steps, where PEFT's `tinit` and `tfinal` count steps."""
 
     init_rank: int = Field(
         12, gt=0, validation_alias=AliasChoices("init_rank", "init_r"), description="Rank of every module at the start."

@@ -24,7 +24,7 @@ TRAINS_NORMS = "LN_TUNING"
 
 
 class PeftParameters(Settings):
-    """What the method takes. Where PEFT's class has no `target_modules`, `projections` stays empty."""
+    """`projections` stays empty if PEFT's class has no `target_modules`."""
 
     peft_type: str = Field(description="Required. PEFT's name of the type, such as `LILY`.")
     config: dict[str, Any] = Field(
@@ -53,7 +53,7 @@ class PeftParameters(Settings):
         try:
             config_model(peft_type).model_validate(config)
         except ValidationError as error:
-            raise ValueError("; ".join(_sentence(one, peft_type) for one in error.errors())) from None
+            raise ValueError("; ".join(_sentence(mistake, peft_type) for mistake in error.errors())) from None
         whole_config(peft_type, config)
         return config
 
@@ -80,8 +80,7 @@ def build(model: nn.Module, parameters: PeftParameters, context: BuildContext) -
     settings = dict(parameters.config)
     if parameters.peft_type == TRAINS_NORMS and any(weight.itemsize < 4 for weight in model.parameters()):
         raise ValueError(
-            f"PEFT's {TRAINS_NORMS} trains the base's own norms, which need float32 beside matrices in it: take precision: "
-            "bf16-mixed or float32"
+            f"PEFT's {TRAINS_NORMS} trains the base's own norms, which need float32: take precision: bf16-mixed or float32"
         )
     if parameters.projections:
         settings["target_modules"] = target_modules(model, parameters.projections)
@@ -109,7 +108,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(_text, value))
     if isinstance(value, dict):
-        return ",".join(f"{name}={_text(one)}" for name, one in value.items())
+        return ",".join(f"{name}={_text(item)}" for name, item in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -21,8 +21,7 @@ from craft.tuners.stored_svd import svd_from_store
 
 
 def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type: str) -> nn.Module:
-    """The model with the tuner on it."""
-
+    """Puts the tuner on the model."""
     quiet = {"progressbar": False} if "progressbar" in config_model(peft_type).model_fields else {}
 
     def config() -> Any:
@@ -36,15 +35,12 @@ def put_on(model: nn.Module, peft_type: str, settings: dict[str, Any], task_type
         lambda: _put_on_cpu(deepcopy(model), config(), peft_type),
         lambda: _put_on_cpu(_with_numbers(deepcopy(model), config()), config(), peft_type),
     ]
-    for one in tries[:-1]:
+    for attempt in tries:
         try:
-            return one()
-        except RuntimeError:  # NotImplementedError, too: a tensor without numbers was asked for one
-            continue
-    try:
-        return tries[-1]()
-    except RuntimeError as error:
-        raise ValueError(f"PEFT cannot put {peft_type} on this model: {error}") from error
+            return attempt()
+        except RuntimeError as error:  # NotImplementedError, too: a tensor without numbers was asked for one
+            last = error
+    raise ValueError(f"PEFT cannot put {peft_type} on this model: {last}") from last
 
 
 def _put(model: nn.Module, config: Any, peft_type: str) -> nn.Module:
@@ -53,20 +49,19 @@ def _put(model: nn.Module, config: Any, peft_type: str) -> nn.Module:
     put: Any = peft.get_peft_model
     try:
         with svd_from_store():
-            made: nn.Module = put(model, config)
+            return cast(nn.Module, put(model, config))
     except (TypeError, KeyError, AttributeError, AssertionError, IndexError, ImportError, ZeroDivisionError) as error:
         raise ValueError(f"PEFT cannot put {peft_type} on this model: {type(error).__name__}: {error}") from error
-    return made
 
 
 def _put_on_cpu(model: nn.Module, config: Any, peft_type: str) -> nn.Module:
-    """With the adapter's own tensors made on the CPU, whatever device a caller has chosen for new tensors."""
+    """Puts the tuner on, with its own tensors made on the CPU, whatever device a caller has chosen for new tensors."""
     with torch.device("cpu"):
         return _put(model, config, peft_type)
 
 
 def _with_numbers(model: nn.Module, config: Any) -> nn.Module:
-    """The model with random weights in the modules that `config` adapts."""
+    """Gives the modules that `config` adapts random weights."""
     from peft.tuners.tuners_utils import check_target_module_exists
 
     targets: Any = getattr(config, "target_modules", None)

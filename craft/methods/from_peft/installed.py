@@ -49,7 +49,7 @@ REFUSED_SETTINGS: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {
 """(type, key) -> its values that no run can use, with the reason."""
 
 _SET_ELSEWHERE = {
-    "peft_type": "stands next to config",
+    "peft_type": "is written next to config",
     "task_type": "follows from the task",
     "inference_mode": "is set by the run",
     "base_model_name_or_path": "is the sweep's model",
@@ -60,49 +60,48 @@ _SET_ELSEWHERE = {
 
 
 def find_type(name: str) -> str:
-    """PEFT's spelling of the type `name`, in capitals or not."""
-    known = _config_classes()
-    found = name.upper()
-    if found in CANNOT:
-        raise ValueError(f"{found} cannot train here: {CANNOT[found]}")
-    if found not in known:
+    """Returns PEFT's spelling of the type `name`, in capitals or not."""
+    peft_type = name.upper()
+    if peft_type in CANNOT:
+        raise ValueError(f"{peft_type} cannot train here: {CANNOT[peft_type]}")
+    if peft_type not in _config_classes():
         import peft
 
-        able = [one for one in known if one not in CANNOT]
+        able = _config_classes().keys() - CANNOT
         raise ValueError(
             f"PEFT {peft.__version__}, which is installed, has no type {name!r}.{nearest(name, able)} Types that train here: "
-            f"{', '.join(able)}"
+            f"{', '.join(sorted(able))}"
         )
-    return found
+    return peft_type
 
 
 def config_class(peft_type: str) -> Any:
-    """PEFT's configuration class of a type."""
+    """Returns PEFT's configuration class of a type."""
     return _config_classes()[peft_type]
 
 
 @cache
 def config_model(peft_type: str) -> type[Settings]:
-    """The keys that `config` may have for a type, as a model that checks each value against the type PEFT declares for it.
+    """Makes a model of the keys that `config` may have for a type; each value is checked against the type PEFT declares.
 
-    A value stays as it is written. That values go together is PEFT's own check: `whole_config`.
+    A value stays as it is written. PEFT itself checks that values go together: `whole_config`.
     """
     theirs = config_class(peft_type)
     try:
         hints = typing.get_type_hints(theirs)
     except (NameError, TypeError):  # a name that PEFT imports for type checkers alone
         hints = {}
-    found: dict[str, Any] = {}
-    for one in fields(theirs):
-        if one.init and one.name not in _SET_ELSEWHERE:
-            check = _check(peft_type, one.name, hints.get(one.name, Any), None if one.default is MISSING else one.default)
-            about = str(one.metadata.get("help") or "")
-            found[one.name] = (Annotated[Any, AfterValidator(check)], Field(None, description=about))
-    return create_model(theirs.__name__, __base__=_Keys, **found)
+    keys: dict[str, Any] = {}
+    for item in fields(theirs):
+        if item.init and item.name not in _SET_ELSEWHERE:
+            check = _check(peft_type, item.name, hints.get(item.name, Any), None if item.default is MISSING else item.default)
+            about = str(item.metadata.get("help") or "")
+            keys[item.name] = (Annotated[Any, AfterValidator(check)], Field(None, description=about))
+    return create_model(theirs.__name__, __base__=_Keys, **keys)
 
 
 def whole_config(peft_type: str, config: Mapping[str, Any], **more: Any) -> Any:
-    """PEFT's configuration of a type."""
+    """Makes PEFT's configuration of a type."""
     theirs = config_class(peft_type)
     try:
         with warnings.catch_warnings():
@@ -113,7 +112,7 @@ def whole_config(peft_type: str, config: Mapping[str, Any], **more: Any) -> Any:
 
 
 def guilty_key(peft_type: str, config: Mapping[str, Any]) -> str | None:
-    """The key without which PEFT would take `config`; None if there is no such one key."""
+    """Finds the key without which PEFT would take `config`; None if no single key is at fault."""
     for key in config:
         try:
             whole_config(peft_type, {name: value for name, value in config.items() if name != key})
@@ -124,17 +123,17 @@ def guilty_key(peft_type: str, config: Mapping[str, Any]) -> str | None:
 
 
 def takes_projections(peft_type: str) -> bool:
-    """Whether `target_modules` of a type may be linear maps, which `projections` can name."""
-    return peft_type not in OWN_TARGETS and any(one.name == "target_modules" for one in fields(config_class(peft_type)))
+    """Says whether `target_modules` of a type may be linear maps, which `projections` can name."""
+    return peft_type not in OWN_TARGETS and any(item.name == "target_modules" for item in fields(config_class(peft_type)))
 
 
 def unknown_key(peft_type: str, key: Any) -> str:
-    """What is wrong with a key of `config` that `config_model` does not have."""
+    """Explains a key of `config` that `config_model` does not have."""
     if key in _SET_ELSEWHERE:
         return f"{key} is not given here: it {_SET_ELSEWHERE[key]}"
-    known = list(config_model(peft_type).model_fields)
+    keys = list(config_model(peft_type).model_fields)
     name = config_class(peft_type).__name__
-    return f"unknown key {str(key)[:60]!r} of PEFT's {name}.{nearest(key, known)} Its keys: {', '.join(known)}"
+    return f"unknown key {str(key)[:60]!r} of PEFT's {name}.{nearest(key, keys)} Its keys: {', '.join(keys)}"
 
 
 class _Keys(Settings):
@@ -142,7 +141,7 @@ class _Keys(Settings):
 
 
 def _check(peft_type: str, key: str, hint: Any, default: Any) -> Callable[[Any], Any]:
-    def checked(value: Any) -> Any:
+    def check(value: Any) -> Any:
         refused, reason = REFUSED_SETTINGS.get((peft_type, key), ((), ""))
         if value in refused:
             raise ValueError(f"{key} {value!r} cannot be used here: {reason}")
@@ -151,21 +150,21 @@ def _check(peft_type: str, key: str, hint: Any, default: Any) -> Callable[[Any],
         try:
             if number_instead(value, hint):
                 raise ValueError
-            with suppress(PydanticUserError):  # of a hint that pydantic cannot make a check of
+            with suppress(PydanticUserError):  # pydantic cannot check every hint
                 adapter = TypeAdapter(hint, config=None if _has_own_config(hint) else ConfigDict(arbitrary_types_allowed=True))
                 adapter.validate_python(value)
         except ValueError:
-            raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_words(hint)}") from None
+            raise ValueError(f"got {value!r}; PEFT's {config_class(peft_type).__name__} takes {_shown(hint)}") from None
         return value
 
-    return checked
+    return check
 
 
 def _has_own_config(hint: Any) -> bool:
     return isinstance(hint, type) and hasattr(hint, "__dataclass_fields__")
 
 
-def _words(hint: Any) -> str:
+def _shown(hint: Any) -> str:
     text = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
     return text.replace("typing.", "").replace("NoneType", "None")
 
@@ -176,5 +175,5 @@ def _config_classes() -> dict[str, Any]:
 
     from craft.tuners.registration import TUNERS
 
-    known = {one.value: made for one, made in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
-    return {name: known[name] for name in sorted(known) if name not in TUNERS}
+    classes = {peft_type.value: config for peft_type, config in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    return {name: classes[name] for name in sorted(classes) if name not in TUNERS}

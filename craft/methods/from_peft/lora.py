@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 class LoraParameters(Projected):
-    """What LoRA and its variants take."""
-
     rank: int = rank_field(8, "Rank of the product B A.")
     alpha: float | None = Field(
         None,
@@ -50,14 +48,14 @@ class LoraParameters(Projected):
 def variant(
     start: str | None = None, kind: str = "LORA", **settings: Any
 ) -> Callable[[nn.Module, LoraParameters, BuildContext], nn.Module]:
-    """A builder of LoRA with `settings`, or with a `start` that is computed from the weights where there are any."""
+    """Makes a builder of LoRA with `settings`, and with a `start` that is computed from the weights if there are any."""
 
     def build(model: nn.Module, parameters: LoraParameters, context: BuildContext) -> nn.Module:
         alpha = parameters.alpha if parameters.alpha is not None else parameters.rank
-        made = {"r": parameters.rank, "lora_alpha": alpha, "lora_dropout": parameters.dropout} | settings
+        config = {"r": parameters.rank, "lora_alpha": alpha, "lora_dropout": parameters.dropout} | settings
         if start is not None and not is_meta(model):
-            made["init_lora_weights"] = start
-        return attach(model, context, kind, parameters.projections, **made)
+            config["init_lora_weights"] = start
+        return attach(model, context, kind, parameters.projections, **config)
 
     return build
 
@@ -74,7 +72,7 @@ METHOD: Method = row("lora", "LoRA", "Hu et al. 2022, arXiv 2106.09685", variant
 METHODS: tuple[Method, ...] = (
     METHOD,
     row("rslora", "rsLoRA", "Kalajdzievski 2023, arXiv 2312.03732", variant(use_rslora=True), cutting=PRODUCTS),
-    row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True, kept=(1, 3)),
+    row("dora", "DoRA", "Liu et al. 2024, arXiv 2402.09353", variant(use_dora=True), decays_to_start=True, copies=(1, 3)),
     row("pissa", "PiSSA", "Meng et al. 2024, arXiv 2404.02948", variant("pissa"), **_FROM_SVD),
     row("olora", "OLoRA", "Büyükakyüz 2024, arXiv 2406.01775", variant("olora"), decays_to_start=True),
     row("milora", "MiLoRA", "Wang et al. 2024, arXiv 2406.09044", variant(kind="MILORA"), **_FROM_SVD),

@@ -82,8 +82,9 @@ def holds_change(model: nn.Module) -> bool:
     rounds = computes_in_bfloat16(model)
     for layer in (layer for layer in model.modules() if isinstance(layer, CraftLinear)):
         weight = layer.get_base_layer().weight
-        is_plain = layer.quantization_backend is None and isinstance(weight, Tensor) and not isinstance(weight, DTensor)
-        if not is_plain or not weight.is_floating_point():
+        if layer.quantization_backend is not None or not isinstance(weight, Tensor) or isinstance(weight, DTensor):
+            return False
+        if not weight.is_floating_point():
             return False
         dtype = torch.bfloat16 if rounds else weight.dtype
         if dtype in (torch.float32, torch.float64):
