@@ -11,14 +11,16 @@ A training whose adapter is cut to sizes is worth the area under the scores of a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, pairwise
 from statistics import fmean
 from typing import Any
 
 from orchestrator.plan.trial import Trial
-from orchestrator.results.summary import Summary
-from orchestrator.state.entry import TrialResult
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.state.entry import Entry, TrialResult
+
+SEARCH_SCORE = "search_score"
 
 
 def area(points: Iterable[tuple[float, float]]) -> float:
@@ -66,3 +68,70 @@ class SearchValues:
             self._seen[key] = (run.task, run.seed)
             self._totals[run.task, run.seed] = (total + score, count + 1)
         return score
+
+
+Group = tuple[str, int]
+"""A task and a seed."""
+
+
+def latest_score(trial: Entry) -> float | None:
+    """Returns the search score of a trial's last evaluation; None before it has one."""
+    if trial.ended and trial.result is not None:
+        return trial.result.metrics.get(SEARCH_SCORE)
+    return None if trial.report is None else trial.report.metrics.get(SEARCH_SCORE)
+
+
+def mean_scores(trials: Iterable[Entry]) -> dict[Group, float]:
+    """Returns the mean latest search score of the trained trials of each task and seed."""
+    groups: dict[Group, list[float]] = {}
+    for trial in trials:
+        if trial.cut_from is None and (score := latest_score(trial)) is not None and math.isfinite(score):
+            groups.setdefault((trial.task, trial.seed), []).append(score)
+    return {group: fmean(scores) for group, scores in groups.items()}
+
+
+def mean_score(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
+    """Returns the mean search score of a configuration's trials, NaN if it is not known.
+
+    A trial that has none yet, or was stopped before it had any, counts as the mean of its task and seed in `means`.
+    """
+    scores = []
+    for trial in trials:
+        score = latest_score(trial)
+        average = math.nan if trial.finished else means.get((trial.task, trial.seed), math.nan)
+        scores.append(average if score is None else score)
+    return fmean(scores)
+
+
+def worth_of(trials: Sequence[Entry], means: Mapping[Group, float]) -> float:
+    """Returns the score of a configuration for a searcher, by its trials and those that are cut from their adapters.
+
+    If all of them finished, it is the area under the search scores of the cuts and of the whole adapters; otherwise the search
+    score of the trials that are trained. NaN if it is not known.
+    """
+    outputs: dict[str, list[Entry]] = {}
+    for trial in trials:
+        outputs.setdefault(trial.configuration, []).append(trial)
+    if len(outputs) == 1 or not all(trial.finished for trial in trials):
+        return mean_score([trial for trial in trials if trial.cut_from is None], means)
+    points = [(max(map(_size, output)), mean_score(output, {})) for output in outputs.values()]
+    return area(points) if all(map(math.isfinite, chain.from_iterable(points))) else math.nan
+
+
+def _size(trial: Entry) -> float:
+    counts = {**trial.planned, **(trial.result.counts if trial.result else {})}
+    return counts.get("trainable_parameters", math.nan)
+
+
+def costs_of(trials: Sequence[Entry], objectives: Iterable[str]) -> dict[str, float]:
+    """Returns the values of a configuration on the objectives other than the score, as far as its trials have them."""
+    trained = [trial for trial in trials if trial.cut_from is None] or list(trials)
+    (summary,) = summarize_entries(trained)
+    values = {**trained[0].planned, **{name: summary.value(name) for name in objectives if math.isfinite(summary.value(name))}}
+    values = {name: values.get(name, math.nan) for name in objectives if name != "score"}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def has_failed(trials: Iterable[Entry]) -> bool:
+    """Returns whether a trial failed that is not to run again in this session."""
+    return any(trial.ended and trial.result is not None and trial.result.status == "failed" for trial in trials)

@@ -1,4 +1,4 @@
-"""The `budget` of a sweep file: limits of the whole sweep, a target that is enough, and the watch that ends the sweep.
+"""The `budget` of a sweep file: limits of the sweep, and a target that is enough.
 
 A sweep whose budget is used up ends cleanly: no further trial starts, running trials keep their last checkpoints, and the
 front shows the finished configurations. With a larger budget `--resume` goes on.
@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.results.search_values import costs_of, mean_score
+from orchestrator.state.entry import Entry
+from orchestrator.state.state import State
 from orchestrator.sweepfile.settings import Budget
 
 
@@ -24,6 +27,35 @@ def meets(values: Mapping[str, float], target: Mapping[str, float], objectives: 
         name in values and (values[name] >= wanted if objectives[name] == "maximize" else values[name] <= wanted)
         for name, wanted in target.items()
     )
+
+
+def spent(state: State, budget: Budget, objectives: Mapping[str, Any], seconds: float) -> str | None:
+    """Returns what of the budget is used up, or reached; None while the sweep may continue.
+
+    Args:
+        seconds: the time of this session so far.
+    """
+    limit = budget.wall_clock_seconds
+    if limit is not None and seconds >= limit:
+        return f"budget.wall_clock: {budget.wall_clock} are over"
+    configurations: dict[str, list[Entry]] = {}
+    for trial in state.asked_for if budget.target else ():
+        configurations.setdefault(trial.configuration, []).append(trial)
+    for trials in configurations.values():
+        # Trials that only tune are not reported, so no target is reached by them.
+        if all(trial.ended and trial.finished and trial.tunes is None for trial in trials):
+            values = _values(trials, budget.target, objectives)
+            if meets(values, budget.target, objectives):
+                reached = ", ".join(f"{name} {values[name]:g}" for name in budget.target)
+                return f"budget.target: {trials[0].label} reached it ({reached})"
+    return None
+
+
+def _values(trials: list[Entry], target: Mapping[str, float], objectives: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the values that a target names; only the score if that falls short, because the others are slow to compute."""
+    score = {"score": mean_score(trials, {})} if "score" in target else {}
+    short = score and not meets(score, {"score": target["score"]}, objectives)
+    return score if short else score | costs_of(trials, target)
 
 
 class Watch:

@@ -14,6 +14,7 @@ from typing import Any
 
 from optuna.trial import BaseTrial
 
+from craft.settings import content_hash
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point, point
 from orchestrator.sweepfile.space.ordering import has_order, ordered
 
@@ -84,6 +85,17 @@ def _suggest(trial: BaseTrial, name: str, dimension: Dimension) -> Any:
         return values[ordered(values)[trial.suggest_int(name, 0, len(values) - 1)]]
     texts = words(dimension)
     return values[texts.index(trial.suggest_categorical(name, texts))]
+
+
+def title_of(block: Block) -> str:
+    """Returns the name of a block among the others."""
+    return f"{block.index} {block.method}"
+
+
+def space_of(blocks: Sequence[Block]) -> str:
+    """Returns 6 hexadecimal digits that are equal for equal spaces."""
+    dimensions = [{name: repr(dimension) for name, dimension in block.dimensions.items()} for block in blocks]
+    return content_hash([[title_of(block), ours] for block, ours in zip(blocks, dimensions, strict=True)], 6)
 
 
 def at(dimension: Dimension, share: float) -> Any:

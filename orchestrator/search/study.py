@@ -21,7 +21,7 @@ import logging
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING
 
 import optuna
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
-from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FixedTrial, FrozenTrial, TrialState
 
 from craft.settings import content_hash
 from orchestrator.record.folder import SweepFolder
 from orchestrator.search.dimensions import Encoding
+from orchestrator.search.study_export import Draw
 from orchestrator.search.study_file import StudyFile
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
@@ -42,6 +42,7 @@ from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sam
 if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
+    from orchestrator.search.learned import Sampler
     from orchestrator.sweepfile.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,17 @@ DRAWS = 500
 SO_FAR = "so far"
 """The attribute of a waiting trial that holds its values as far as they are known; a searcher takes them for its result."""
 
-Sampler = Callable[[Sequence[FrozenTrial], Sequence[StudyDirection], int], Point]
-"""Gives the next point, from the trials of the study, the directions of its objectives and the seed of this suggestion."""
+
+def tpe(plan: Plan, folder: Path | None) -> StudyProposer:
+    from orchestrator.search import samplers
+
+    return StudyProposer(plan, folder, samplers.tpe_sampler(plan))
+
+
+def gp(plan: Plan, folder: Path | None) -> StudyProposer:
+    from orchestrator.search import samplers
+
+    return StudyProposer(plan, folder, samplers.gp_sampler(plan))
 
 
 @dataclass
@@ -203,7 +213,7 @@ class StudyProposer:
         trials = self._study.get_trials(deepcopy=False)
         if not any(trial.state == TrialState.WAITING for trial in trials):
             if point is None:
-                point = self._sampler(trials, self._study.directions, self._seed_of("", len(trials)))
+                point = self._sampler([self._draw_of(trial) for trial in trials], self._seed_of("", len(trials)))
             self._study.enqueue_trial(self._encoding.parameters(point))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -238,6 +248,11 @@ class StudyProposer:
         else:
             known.waiting.append(trial.number)
         return None, point
+
+    def _draw_of(self, trial: FrozenTrial) -> Draw:
+        values = trial.values or trial.user_attrs.get(SO_FAR)
+        point = self._encoding.suggest(FixedTrial(trial.params))
+        return Draw(point, tuple(values) if values else None, trial.state.is_finished(), trial.constraints, {})
 
     def _seed_of(self, what: str, number: int) -> int:
         return int(content_hash([*filter(None, [what]), self._sweep.search.seed, number], 8), 16)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from craft.results import Counts
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.search.budget import Watch, meets
+from orchestrator.search.budget import Watch, meets, spent
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import Ended, Wanted
+from orchestrator.state.state import State
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.settings import Budget, parse_duration
 
@@ -46,6 +50,56 @@ def test_a_target_is_met_in_every_metric_and_each_direction() -> None:
     one, _ = watch(Budget(target=target))
     one.finished("LoRA r8", {"score": 85.0, "trainable_parameters": 900.0})
     assert one.spent == "budget.target: LoRA r8 reached it (score 85, trainable_parameters 900)"
+
+
+def state_of(*rows: tuple[str, str, dict[str, float], str | None]) -> State:
+    """Trials by configuration: status, metrics, and the configuration for which it tunes."""
+    state = State()
+    for seed, (configuration, status, metrics, tunes) in enumerate(rows):
+        names = (f"k{seed}", configuration, f"LoRA {configuration}", "lora", "toy/acceptability", seed, "honest", {})
+        entry = Entry(*names, tunes=tunes, planned={"trainable_parameters": 900.0})
+        state = state.after(Wanted(keys=[entry.key], entries=[entry]))
+        if status != "waiting":
+            state = state.after(Ended(result=TrialResult(entry.key, status, metrics)))  # type: ignore[arg-type]
+    return state
+
+
+def scored(score: float) -> dict[str, float]:
+    return {"search_score": score, "score": 99.0}
+
+
+TARGET = Budget(target={"score": 80.0, "trainable_parameters": 1000.0})
+
+
+@pytest.mark.parametrize(
+    ("rows", "reached"),
+    [
+        ([("r8", "finished", scored(85), None)], "LoRA r8 reached it (score 85, trainable_parameters 900)"),
+        ([("r8", "finished", scored(75), None), ("r8", "finished", scored(85), None)], "LoRA r8 reached it (score 80"),
+        ([("r8", "finished", scored(75), None)], None),
+        ([("r8", "finished", scored(85), None), ("r8", "waiting", {}, None)], None),
+        ([("r8", "finished", scored(85), None), ("r8", "failed", {}, None)], None),
+        ([("r8", "stopped", scored(85), None)], None),
+        ([("r8", "finished", scored(85), "group")], None),
+        ([("r8", "failed", {}, None), ("r4", "finished", scored(85), None)], "LoRA r4 reached it"),
+        ([], None),
+    ],
+)
+def test_a_target_is_reached_by_a_configuration_whose_trials_have_all_finished(rows: list[Any], reached: str | None) -> None:
+    reason = spent(state_of(*rows), TARGET, OBJECTIVES, 0.0)
+    assert reason is None if reached is None else f"budget.target: {reached}" in str(reason)
+
+
+def test_a_cost_alone_can_be_a_target() -> None:
+    state = state_of(("r8", "finished", scored(5), None))
+    assert spent(state, Budget(target={"trainable_parameters": 900.0}), OBJECTIVES, 0.0)
+    assert spent(state, Budget(target={"trainable_parameters": 899.0}), OBJECTIVES, 0.0) is None
+    assert spent(state, Budget(), OBJECTIVES, 1e9) is None
+
+
+@pytest.mark.parametrize(("seconds", "over"), [(59.0, False), (60.0, True)])
+def test_the_wall_clock_counts_the_session_s_seconds(seconds: float, over: bool) -> None:
+    assert ("wall_clock" in str(spent(State(), Budget(wall_clock="1min"), OBJECTIVES, seconds))) == over
 
 
 def text(more: str, search: str = "{algorithm: tpe, configurations: 10}") -> str:

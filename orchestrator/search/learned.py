@@ -1,0 +1,269 @@
+"""`Learned`: the strategy of searchers that learn. A sampler chooses the next configuration from what has run.
+
+    state --draws with their values--> sampler --point--> planner --> configuration --> `Proposed` --> state
+
+What was drawn is an event (`Proposed`), and the random numbers of a draw follow from the sweep's seed and the draw's number.
+So equal states lead to the same next draw, in every session.
+
+Not every draw is trained. A point that breaks a constraint shows the sampler by how much; a point that equals an earlier
+configuration has the values of that one; a point that cannot be built has failed. The next draw is then a new point near it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from craft.methods import shown_method
+from craft.settings import content_hash
+from orchestrator.plan.configuration import Configuration, Dropped
+from orchestrator.plan.parameters import flatten
+from orchestrator.plan.trial import Trial
+from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, worth_of
+from orchestrator.search.dimensions import space_of
+from orchestrator.search.study_export import Draw, write_study
+from orchestrator.state.entry import Entry
+from orchestrator.state.events import Event, Proposed, Refused
+from orchestrator.state.state import State, fold
+from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
+
+if TYPE_CHECKING:
+    from orchestrator.plan.plan import Plan
+
+DRAWS = 500
+"""A new point is searched for in at most this many random draws; if all are known, the space counts as used up."""
+
+
+Sampler = Callable[[Sequence[Draw], int], Point]
+"""Returns the next point, from the draws so far and the seed of the random numbers."""
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A point as the planner judges it. `family` is its configuration after what its adapters are cut to, empty if it is not
+    trained; `configuration` is None if it cannot be built; `meaning` is equal for equal configurations."""
+
+    family: Sequence[Configuration]
+    configuration: Configuration | None
+    meaning: str
+    reason: str
+
+
+class Learned:
+    """The strategy (`orchestrator.search.strategy`) of a plan whose algorithm chooses configurations while the sweep runs."""
+
+    def __init__(self, plan: Plan, sampler: Sampler) -> None:
+        self._plan, self._planner, self._sweep, self._sampler = plan, plan.planner, plan.sweep, sampler
+        self._space = space_of(plan.sweep.blocks)
+        self._judgements: dict[str, _Judged] = {}
+        self._trials: dict[str, list[Trial]] = {}
+        self._costs: dict[str, tuple[list[Entry], dict[str, float]]] = {}
+        self._at: tuple[Proposed, ...] = ()
+        self._trained: dict[str, _Judged] = {}
+        self._unseen_at: tuple[tuple[Proposed, ...], Point | None] | None = None
+
+    def configurations(self, state: State) -> list[Configuration]:
+        """Returns the configurations that were drawn and are trained, each after what its adapters are cut to."""
+        return [configuration for judged in self._drawn(state).values() for configuration in judged.family]
+
+    def wanted(self, state: State) -> list[Trial]:
+        """Returns the trials of these, in the order of the draws."""
+        return [trial for judged in self._drawn(state).values() for trial in self._trials_of(judged)]
+
+    def is_open(self, state: State) -> bool:
+        """Returns whether more may be drawn."""
+        return len(self._drawn(state)) < self._plan.wanted and not self._is_used_up(state)
+
+    def draw(self, state: State) -> list[Event]:
+        """Returns the events of the next draws, until one needs training or no more may be drawn."""
+        events: list[Event] = []
+        while self.is_open(state):
+            events += (new := self._draw(state))
+            state = fold(new, state)
+            if state.proposals[-1].verdict is None:
+                break
+        return events
+
+    def notes(self, state: State) -> list[str]:
+        """Returns what ended the search early, and why a draw could not be built."""
+        notes = list[str]()
+        if self._is_used_up(state):
+            notes.append(f"Every point of the space is known: {len(self._drawn(state))} configurations")
+        broken = [judged for judged in map(self._judge, self._points(state)) if judged.configuration is None]
+        return notes + [f"A point of the space cannot be built: {judged.reason}" for judged in broken[:1]]
+
+    def draws(self, state: State) -> list[Draw]:
+        """Returns all draws from the sweep's space, with their values as the state has them."""
+        means = mean_scores(state.entries.values()) if self._pauses else {}
+        values = {meaning: self._values(judged, state, means) for meaning, judged in self._drawn(state).items()}
+        rows = [row for row, ended in values.values() if row is not None and ended]
+        draws = []
+        for proposal in self._proposals(state):
+            judged = self._judge(proposal.point)
+            if judged.configuration is None:
+                row, ended = None, True
+            elif not judged.family:
+                row, ended = self._stand_in(judged.configuration, rows), True
+            else:
+                row, ended = values.get(judged.meaning, (None, True))
+            label = {"label": judged.configuration.label} if judged.configuration else {}
+            facts = {"configuration": proposal.configuration, "not trained": proposal.verdict}
+            attributes = label | {name: fact for name, fact in facts.items() if fact}
+            draws.append(Draw(Point(**proposal.point), row, ended, self._excess(judged.configuration), attributes))
+        return draws
+
+    def export_study(self, state: State, path: Path) -> None:
+        """Writes the draws as an Optuna study, which `optuna-dashboard` opens."""
+        sweep = self._sweep
+        write_study(path, f"{sweep.name} {self._space}", sweep.objectives, sweep.blocks, self.draws(state))
+
+    @property
+    def _pauses(self) -> bool:
+        return self._sweep.scheduler.name != "none"
+
+    def _points(self, state: State) -> list[dict[str, Any]]:
+        return [proposal.point for proposal in self._proposals(state)]
+
+    def _proposals(self, state: State) -> list[Proposed]:
+        return [proposal for proposal in state.proposals if proposal.space == self._space]
+
+    def _drawn(self, state: State) -> Mapping[str, _Judged]:
+        """Returns the points that are trained, by their meaning. A changed constraint may rule out what was trained before."""
+        if state.proposals != self._at:
+            trained = [self._judge(proposal.point) for proposal in self._proposals(state) if proposal.verdict is None]
+            self._at, self._trained = state.proposals, {}
+            for judged in trained:
+                if judged.family:
+                    self._trained.setdefault(judged.meaning, judged)
+        return self._trained
+
+    def _judge(self, point: Mapping[str, Any]) -> _Judged:
+        key = repr(point)
+        if key not in self._judgements:
+            self._judgements[key] = self._ask_planner(Point(**point))
+        return self._judgements[key]
+
+    def _ask_planner(self, point: Point) -> _Judged:
+        try:
+            allowed, dropped = self._planner.allowed(point)
+        except SweepError as error:
+            return _Judged((), None, "", str(error))
+        family: Any = allowed if isinstance(allowed, list) else [allowed] if allowed else []
+        configuration = family[-1] if family else dropped[0].configuration
+        return _Judged(family, configuration, self._planner.meaning(configuration), "" if family else dropped[0].reason)
+
+    def _trials_of(self, judged: _Judged) -> list[Trial]:
+        if judged.meaning not in self._trials:
+            planner: Any = self._planner
+            self._trials[judged.meaning] = planner.trials(
+                judged.family if hasattr(judged.configuration, "source") else judged.family[-1]
+            )
+        return self._trials[judged.meaning]
+
+    def _values(self, judged: _Judged, state: State, means: Mapping[Group, float]) -> tuple[tuple[float, ...] | None, bool]:
+        """Returns the values of a configuration, and whether it has ended. Where trials pause, the values of one that has not
+        are those so far, from the first rung on."""
+        entries = [state.entries[trial.key] for trial in self._trials_of(judged) if trial.key in state.entries]
+        ended = len(entries) == len(self._trials_of(judged)) and all(entry.ended for entry in entries)
+        if has_failed(entries) or not (ended or (self._pauses and self._has_come_to_a_rung(entries))):
+            return None, ended
+        if (before := self._costs.get(judged.meaning)) is None or before[0] != entries:
+            before = self._costs[judged.meaning] = entries, costs_of(entries, self._sweep.objectives)
+        values = before[1] | {"score": worth_of(entries, means)}
+        row = tuple(values.get(name, math.nan) for name in self._sweep.objectives)
+        return (row if all(map(math.isfinite, row)) else None), ended
+
+    def _has_come_to_a_rung(self, entries: Sequence[Entry]) -> bool:
+        grace = self._sweep.scheduler.grace
+        return any(entry.ended or (entry.report is not None and entry.report.epoch >= grace) for entry in entries)
+
+    def _draw(self, state: State) -> list[Event]:
+        """Returns the events of one draw."""
+        proposals = self._proposals(state)
+        point = self._unseen(state) if proposals and proposals[-1].verdict is not None else None
+        if point is None:
+            point = self._sampler(self.draws(state), self._seed_of(len(proposals)))
+        drawn = Proposed(number=len(proposals), space=self._space, point=dict(vars(point)))
+        judged = self._judge(drawn.point)
+        if judged.configuration is None:
+            return [replace(drawn, verdict=f"cannot be built: {judged.reason}")]
+        name = judged.configuration.id
+        if not judged.family:
+            dropped = Dropped(judged.configuration, judged.reason)
+            refusals = [] if name in state.refused else [refusal(dropped, self._sweep.protocol)]
+            return [*refusals, replace(drawn, configuration=name, verdict=judged.reason)]
+        if (equal := self._drawn(state).get(judged.meaning)) is not None:
+            return [replace(drawn, configuration=equal.family[-1].id, verdict=f"equals {equal.family[-1].label}")]
+        return [replace(drawn, configuration=name)]
+
+    def _seed_of(self, *parts: str | int) -> int:
+        return int(content_hash([*parts[:-1], self._sweep.search.seed, parts[-1]], 8), 16)
+
+    def _is_used_up(self, state: State) -> bool:
+        proposals = self._proposals(state)
+        return bool(proposals) and proposals[-1].verdict is not None and self._unseen(state) is None
+
+    def _unseen(self, state: State) -> Point | None:
+        """Returns a point that is not known yet and may be trained, near to the last draw if possible; None if no candidate
+        is one."""
+        if self._unseen_at is None or self._unseen_at[0] != state.proposals:
+            self._unseen_at = state.proposals, next(filter(self._is_new(state), self._candidates(state)), None)
+        return self._unseen_at[1]
+
+    def _is_new(self, state: State) -> Callable[[Point], bool]:
+        drawn = self._drawn(state)
+
+        def is_new(point: Point) -> bool:
+            judged = self._judge(vars(point))
+            return bool(judged.family) and judged.meaning not in drawn
+
+        return is_new
+
+    def _candidates(self, state: State) -> Iterator[Point]:
+        proposals, blocks = self._proposals(state), self._sweep.blocks
+        seed = self._seed_of("unseen", len(proposals))
+        around = list(neighbours(blocks, Point(**proposals[-1].point), seed))
+        random.Random(seed).shuffle(around)
+        yield from chain(around, islice(sample(blocks, seed), DRAWS))
+        if not any(block.ranges for block in blocks) and sum(block.size for block in blocks) <= DRAWS:
+            yield from grid(blocks)
+
+    def _stand_in(self, configuration: Configuration, rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+        """Returns values for a configuration that is not trained: its counts, and the worst value in `rows` of every other
+        objective. Samplers order such draws by how much they break a constraint, but demand values of them."""
+        values = []
+        for index, (name, direction) in enumerate(self._sweep.objectives.items()):
+            column = [row[index] for row in rows] or [0.0]
+            values.append(float(configuration.known.get(name, min(column) if direction == "maximize" else max(column))))
+        return tuple(values)
+
+    def _excess(self, configuration: Configuration | None) -> dict[str, float]:
+        excess: dict[str, float] = {}
+        for name, bounds in self._sweep.constraints.items():
+            value = None if configuration is None else configuration.known.get(name)
+            if value is not None and bounds.max is not None:
+                excess[f"{name} max"] = (value - bounds.max) / max(abs(bounds.max), 1.0)
+            if value is not None and bounds.min is not None:
+                excess[f"{name} min"] = (bounds.min - value) / max(abs(bounds.min), 1.0)
+        return excess
+
+
+def refusal(dropped: Dropped, protocol: str) -> Refused:
+    """Returns the event of a configuration that breaks a constraint."""
+    configuration = dropped.configuration
+    method = shown_method(configuration.method, configuration.parameters)
+    return Refused(
+        configuration=configuration.id,
+        label=configuration.label,
+        method=method,
+        protocol=protocol,
+        parameters={"method": method, **flatten(configuration.parameters), **flatten(configuration.training)},
+        counts=configuration.counts.known(),
+        reason=dropped.reason,
+    )

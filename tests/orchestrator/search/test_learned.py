@@ -1,0 +1,296 @@
+"""Searchers that learn, on objective functions that cost nothing: events in, events out."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from rich.console import Console
+
+from craft.results import Counts
+from craft.spec import RunSpec
+from orchestrator.plan.configuration import Configuration
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.table import print_plan
+from orchestrator.search import samplers
+from orchestrator.search.learned import Learned
+from orchestrator.state.entry import TrialResult
+from orchestrator.state.events import Ended, Event, Paused, Refused, Reported, Started, Wanted
+from orchestrator.state.state import State, fold
+from orchestrator.sweepfile.algorithms import SEARCHERS
+from orchestrator.sweepfile.load import load_sweep
+from orchestrator.sweepfile.mistakes import SweepError
+from tests.benchmarks.hypervolume import hypervolume
+
+ADAPTIVE = [name for name, row in SEARCHERS.items() if row.adaptive]
+LORA = "{method: lora, rank: {values: [1, 2, 4, 8, 16, 32]}, learning_rate: {min: 1e-5, max: 1e-1, distribution: log_uniform}}"
+CRAFT = "{method: craft, ranks: {values: [[all, 4, 4], [all, 16, 16], [all, 64, 64]]}, dropout: {values: [0.0, 0.1]}}"
+BOUND = "constraints: {trainable_parameters: {max: 900}}\n"
+PROMOTION = "seeds: [0, 1]\nscheduler: {name: promotion, grace: 1}\ntraining: {epochs: 3}\n"
+
+Score = Callable[[Configuration], float | None]
+
+
+def counted(run: RunSpec) -> Counts:
+    size = 100 * run.parameters["rank"] if run.method == "lora" else sum(int(r) ** 2 for r in run.parameters["ranks"][1:])
+    return Counts(size, 2, 10_000, 4 * size)
+
+
+def plan_of(
+    folder: Path, algorithm: str = "tpe", configurations: int = 20, space: str = LORA, more: str = "", seed: int = 3
+) -> Plan:
+    file = folder / "sweep.yaml"
+    search = f"{{algorithm: {algorithm}, configurations: {configurations}, seed: {seed}}}"
+    file.write_text(f"name: t\nmodel: m\ntasks: [toy/acceptability]\nspace: [{space}]\nsearch: {search}\n{more}")
+    sweep = load_sweep(file)
+    return make_plan(sweep, Planner(sweep, counted))
+
+
+def learned(folder: Path, *settings: Any, **further: Any) -> Learned:
+    plan = plan_of(folder, *settings, **further)
+    return {"tpe": samplers.tpe, "gp": samplers.gp}[plan.sweep.search.algorithm](plan)
+
+
+def score_of(configuration: Configuration) -> float:
+    """Best near a learning rate of 1e-3, and better with more parameters."""
+    rate = configuration.training.get("learning_rate", 1e-3)
+    size = configuration.counts.trainable_parameters
+    return 90 - 8 * abs(math.log10(rate) + 3) + 2 * math.log2(size) - 20 * configuration.parameters.get("dropout", 0)
+
+
+def ask(strategy: Learned, state: State) -> State:
+    """The state after a draw whose trials are asked for."""
+    state = fold(strategy.draw(state), state)
+    planned = {configuration.id: configuration.known for configuration in strategy.configurations(state)}
+    new = [trial for trial in strategy.wanted(state) if trial.key not in state.entries]
+    entries = [trial.entry(planned=planned[trial.configuration]) for trial in new]
+    return state.after(Wanted(keys=[trial.key for trial in new], entries=entries))
+
+
+def end(state: State, configuration: Configuration, score: float | None) -> State:
+    """The state after all trials of a configuration finished with a score, or failed for want of one."""
+    for trial in [trial for trial in state.entries.values() if trial.configuration == configuration.id]:
+        metrics = {} if score is None else {"search_score": score, "score": -1.0}
+        state = state.after(Ended(result=TrialResult(trial.key, "failed" if score is None else "finished", metrics)))
+    return state
+
+
+def run(strategy: Learned, state: State | None = None, score: Score = score_of, at_most: int = 1000) -> State:
+    """One worker: each configuration ends before the next draw."""
+    state = state or State()
+    while at_most and strategy.is_open(state):
+        at_most -= 1
+        state = ask(strategy, state)
+        for configuration in strategy.configurations(state)[-1:]:
+            state = end(state, configuration, score(configuration))
+    return state
+
+
+def recorded(state: State) -> State:
+    """The state as a later session reads it: its proposals are JSON in between."""
+    proposals = [Event.from_json(json.loads(json.dumps(proposal.to_json()))) for proposal in state.proposals]
+    return replace(state, proposals=tuple(proposals))  # type: ignore[arg-type]
+
+
+def points(state: State) -> list[dict[str, Any]]:
+    return [proposal.point for proposal in state.proposals]
+
+
+def exported(strategy: Learned, state: State, path: Path) -> list[optuna.trial.FrozenTrial]:
+    strategy.export_study(state, path)
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    (name,) = optuna.get_all_study_names(storage)
+    return optuna.load_study(study_name=name, storage=storage).get_trials()
+
+
+@pytest.mark.parametrize("algorithm", ADAPTIVE)
+def test_equal_states_lead_to_equal_draws_and_nothing_runs_twice(tmp_path: Path, algorithm: str) -> None:
+    strategy = learned(tmp_path, algorithm, 14)
+    uncut = run(strategy)
+    drawn = [configuration.id for configuration in strategy.configurations(uncut)]
+    assert len(set(drawn)) == len(drawn) == 14
+    assert [trial.configuration for trial in strategy.wanted(uncut)] == drawn
+    for cut in (1, 11, 12):  # the driver dies after a draw, and the next session continues from the log
+        state = ask(learned(tmp_path, algorithm, 14), run(learned(tmp_path, algorithm, 14), at_most=cut))
+        strategy, state = learned(tmp_path, algorithm, 14), recorded(state)
+        last = strategy.configurations(state)[-1]
+        assert points(run(strategy, end(state, last, score_of(last)))) == points(uncut)
+
+
+def test_a_crash_between_two_draws_changes_nothing(tmp_path: Path) -> None:
+    uncut = run(learned(tmp_path, "tpe", 6, CRAFT))
+    cuts = [place for place, proposal in enumerate(uncut.proposals[:-1], 1) if proposal.verdict is not None]
+    assert cuts
+    for cut in cuts:
+        state = replace(uncut, proposals=uncut.proposals[:cut])
+        assert points(fold(learned(tmp_path, "tpe", 6, CRAFT).draw(state), state)) == points(uncut)[: cut + 1]
+
+
+@pytest.mark.parametrize("algorithm", ADAPTIVE)
+def test_a_larger_number_of_configurations_continues(tmp_path: Path, algorithm: str) -> None:
+    few = run(learned(tmp_path, algorithm, 11))
+    assert not learned(tmp_path, algorithm, 11).is_open(few)
+    assert points(run(learned(tmp_path, algorithm, 13), few)) == points(run(learned(tmp_path, algorithm, 13)))
+
+
+@pytest.mark.parametrize("algorithm", ADAPTIVE)
+def test_what_breaks_a_constraint_is_shown_to_the_sampler_and_never_wanted(tmp_path: Path, algorithm: str) -> None:
+    strategy = learned(tmp_path, algorithm, 15, more=BOUND)
+    state = run(strategy)
+    assert max(configuration.counts.trainable_parameters for configuration in strategy.configurations(state)) <= 900
+    broken = [draw for draw in strategy.draws(state) if "not trained" in draw.attributes]
+    assert broken
+    assert state.refused.keys() == {draw.attributes["configuration"] for draw in broken}
+    for draw in broken:
+        assert draw.values is not None
+        assert draw.excess == {"trainable_parameters max": pytest.approx((draw.values[1] - 900) / 900)}
+        assert draw.values[1] > 900
+    assert all(draw.excess["trainable_parameters max"] <= 0 for draw in strategy.draws(state) if draw not in broken)
+
+
+def test_a_refused_configuration_is_an_event_once(tmp_path: Path) -> None:
+    few = LORA.replace("min: 1e-5, max: 1e-1, distribution: log_uniform", "values: [1e-3, 1e-2]")
+    strategy, state, refusals = learned(tmp_path, "tpe", 12, few, BOUND), State(), list[Refused]()
+    while strategy.is_open(state):
+        refusals += [event for event in strategy.draw(state) if isinstance(event, Refused)]
+        state = run(strategy, state, at_most=1)
+    (refusal, *_) = refusals
+    assert len({event.configuration for event in refusals}) == len(refusals)
+    assert (refusal.reason, refusal.protocol) == ("trainable_parameters 3,200 is above max 900", "honest")
+    assert (refusal.counts["trainable_parameters"], refusal.parameters["rank"]) == (3200, 32)
+
+
+def test_a_looser_constraint_opens_a_space_that_was_used_up(tmp_path: Path) -> None:
+    tight = learned(tmp_path, "tpe", 50, CRAFT, BOUND)
+    state = run(tight)
+    assert len(tight.configurations(state)) == 4
+    assert tight.notes(state) == ["Every point of the space is known: 4 configurations"]
+    loose = learned(tmp_path, "tpe", 50, CRAFT)
+    assert len(loose.configurations(run(loose, state))) == 6
+    again = learned(tmp_path, "tpe", 50, CRAFT, BOUND)
+    assert len(again.configurations(run(loose, state))) == 4, "what breaks a constraint now is not wanted any more"
+
+
+def test_a_constraint_that_nothing_meets_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match="no configuration meets them"):
+        plan_of(tmp_path, more="constraints: {trainable_parameters: {max: 5}}\n")
+
+
+@pytest.mark.parametrize("algorithm", ADAPTIVE)
+def test_a_small_space_is_run_to_its_end_and_an_equal_point_has_the_values_of_the_first(tmp_path: Path, algorithm: str) -> None:
+    strategy = learned(tmp_path, algorithm, 50, CRAFT)
+    state = run(strategy)
+    assert len(strategy.configurations(state)) == 6 < len(state.proposals)
+    values: dict[str, set[Any]] = {}
+    for draw in strategy.draws(state):
+        values.setdefault(draw.attributes["configuration"], set()).add(draw.values)
+    assert len(values) == 6
+    assert all(len(distinct) == 1 for distinct in values.values())
+
+
+def test_what_runs_has_no_values_and_what_failed_never_has(tmp_path: Path) -> None:
+    strategy, state = learned(tmp_path, "tpe", 50, CRAFT), State()
+    while strategy.is_open(state):
+        state = ask(strategy, state)
+    assert len(strategy.configurations(state)) == 6, "six at once"
+    assert {(draw.values, draw.ended) for draw in strategy.draws(state)} == {(None, False)}
+    for configuration in strategy.configurations(state):
+        state = end(state, configuration, None)
+    assert {(draw.values, draw.ended) for draw in strategy.draws(state)} == {(None, True)}
+    assert {trial.state for trial in exported(strategy, state, tmp_path / "study.db")} == {TrialState.FAIL}
+    assert not strategy.is_open(state)
+
+
+def test_another_space_has_draws_of_its_own(tmp_path: Path) -> None:
+    state = run(learned(tmp_path, "tpe", 5, CRAFT))
+    strategy = learned(tmp_path, "tpe", 5, LORA)
+    assert points(run(strategy, state))[len(state.proposals) :] == points(run(learned(tmp_path, "tpe", 5, LORA)))
+    assert {configuration.method for configuration in strategy.configurations(run(strategy, state))} == {"lora"}
+
+
+def test_where_trials_pause_a_configuration_counts_with_its_scores_so_far(tmp_path: Path) -> None:
+    strategy = learned(tmp_path, more=PROMOTION)
+    state = end(ask(strategy, State()), strategy.configurations(state := ask(strategy, State()))[0], 60.0)
+    state = ask(strategy, state)
+    first, second = [trial.key for trial in strategy.wanted(state)[2:]]
+
+    def value() -> tuple[float | None, bool]:
+        draw = strategy.draws(state)[1]
+        return draw.values and draw.values[0], draw.ended
+
+    def report(key: str, epoch: float, score: float) -> Reported:
+        return Reported(key=key, rows=[{"step": 10 * epoch, "search_score": score}], epoch=epoch, total_steps=30)
+
+    state = fold([Started(keys=[first]), report(first, 0.5, 40.0)], state)
+    assert value() == (None, False), "before the first rung"
+    state = fold([report(first, 1.0, 50.0), Paused(keys=[first])], state)
+    assert value() == ((50 + 60) / 2, False), "a trial without a score counts as the average on its task with its seed"
+    state = fold([Started(keys=[second]), report(second, 1.0, 70.0)], state)
+    assert value() == ((50 + 70) / 2, False)
+    stopped = [TrialResult(first, "stopped", {"search_score": 50.0}), TrialResult(second, "stopped")]
+    state = fold([Ended(result=result) for result in stopped], state)
+    assert value() == ((50 + 60) / 2, True)
+
+
+@pytest.mark.parametrize("algorithm", ADAPTIVE)
+def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, algorithm: str) -> None:
+    def reached(algorithm: str, seed: int) -> float:
+        plan = plan_of(tmp_path, algorithm, 24, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]"), seed=seed)
+        configurations = plan.configurations
+        if plan.adaptive:
+            strategy = learned(tmp_path, algorithm, 24, LORA.replace("[1, 2, 4, 8, 16, 32]", "[8]"), seed=seed)
+            configurations = strategy.configurations(run(strategy))
+        rows = [[score_of(configuration), configuration.known["trainable_parameters"]] for configuration in configurations]
+        return hypervolume(rows, ["maximize", "minimize"], [60.0, 4000.0])
+
+    assert sum(reached(algorithm, seed) for seed in range(3)) > sum(reached("random", seed) for seed in range(3))
+
+
+def test_where_one_block_is_good_and_the_other_not_the_good_one_is_searched(tmp_path: Path) -> None:
+    poor = LORA.replace("method: lora,", "method: lora, weight_decay: {values: [0.0, 0.1]},")
+    strategy = learned(tmp_path, "tpe", 40, f"{poor}, {LORA}")
+
+    def score(configuration: Configuration) -> float:
+        return score_of(configuration) - (30 if configuration.path == ("space", 0) else 0)
+
+    configurations = strategy.configurations(run(strategy, score=score))
+    assert sum(configuration.path == ("space", 1) for configuration in configurations[20:]) > 14
+
+
+def test_optuna_reads_the_export_and_each_block_has_its_own_parameters(tmp_path: Path) -> None:
+    strategy = learned(tmp_path, "tpe", 24, f"{LORA}, {CRAFT}", BOUND)
+    state = ask(strategy, run(strategy, at_most=20))
+    exported(strategy, State(), tmp_path / "study.db")
+    trials = exported(strategy, state, tmp_path / "study.db")
+    assert len(trials) == len(state.proposals)
+    assert [trial.state for trial in trials].count(TrialState.RUNNING) == 1
+    for trial, proposal in zip(trials, state.proposals, strict=True):
+        place = proposal.point["values"] if "values" in proposal.point else proposal.point["parameters"]
+        if trial.params["block"] == "0 lora":
+            assert set(trial.params) == {"block", "0 lora.rank.place", "0 lora.learning_rate"}
+            assert place["rank"] == [1, 2, 4, 8, 16, 32][trial.params["0 lora.rank.place"]]
+        else:
+            assert set(trial.params) == {"block", "1 craft.ranks.place", "1 craft.dropout.place"}
+    broken = [trial for trial in trials if "above max" in trial.user_attrs.get("not trained", "")]
+    assert broken
+    assert all(trial.constraints["trainable_parameters max"] > 0 for trial in broken)
+
+
+def test_the_plan_tells_bounds_where_nothing_can_be_listed(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    print_plan(plan_of(tmp_path, more=BOUND), Console(file=screen, width=160))
+    assert "tpe chooses configurations while the sweep runs" in screen.getvalue()
+    assert "at most 20 configurations x 1 tasks x 1 seeds = 20 trials" in screen.getvalue()
+    assert "trainable parameters of points tried out: 100 to 800" in screen.getvalue()
+    assert "is above max 900" in screen.getvalue()
