@@ -82,15 +82,6 @@ def test_the_head_alone_has_no_rate_to_tune_but_its_own(tmp_path: Path, tuned: s
         assert load(tmp_path, f"compare: fair\nspace:\n{LORA}  - {block}\n").blocks[1].tuned is False
 
 
-def test_the_effective_file_loads_to_the_same_sweep(tmp_path: Path) -> None:
-    sweep = load(tmp_path, f"seeds: [0, 1]\ncompare: fair\ntuned: [learning_rate]\nspace:\n{LORA}")
-    stored = tmp_path / "effective.yaml"
-    stored.write_text(sweep.to_yaml())
-    again = load_sweep(stored)
-    assert again.to_yaml() == sweep.to_yaml()
-    assert again.blocks == sweep.blocks
-
-
 def test_seeds_and_values_may_come_by_set(tmp_path: Path) -> None:
     sweep = load(
         tmp_path, f"space:\n{LORA}", "compare=fair", "seeds=[0, 1, 2]", "tuned={learning_rate: {values: [1e-3, 1e-2]}}"

@@ -77,14 +77,6 @@ def test_words_that_yaml_would_turn_into_something_else_stay_words(tmp_path: Pat
     assert load(tmp_path, GOOD, f"revision={word}").revision == word
 
 
-def test_the_effective_file_loads_to_an_equal_sweep(tmp_path: Path) -> None:
-    sweep = load(tmp_path, GOOD + "task_training: {toy: {epochs: 2}}\n")
-    (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
-    again = load_sweep(tmp_path / "effective.yaml")
-    assert again.model_dump() == sweep.model_dump()
-    assert again.training_for("toy/sentiment", {}) == sweep.training_for("toy/sentiment", {})
-
-
 def test_a_choice_wins_over_the_task_and_the_task_over_its_suite(tmp_path: Path) -> None:
     sweep = load(tmp_path, GOOD + "task_training: {toy: {epochs: 2, batch_size: 4}, toy/sentiment: {epochs: 5}}\n")
     settings = sweep.training_for("toy/sentiment", {"learning_rate": 0.5})
