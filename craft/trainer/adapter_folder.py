@@ -15,6 +15,7 @@ that answers in words has no config.json here, because transformers reads a fold
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from craft.models.loading import load_model, load_tokenizer
 from craft.models.quiet import quiet_libraries
 from craft.settings import WarmStart
 from craft.spec import RunSpec
+from craft.tasks.task import Kind
 from craft.trainer.checkpoint import write_folder
 from craft.tuners.stored_svd import svd_from_store
 
@@ -44,7 +46,7 @@ TRAINABLE_FILE = "trainable.safetensors"
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The record of the run whose adapter lies in `folder`."""
+    """Returns the record of the run whose adapter is in `folder`."""
     record: dict[str, Any] = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     return record
 
@@ -80,7 +82,7 @@ def save_adapter(model: nn.Module, folder: Path, record: dict[str, Any]) -> Path
 def load_adapter(
     folder: str | Path, base: str | None = None, *, trains: bool = False
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    """The model that was scored, and its tokenizer, from a saved adapter.
+    """Loads the model that was scored, and its tokenizer, from a saved adapter.
 
     Args:
         folder: as `save_adapter` wrote it, or a copy (an artifact downloaded from the tracking store).
@@ -92,8 +94,8 @@ def load_adapter(
         tokenizer.
 
     Raises:
-        ValueError: `folder` is no such folder, its weights are damaged, its base model cannot be had or is another GGUF file
-            than the one that was trained on, or its method cannot run on this machine.
+        ValueError: `folder` is no such folder, its weights are damaged, its base model is not available or is another GGUF
+            file than the one that was trained on, or its method cannot run on this machine.
     """
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():
@@ -115,23 +117,12 @@ def load_adapter(
     if row.quantization is not None:
         refuse_elsewhere(row)
     tokenizer = load_tokenizer(name, revision=spec.revision)
-    precision, by_peft = spec.training.precision, (folder / "adapter_config.json").is_file()
-    learnt, masters = folder / TRAINABLE_FILE, row.master_weights
-    model: nn.Module = load_model(
-        name,
-        record["kind"],
-        record["labels"],
-        revision=spec.revision,
-        precision=precision,
-        master_weights=masters,
-        device=compute_device() if row.quantization else "cpu",
-        seed=spec.seed,
-        pad_token_id=tokenizer.pad_token_id,
-        quantization=row.quantization,
-    )
+    learnt, narrows = folder / TRAINABLE_FILE, row.master_weights and spec.training.precision == "bfloat16"
+    device = compute_device() if row.quantization else torch.device("cpu")
+    model: nn.Module = load_base(spec, record["kind"], record["labels"], tokenizer.pad_token_id, device, name)
     with quiet_libraries(), svd_from_store():
-        if by_peft:
-            if masters and precision == "bfloat16":
+        if (folder / "adapter_config.json").is_file():
+            if narrows:
                 heads = head_names(model)
                 for weight_name, weight in model.named_parameters():
                     weight.requires_grad_(is_head(weight_name, heads))
@@ -142,19 +133,42 @@ def load_adapter(
         else:
             context = BuildContext(TASK_TYPES[record["kind"]], seed=spec.seed)
             model = row.build(model, parameters, context)
-            if masters and precision == "bfloat16":
+            if narrows:
                 narrow_frozen(model)
             restore_trainable(model, load_file(learnt) if learnt.is_file() else {})
     return model.eval(), tokenizer
 
 
+def load_base(
+    spec: RunSpec, kind: Kind, labels: Sequence[str], pad_token_id: Any, device: torch.device, name: str | None = None
+) -> Any:
+    """Loads the base model of a run with the task's head, without its method.
+
+    Args:
+        name: name or folder of the base here, if it is not the run's.
+    """
+    method, training = find_method(spec.method), spec.training
+    return load_model(
+        name or spec.model,
+        kind,
+        labels,
+        revision=spec.revision,
+        precision=training.precision,
+        master_weights=method.master_weights,
+        device=device,
+        seed=spec.seed,
+        pad_token_id=pad_token_id,
+        quantization=method.quantization,
+    )
+
+
 def refuse_other_file(name: str, record: dict[str, Any]) -> None:
-    """Refuses a GGUF file called `name` that is not the file of the run in `record`: another quantization, another model."""
+    """Refuses a GGUF file called `name` that is not the file of the run in `record`."""
     trained = record.get("facts", {}).get(MODEL_DIGEST)
     if trained is not None and is_gguf(name) and gguf_digest(name) != trained:
         raise ValueError(
             f"the adapter was trained on the GGUF file {record['spec']['model']} with SHA-256 {trained}, and {name} has "
-            f"{gguf_digest(name)}: its outputs would be others. Give the right file as the base"
+            f"{gguf_digest(name)}: its outputs would be different. Give the right file as the base"
         )
 
 
@@ -168,16 +182,16 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     """
     folder = Path(start.adapter) if start.adapter else None
     if folder is None or not (folder / RUN_FILE).is_file():
-        where = f"{folder} is no adapter of this project (it has no {RUN_FILE})" if folder else "no folder is given for it"
-        raise ValueError(f"this run starts from the adapter of run {start.run}, but {where}")
-    theirs = RunSpec.model_validate(read_record(folder)["spec"])
-    if theirs.key != start.run:
-        raise ValueError(f"{folder} holds the adapter of run {theirs.key}, not of {start.run}, which this run starts from")
-    goes_on = theirs.task == spec.task
+        reason = f"{folder} is no adapter of this project (it has no {RUN_FILE})" if folder else "no folder is given for it"
+        raise ValueError(f"this run starts from the adapter of run {start.run}, but {reason}")
+    origin = RunSpec.model_validate(read_record(folder)["spec"])
+    if origin.key != start.run:
+        raise ValueError(f"{folder} holds the adapter of run {origin.key}, not of {start.run}, which this run starts from")
+    same_task = origin.task == spec.task
     for name in ("model", "revision", "method", "parameters"):
-        given, there = getattr(spec, name), getattr(theirs, name)
-        if there != given:
-            raise ValueError(f"the adapter in {folder} has another {name} ({there}) than the run that starts from it ({given})")
+        before, now = getattr(origin, name), getattr(spec, name)
+        if before != now:
+            raise ValueError(f"the adapter in {folder} has another {name} ({before}) than the run that starts from it ({now})")
     heads = head_names(model)
     put: Any
     if isinstance(model, PeftModel):
@@ -186,17 +200,17 @@ def start_from(model: nn.Module, start: WarmStart, spec: RunSpec) -> bool:
     else:
         own, put = copy_trainable(model), restore_trainable
         learnt = load_file(folder / TRAINABLE_FILE)
-    saved = {name: weight for name, weight in learnt.items() if goes_on or not is_head(name, heads)}
+    saved = {name: weight for name, weight in learnt.items() if same_task or not is_head(name, heads)}
     unknown = [name for name in saved if name not in own]
     if unknown or not saved:
         odd = ", ".join(unknown[:3]) or "it is empty"
         raise ValueError(f"the adapter in {folder} does not fit the model that starts from it: {odd}")
     put(model, own | saved)
-    return goes_on
+    return same_task
 
 
 def copy_trainable(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Copies in CPU memory of every parameter that trains, by name."""
+    """Copies every parameter that trains to CPU memory, by name."""
     return {
         name: weight.detach().to("cpu", copy=True).contiguous()
         for name, weight in model.named_parameters()

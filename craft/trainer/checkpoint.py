@@ -42,7 +42,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def rewrite(folder: Path, change: Callable[[Path], None]) -> None:
-    """Makes a sealed folder hold what `change` makes of a copy of it, sealed anew, or leaves it as it was."""
+    """Makes a sealed folder hold what `change` makes of a copy of it, sealed again, or leaves it as it was."""
 
     def fill(aside: Path) -> None:
         shutil.copytree(folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_FILE))
@@ -69,13 +69,13 @@ def verify(folder: Path) -> None:
     """
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-        expected = {name: (seen["bytes"], seen["sha256"]) for name, seen in manifest.items()}
+        expected = {name: (file["bytes"], file["sha256"]) for name, file in manifest.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointCorrupt(f"checkpoint {folder} has no readable {MANIFEST_FILE}") from error
     for name, (size, digest) in expected.items():
         file = folder / name
         if not file.resolve().is_relative_to(folder.resolve()):
-            raise CheckpointCorrupt(f"checkpoint {folder}: {name} lies outside of it")
+            raise CheckpointCorrupt(f"checkpoint {folder}: {name} is outside of it")
         if not file.is_file():
             raise CheckpointCorrupt(f"checkpoint {folder}: {name} is missing")
         if file.stat().st_size != size:
@@ -85,12 +85,12 @@ def verify(folder: Path) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The `checkpoint-STEP` in `folder`, the newest last."""
+    """Returns the `checkpoint-STEP` in `folder`, the newest last."""
     return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 
 def find_newest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole `checkpoint-STEP` in `folder`; broken ones are skipped. None if there is none."""
+    """Returns the newest whole `checkpoint-STEP` in `folder`, or None; skips broken ones."""
     for checkpoint in reversed(list_checkpoints(folder)):
         try:
             verify(checkpoint)
@@ -119,7 +119,7 @@ def read_state(folder: Path, spec: RunSpec) -> dict[str, Any]:
 
 
 def _identity(spec: RunSpec) -> dict[str, Any]:
-    """What a run may not change when it is resumed: its effective batch, but not how that is cut into micro-batches."""
+    """Returns what must be equal in a resumed run: its effective batch, but not how that is cut into micro-batches."""
     training = spec.training.model_dump()
     effective_batch = training.pop("batch_size") * training.pop("gradient_accumulation")
     del training["eval_batch_size"]

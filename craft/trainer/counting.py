@@ -2,7 +2,7 @@
 
 Conventions, the same for every method:
 
-- *trainable*: the adapter's parameters that receive gradients, the task head apart. *total*: every distinct parameter of the
+- *trainable*: the adapter's parameters that receive gradients, without the task head. *total*: every distinct parameter of the
   model that trains, without the frozen copies PEFT keeps of modules it retrains.
 - *adapter bytes*: the tensors that saving writes, adapter and head together: the size of the file but for its header and for
   CRAFT's record of which factors it needs (half a kilobyte a projection), which exists only once there are weights.
@@ -46,7 +46,7 @@ _SHORT = 8
 
 
 def count(model: nn.Module) -> Counts:
-    """Parameters and bytes of the model that trains, on any device, the meta device included."""
+    """Counts parameters and bytes of the model that trains, on any device, the meta device included."""
     heads = head_names(model)
     adapter = head = total = optimizer = 0
     for name, weight in model.named_parameters():
@@ -66,13 +66,13 @@ def count(model: nn.Module) -> Counts:
 
 
 def _entries(weight: torch.Tensor) -> int:
-    """How many numbers a parameter stands for: one of bitsandbytes packs two of them in a byte."""
+    """Counts the numbers of a parameter: bitsandbytes packs two of them in a byte."""
     quantized = getattr(weight, "quant_state", None)
     return weight.numel() if quantized is None else math.prod(quantized.shape)
 
 
 def saved_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors a saved adapter holds: PEFT's choice for a PEFT model, every trained parameter for any other."""
+    """Returns the tensors of a saved adapter: PEFT's choice for a PEFT model, every trained parameter for any other."""
     from peft import PeftModel, get_peft_model_state_dict
 
     if isinstance(model, PeftModel):
@@ -81,13 +81,13 @@ def saved_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of the tensors that `optimizer` holds, scalars such as step counters left out."""
+    """Counts the bytes of the tensors in `optimizer`, without scalars such as step counters."""
     tensors = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor))
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.ndim > 0)
 
 
 def planned_counts(spec: RunSpec, num_labels: int | None = None) -> Counts:
-    """What the model of `spec` will hold, from its `config.json` alone: no weights are read.
+    """Counts what the model of `spec` will hold, from its `config.json` alone: no weights are read.
 
     Args:
         num_labels: width of the head; that of the task if it is not given.
@@ -109,14 +109,14 @@ def check_sizes(spec: RunSpec, sizes: Iterable[int]) -> None:
     """Checks that the adapter of `spec` can be cut to so many parameters.
 
     Raises:
-        ValueError: its method's cannot be cut, it has no more parameters than a size, or one direction takes more.
+        ValueError: its method has no cuts, the adapter has no more parameters than a size, or one direction takes more.
     """
-    if not (wanted := list(sizes)):
+    if not (sizes := list(sizes)):
         return
     find_cutting(spec.method)
     task = find_task(spec.task, spec.data)
     counts, dearest, _ = _planned_of(spec, task.kind, len(task.labels))
-    for size in wanted:
+    for size in sizes:
         if size >= counts.trainable_parameters:
             raise ValueError(f"size {size:,}: the whole adapter has {counts.trainable_parameters:,} parameters; give fewer")
         if size < dearest:
@@ -132,7 +132,7 @@ def _planned_of(spec: RunSpec, kind: Kind, num_labels: int) -> tuple[Counts, int
 def _planned(
     model: str, revision: str | None, method: str, parameters: str, precision: str, kind: Kind, num_labels: int
 ) -> tuple[Counts, int, Adapted]:
-    """The counts, the parameters of the dearest direction of what is cut (0 where nothing can be), and what is adapted."""
+    """Returns the counts, the most parameters of one direction that a cut may keep (0 without cuts), and what is adapted."""
     row = find_method(method)
     labels = [str(index) for index in range(num_labels)]
     base = meta_model(model, kind, labels, revision=revision, precision=precision, master_weights=row.master_weights)
@@ -166,7 +166,7 @@ def _adapted(model: nn.Module) -> Adapted:
 
 
 def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
-    """Bytes a training step of `spec` needs on its device, from `config.json` alone. An estimate to size resources by.
+    """Estimates the bytes that a training step of `spec` needs on its device, from `config.json` alone.
 
     frozen              frozen parameters x bytes of their format; of a quantized base, the method's bytes for the linear ones
     trained             16 bytes a trained parameter: float32 value, gradient and AdamW's two moments
@@ -195,8 +195,8 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
     activations = numbers * (3 if autocast else product.itemsize)
     adapted, (copies_in, copies_out) = _planned_of(spec, task.kind, num_labels or len(task.labels))[2], row.copies
     inputs = 2 * adapted.inputs if autocast else 4 * (adapted.inputs if product == torch.bfloat16 else adapted.shared)
-    kept = tokens * (copies_in * inputs + copies_out * 4 * adapted.outputs)
-    activations += kept // (layers if training.gradient_checkpointing else 1)
+    copied = tokens * (copies_in * inputs + copies_out * 4 * adapted.outputs)
+    activations += copied // (layers if training.gradient_checkpointing else 1)
     logits = tokens * int(config.vocab_size) * 8 if task.kind == "generation" else 0
     trained = counts.trainable_parameters + counts.head_parameters
     linear = _linear_parameters(spec.model, spec.revision, task.kind)
@@ -210,7 +210,7 @@ def estimated_memory(spec: RunSpec, num_labels: int | None = None) -> int:
 
 @lru_cache(maxsize=64)
 def _linear_parameters(model: str, revision: str | None, kind: Kind) -> int:
-    """Numbers in the weights of the base's linear layers, its output layer excepted: what quantization packs."""
+    """Counts the weights of the base's linear layers, its output layer excepted: what quantization packs."""
     base = meta_model(model, kind, ("a", "b"), revision=revision)
     heads, output = head_names(base), base.get_output_embeddings()
     return sum(

@@ -1,6 +1,6 @@
 """Cuts a finished adapter to fewer parameters by SVD: `cut_adapter`.
 
-What is cut stands in the method's row (`craft.methods.cutting`). A `Cut` names one rank for every product, or a number of
+What is cut is in the method's row (`craft.methods.cutting`). A `Cut` names one rank for every product, or a number of
 parameters; then there is one threshold over all singular values (`craft.factors.low_rank`).
 
 The result is an adapter as training leaves one. Its record says of which run it is cut (`RunSpec.cut_from`). It holds no
@@ -40,7 +40,7 @@ class Cut:
 
     @classmethod
     def read(cls, text: str, method: str, recovery: float = 0.0) -> Cut:
-        """What a person means by `text`: `8` or `parameters:20000`."""
+        """Reads `8` or `parameters:20000`."""
         find_cutting(method)
         number = text.replace(" ", "").replace("_", "").removeprefix(BUDGET)
         if not (number.isascii() and number.isdigit() and int(number) > 0):
@@ -69,11 +69,11 @@ def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
             "leading directions are those of the first cut"
         )
     counts = {name: value for name, value in record["counts"].items() if name not in _NOT_ITS_OWN}
-    whole = counts["trainable_parameters"]
+    parameters = counts["trainable_parameters"]
     tensors, config = load_file(folder / _ADAPTER_FILE), json.loads((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
     before = _bytes(tensors)
-    smaller, kept = find_cutting(spec.method).cut(tensors, config, lambda values, costs: _ranks(cut, values, costs, whole))
-    counts |= {"trainable_parameters": kept, "total_parameters": counts["total_parameters"] + kept - whole}
+    smaller, left = find_cutting(spec.method).cut(tensors, config, lambda values, costs: _ranks(cut, values, costs, parameters))
+    counts |= {"trainable_parameters": left, "total_parameters": counts["total_parameters"] + left - parameters}
     counts["adapter_bytes"] += _bytes(tensors) - before
     run = spec.cut_to(str(cut), cut.recovery)
     metrics = {name: value for name, value in record["metrics"].items() if name == BEFORE}
@@ -92,12 +92,11 @@ def cut_adapter(folder: Path, cut: Cut, to: Path) -> RunSpec:
     return run
 
 
-def _ranks(cut: Cut, values: Mapping[str, Tensor], costs: Mapping[str, int], whole: int) -> dict[str, int]:
-    """The rank of every product.
+def _ranks(cut: Cut, values: Mapping[str, Tensor], costs: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Returns the rank of every product, from its singular values and the parameters of one direction.
 
     Args:
-        values: its singular values.
-        whole: the parameters of the adapter.
+        limit: the parameters of the adapter.
     """
     most = max(map(len, values.values()))
     if cut.rank is not None:
@@ -105,9 +104,9 @@ def _ranks(cut: Cut, values: Mapping[str, Tensor], costs: Mapping[str, int], who
             raise ValueError(f"the rank is {cut.rank}, but from rank {most} on nothing is cut. Give a rank from 1 to {most}")
         return dict.fromkeys(values, cut.rank)
     assert cut.parameters is not None
-    if cut.parameters > whole:
-        raise ValueError(f"{cut.parameters:,} parameters are more than the {whole:,} that the adapter was trained with")
-    if cut.parameters == whole:
+    if cut.parameters > limit:
+        raise ValueError(f"{cut.parameters:,} parameters are more than the {limit:,} that the adapter was trained with")
+    if cut.parameters == limit:
         return {name: len(each) for name, each in values.items()}
     ranks = ranks_within(values, costs, cut.parameters)
     if not any(ranks.values()):
@@ -118,4 +117,4 @@ def _ranks(cut: Cut, values: Mapping[str, Tensor], costs: Mapping[str, int], who
 
 
 def _bytes(tensors: Mapping[str, Tensor]) -> int:
-    return sum(one.numel() * one.element_size() for one in tensors.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -94,7 +94,7 @@ def start_head(
 def fit_linear(
     features: np.ndarray, labels: np.ndarray, kind: Kind, outputs: int, *, bias: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The linear layer that predicts `labels` (n,) from `features` (n, d): its weight (outputs, d) and bias (outputs,).
+    """Fits the linear layer that predicts `labels` (n,) from `features` (n, d): weight (outputs, d) and bias (outputs,).
 
     A class without an example gets the least of all biases. Labels of a single class or value give weights of 0.
     """
@@ -106,45 +106,45 @@ def fit_linear(
     weight, constant = np.zeros((outputs, z.shape[1])), _constant(labels, kind, outputs)
     present = np.unique(labels)
     if kind == "regression" and len(present) > 1:
-        found = Ridge(PENALTY * len(labels)).fit(z, labels.astype(np.float64))
-        weight[0], constant = found.coef_, np.atleast_1d(found.intercept_)
+        fit = Ridge(PENALTY * len(labels)).fit(z, labels.astype(np.float64))
+        weight[0], constant = fit.coef_, np.atleast_1d(fit.intercept_)
     elif len(present) > 1:
-        found = LogisticRegression(C=STRENGTH / len(labels), max_iter=1000).fit(z, labels)
+        fit = LogisticRegression(C=STRENGTH / len(labels), max_iter=1000).fit(z, labels)
         two = len(present) == 2
-        weight[present] = np.concatenate([-found.coef_, found.coef_]) / 2 if two else found.coef_
-        intercept = np.concatenate([-found.intercept_, found.intercept_]) / 2 if two else found.intercept_
+        weight[present] = np.concatenate([-fit.coef_, fit.coef_]) / 2 if two else fit.coef_
+        intercept = np.concatenate([-fit.intercept_, fit.intercept_]) / 2 if two else fit.intercept_
         constant = np.full(outputs, intercept.min() - np.log(len(labels)))
         constant[present] = intercept
     weight /= scaler.scale_
     constant = constant - weight @ scaler.mean_
     if bias:
         return weight, constant
-    one = Ridge(STEADY * len(labels), fit_intercept=False).fit(z + scaler.mean_ / scaler.scale_, np.ones(len(labels)))
-    return weight + np.outer(constant, one.coef_ / scaler.scale_), None
+    constant_fit = Ridge(STEADY * len(labels), fit_intercept=False).fit(z + scaler.mean_ / scaler.scale_, np.ones(len(labels)))
+    return weight + np.outer(constant, constant_fit.coef_ / scaler.scale_), None
 
 
 def _constant(labels: np.ndarray, kind: Kind, outputs: int) -> np.ndarray:
-    """What a head without features would answer, (outputs,): the mean, or the logarithms of the shares (Laplace's)."""
+    """Returns the answer of a head without features, (outputs,): the mean, or the logarithms of the shares (Laplace's)."""
     if kind == "regression":
         return np.array([labels.mean(dtype=np.float64)])
     return np.log((np.bincount(labels, minlength=outputs) + 1) / (len(labels) + outputs))
 
 
 def _last_linear(model: nn.Module) -> tuple[Any, str]:
-    """The module that holds the head's last linear layer, and its name there. Of a head that PEFT copied, the copy."""
+    """Returns the module that holds the head's last linear layer, and its name there, by PEFT's copy of a head."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     heads = head_names(model)
-    found = [
+    layers = [
         path
         for path, module in base.named_modules()
         if isinstance(module, nn.Linear) and path.split(".")[0] in heads and "original_module" not in path.split(".")
     ]
-    if not found or base.get_submodule(found[-1]).out_features != base.config.num_labels:
+    if not layers or base.get_submodule(layers[-1]).out_features != base.config.num_labels:
         raise ValueError(
             f"training.head_start: probe fits the last linear layer of a head, and that of {type(base).__name__} ends "
             "otherwise; use head_start: random"
         )
-    holder, _, name = found[-1].rpartition(".")
+    holder, _, name = layers[-1].rpartition(".")
     return base.get_submodule(holder), name
 
 
@@ -159,12 +159,12 @@ def _sample(train: EncodedSplit) -> EncodedSplit:
         return train
     rows = np.sort(np.random.default_rng(0).choice(len(train), MOST_EXAMPLES, replace=False))
     examples = [train[int(row)] for row in rows]
-    columns = {name: np.concatenate([one[name] for one in examples]) for name in train.columns}
+    columns = {name: np.concatenate([example[name] for example in examples]) for name in train.columns}
     return EncodedSplit(columns, np.concatenate([[0], np.cumsum(train.lengths[rows])]), train.labels[rows])
 
 
 def _origin(model: Any, layer: Any, kind: Kind, sample: EncodedSplit, collator: Collator, batch_size: int) -> dict[str, Any]:
-    """Everything that the fit is made of."""
+    """Describes everything that the fit is made of."""
     own = {id(value) for value in layer.state_dict(keep_vars=True).values()}
     weights = [value for value in model.state_dict(keep_vars=True).values() if id(value) not in own]
     data = hashlib.sha256()

@@ -95,10 +95,9 @@ class Loop:
         """Makes the steps that are left, and yields the number of each after it. Raises RunFailed as `read_losses` does."""
         while self.step < self.total:
             for batches, tokens in self._read_epoch():
-                self.meter.begin_step()
-                self._add_gradients(batches)
-                self._change_weights()
-                self.meter.end_step(tokens)
+                with self.meter.step(tokens):
+                    self._add_gradients(batches)
+                    self._change_weights()
                 if self.step % max(1, self.total // _POINTS) == 0:
                     self._log()
                 yield self.step
@@ -185,10 +184,8 @@ class Loop:
         self.read_losses()
         save_file(copy_trainable(self.model), folder / TRAINABLE_FILE)
         if self.optimizer is not None:
-            since = {"loss": float(self._loss), "logged": self._logged, "points": self.points}
-            torch.save(
-                {"optimizer": self.optimizer.state_dict(), "random": read_random_states(), **since}, folder / _STATE_FILE
-            )
+            state = {"optimizer": self.optimizer.state_dict(), "random": read_random_states(), "points": self.points}
+            torch.save(state | {"loss": float(self._loss), "logged": self._logged}, folder / _STATE_FILE)
 
     def restore(self, folder: Path, step: int) -> None:
         """Continues from what `save_to` wrote after `step`."""

@@ -41,7 +41,7 @@ class OutOfMemory(MemoryError):
 
 
 @contextmanager
-def name_memory_errors(what: str, *, scoring: bool = False) -> Iterator[None]:
+def name_memory_errors(purpose: str, *, scoring: bool = False) -> Iterator[None]:
     """Turns the several ways to run out of memory into `OutOfMemory`."""
     try:
         yield
@@ -50,13 +50,13 @@ def name_memory_errors(what: str, *, scoring: bool = False) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        named = OutOfMemory(f"out of memory with {what}: {' '.join(str(error).split())[:200]}")
+        named = OutOfMemory(f"out of memory with {purpose}: {' '.join(str(error).split())[:200]}")
         named.scoring = scoring
         raise named from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether host or GPU memory ran out, by torch's, Python's or the system's word for it."""
+    """Says whether host or GPU memory ran out, by the words of torch, Python or the system."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -66,7 +66,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def shrink_batches(training: TrainingSettings, *, scoring: bool = False) -> TrainingSettings | None:
-    """The same training in less memory; None where nothing is left to make smaller.
+    """Returns the same training in less memory, or None if nothing is left to make smaller.
 
     Args:
         scoring: memory ran out in an evaluation: only its batches become smaller.
@@ -76,7 +76,7 @@ def shrink_batches(training: TrainingSettings, *, scoring: bool = False) -> Trai
         return training.model_copy(update={"eval_batch_size": evaluated}) if training.eval_batch_size > 1 else None
     if training.batch_size == 1:
         return None
-    whole = training.batch_size * training.gradient_accumulation
-    size = next(size for size in range(training.batch_size // 2, 0, -1) if whole % size == 0)
-    sizes = {"batch_size": size, "gradient_accumulation": whole // size, "eval_batch_size": evaluated}
+    effective = training.batch_size * training.gradient_accumulation
+    size = next(size for size in range(training.batch_size // 2, 0, -1) if effective % size == 0)
+    sizes = {"batch_size": size, "gradient_accumulation": effective // size, "eval_batch_size": evaluated}
     return training.model_copy(update=sizes)

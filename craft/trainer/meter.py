@@ -1,6 +1,6 @@
 """Measures a run: step times, tokens, peak memory, and what its time goes into.
 
-A GPU works behind the host, so there a step is timed by two events in the GPU's own queue. They are read when somebody asks:
+A GPU works behind the host, so there a step is timed by two events in the GPU's own queue. They are read late, because
 reading an event makes the host wait for it.
 """
 
@@ -23,7 +23,7 @@ _KEPT_STEP_TIMES = 1000
 
 
 class Meter:
-    """Watches one run: create it before the model is loaded, tell it every step, read it when training is over.
+    """Watches one run from before its model is loaded.
 
     Attributes:
         phases: seconds of this process by what the run did: load, data, head, decompose, train, score, cut, store.
@@ -34,7 +34,6 @@ class Meter:
         self.seconds = 0.0
         self.tokens = 0
         self._now: Callable[[], Any] = _event if torch.cuda.is_available() else time.perf_counter
-        self._began: Any = None
         self._unread: list[tuple[Any, Any]] = []
         self._peak_before = 0
         self.phases: dict[str, float] = {}
@@ -43,7 +42,7 @@ class Meter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Inside, time counts as that of `name` and not of what surrounds it."""
+        """Counts the time inside as that of `name`, and not of the phase around it."""
         around = self._turn_to(name)
         try:
             yield
@@ -57,16 +56,16 @@ class Meter:
         return before
 
     def restart(self) -> None:
-        """Peak memory counts from here: what a run did before, or read, others share."""
+        """Counts peak memory from here. What a run did before is shared with other runs."""
         gc.collect()
         self._resettable = _reset_peak_memory()
 
-    def begin_step(self) -> None:
-        self._began = self._now()
-
-    def end_step(self, tokens: int) -> None:
-        """`tokens` are the non-padding tokens of the step's micro-batches."""
-        self._unread.append((self._began, self._now()))
+    @contextmanager
+    def step(self, tokens: int) -> Iterator[None]:
+        """Times a step, and counts `tokens` as its tokens that are no padding."""
+        began = self._now()
+        yield
+        self._unread.append((began, self._now()))
         self.tokens += tokens
 
     def read(self) -> None:
@@ -78,7 +77,7 @@ class Meter:
             self.seconds += duration
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a resumed run's costs are those of the whole run."""
+        """Returns what a checkpoint keeps, so that a resumed run's costs are those of the whole run."""
         self.read()
         times = {"step_times": list(self.step_times), "seconds": self.seconds, "tokens": self.tokens}
         return times | {"peak_memory_bytes": self._peak()}
@@ -89,7 +88,7 @@ class Meter:
         self._peak_before = state["peak_memory_bytes"]
 
     def costs(self) -> dict[str, float]:
-        """The measured fields of `Counts` that are known here."""
+        """Returns the fields of `Counts` that are measured here."""
         self.read()
         costs: dict[str, float] = {"peak_memory_bytes": self._peak()}
         if self.step_times:
@@ -108,7 +107,7 @@ def _event() -> Any:
 
 
 def _seconds(began: Any, ended: Any) -> float:
-    """Between two times of `time.perf_counter`, or two events of a GPU."""
+    """Returns the seconds between two times of `time.perf_counter`, or two events of a GPU."""
     if isinstance(ended, float):
         return ended - began
     ended.synchronize()

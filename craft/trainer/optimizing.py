@@ -20,7 +20,7 @@ _WITHOUT_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"
 
 
 def make_optimizer(spec: RunSpec, model: nn.Module, kind: Kind, steps: int) -> torch.optim.Optimizer:
-    """AdamW or the method's own optimizer. The adapter's group comes first: a run reports the first learning rate."""
+    """Makes AdamW or the method's own optimizer. The adapter's group comes first: a run reports the first learning rate."""
     method, groups = find_method(spec.method), _weight_groups(model, spec.training)
     if method.optimizer is None:
         return adamw(groups)
@@ -29,7 +29,7 @@ def make_optimizer(spec: RunSpec, model: nn.Module, kind: Kind, steps: int) -> t
 
 
 def find_decaying(model: nn.Module) -> set[str]:
-    """Names of the weights that weight decay acts on: all but biases and norms, as in transformers' Trainer."""
+    """Returns the names of weights with weight decay: all but biases and norms, as in transformers' Trainer."""
     return set(get_parameter_names(model, [nn.LayerNorm], _WITHOUT_DECAY))
 
 

@@ -112,7 +112,7 @@ class Pace:
         return self._since - before
 
     def outlook(self) -> Outlook:
-        """How far the run is now."""
+        """Says how far the run is now."""
         a_step = self._stepping / self._stepped if self._stepped else 0.0
         an_example = self._scoring / self._seen if self._seen else FORWARD * a_step / self.batch
         if not self._stepped and self.step == self.steps:

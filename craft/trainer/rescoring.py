@@ -32,7 +32,7 @@ from craft.trainer.recovery import recover
 def cut_and_score(
     adapter: Path, cut: Cut, place: Path, *, score: bool = True, base: str | None = None
 ) -> tuple[RunSpec, SizeResult]:
-    """A finished adapter, cut, trained on and scored, in `place`/adapter, with its run; without `score` it is cut alone."""
+    """Cuts a finished adapter into `place`/adapter, trains it on and scores it; without `score` it only cuts."""
     began, folder = time.perf_counter(), place / "adapter"
     place.mkdir(parents=True)
     run = cut_adapter(adapter, cut, folder)
@@ -42,10 +42,10 @@ def cut_and_score(
 
 
 def read_size_result(folder: Path, began: float) -> SizeResult:
-    """The result of the cut adapter in `folder`, from its record; `began` is the start of the cut by `time.perf_counter`."""
+    """Reads the result of a cut adapter from its record; `began` is the start of the cut by `time.perf_counter`."""
     record = read_record(folder)
-    of_it = record["notes"], record.get("facts", {})
-    return SizeResult(record["metrics"], record["counts"], folder, time.perf_counter() - began, *of_it)
+    seconds = time.perf_counter() - began
+    return SizeResult(record["metrics"], record["counts"], folder, seconds, record["notes"], record["facts"])
 
 
 def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recovers: bool = False) -> dict[str, float]:
@@ -57,7 +57,7 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
         recovers: whether it was cut just now, and is trained on before.
 
     Raises:
-        ValueError: the data are not here, or are others than those of the run; an output is not finite.
+        ValueError: the data are not here, or differ from those of the run; an output is not finite.
     """
     record = read_record(folder)
     spec = RunSpec.model_validate(record["spec"])
@@ -68,11 +68,11 @@ def score_adapter(folder: Path, scratch: Path, *, base: str | None = None, recov
         nonlocal recovers
         task = find_task(spec.task, spec.data)
         splits = splits_of(spec, task)
-        known = record.get("facts", {}).get("data_fingerprint", splits.fingerprint)
-        if known != splits.fingerprint:
+        fingerprint = record["facts"]["data_fingerprint"]
+        if fingerprint != splits.fingerprint:
             raise ValueError(
                 f"the data of {spec.task} here are not those that the adapter in {folder} was trained on (fingerprint "
-                f"{splits.fingerprint[:12]}, not {known[:12]}), so its score could not be compared with the run's"
+                f"{splits.fingerprint[:12]}, not {fingerprint[:12]}), so its score could not be compared with the run's"
             )
         model, tokenizer = load_adapter(folder, base, trains=recovers)
         model.to(compute_device())
@@ -101,22 +101,21 @@ def score_model(
 ) -> dict[str, float]:
     """Scores a model that has the adapter in `folder`, and writes the scores into its record."""
     record = read_record(folder)
-    found = scorer.search(model)
+    searched = scorer.search(model)
     reported = scorer.reported(model, scratch, lambda _scores: None)
-    record["metrics"] |= found | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
+    record["metrics"] |= searched | (forgetting.metrics(model) if forgetting else {}) | reported.metrics
     record["notes"] += [*reported.notes, *notes]
-    record["facts"] = record.get("facts", {}) | reported.facts
-
+    record["facts"] |= reported.facts
     rewrite(folder, lambda aside: write_record(aside, record))
     return dict(record["metrics"])
 
 
 def _no_tick(_what: str, _done: int, _total: int) -> None:
-    """Nobody watches."""
+    """Does nothing."""
 
 
-def _refuse_other_text(folder: Path, known: dict[str, Any], here: dict[str, str]) -> None:
-    trained = known.get(TEXT_DIGEST)
+def _refuse_other_text(folder: Path, facts: dict[str, Any], here: dict[str, str]) -> None:
+    trained = facts.get(TEXT_DIGEST)
     if trained is not None and trained != here[TEXT_DIGEST]:
         raise ValueError(
             f"the text of measure.forgetting has changed since the adapter in {folder} was trained (its SHA-256 is "

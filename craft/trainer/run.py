@@ -1,11 +1,9 @@
-"""A prepared run: its evaluations, its checkpoints, the weights selected so far, and its end.
+"""A prepared run while it trains: its evaluations, its checkpoints, the weights selected so far.
 
     evaluation  ->  search scores  ->  best weights kept  ->  checkpoint  ->  report
     leaving     ->  checkpoint of the step  ->  report        on another machine: the evaluation that is due, then the next step
-    end         ->  best weights   ->  reported splits, one test after the other  ->  adapter, result
-    sizes       ->  the adapter cut to each  ->  trained on  ->  search split, reported splits  ->  its own adapter and result
 
-`craft.trainer.training` prepares it.
+`craft.trainer.training` prepares it, `craft.trainer.finish` ends it.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +22,26 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from craft.methods import find_method
 from craft.models.gguf import MODEL_DIGEST
-from craft.models.quiet import quiet_libraries
 from craft.results import (
     PREDICTIONS_FOLDER,
-    SIZES_FOLDER,
     TEXT_DIGEST,
     Leave,
     Progress,
     RunFailed,
     RunPrevented,
-    RunResult,
-    SizeResult,
 )
 from craft.scoring.forgetting import Forgetting
 from craft.scoring.scorer import Scorer
 from craft.spec import RECOVERY, RunSpec
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import copy_trainable, restore_trainable, save_adapter
+from craft.trainer.adapter_folder import copy_trainable
 from craft.trainer.checkpoint import STATE_FILE, list_checkpoints, write_folder
-from craft.trainer.counting import count, optimizer_bytes
-from craft.trainer.cutting import Cut, cut_adapter
 from craft.trainer.loop import Loop
 from craft.trainer.memory import name_memory_errors
 from craft.trainer.meter import Meter
 from craft.trainer.pace import Listener, Pace
 from craft.trainer.process import UNREPEATABLE
-from craft.trainer.recovery import recover
-from craft.trainer.rescoring import read_size_result, score_model
 from craft.trainer.steps import epochs_after
 
 CUT_ADAPTER = "cut"
@@ -127,7 +116,7 @@ class Run:
         loop = self.loop
         loop.read_losses()
         try:
-            with self._scoring():
+            with self.scoring():
                 metrics = self.scorer.search(self.model)
         except ValueError as error:
             raise RunFailed(f"training diverged by step {loop.step}: {error}") from error
@@ -140,28 +129,29 @@ class Run:
         points, loop.points = loop.points, []
         with self.meter.phase("store"):
             self._write_checkpoint()
-            self._report(metrics, points)
+            self.report(metrics, points)
         pace.end_evaluation()
 
     def _leave(self) -> None:
         """Writes a checkpoint of the present step and reports it, with no score: there may be no time for one."""
         self.evaluation_due = self.loop.step in self.loop.evaluated_at
         self._write_checkpoint()
-        self._report({}, [])
+        self.report({})
 
     @contextmanager
-    def _scoring(self) -> Iterator[None]:
-        """Around the scoring of a split: names its memory errors, and leaves no memory of its large batches taken."""
+    def scoring(self) -> Iterator[None]:
+        """Names the memory errors of scoring inside, and leaves no memory of its large batches taken."""
         named = name_memory_errors(f"evaluation batches of {self.spec.training.eval_batch_size} texts", scoring=True)
         with named, self.meter.phase("score"):
             yield
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # trials that share this GPU can have it; the next step needs less
 
-    def _report(self, metrics: dict[str, float], points: list[dict[str, float]]) -> None:
+    def report(self, metrics: dict[str, float], points: Sequence[dict[str, float]] = ()) -> None:
+        """Reports `metrics` and the last checkpoint."""
         step, examples = self.loop.step, self.scorer.sizes["train_examples"]
         epoch = epochs_after(self.spec.training, examples, step)
-        self.listener.report(Progress(step, self.loop.total, epoch, metrics, points, self.checkpoint))
+        self.listener.report(Progress(step, self.loop.total, epoch, metrics, [*points], self.checkpoint))
 
     def _write_checkpoint(self) -> None:
         best, step = self.best, self.loop.step
@@ -221,70 +211,3 @@ class Run:
         self.listener.step = state["step"], self.loop.total
         if (checkpoint / PREDICTIONS_FOLDER).is_dir():
             shutil.copytree(checkpoint / PREDICTIONS_FOLDER, self.directory / PREDICTIONS_FOLDER)
-
-    def _keep(self, scores: dict[str, float]) -> None:
-        """Seals the predictions of the tests scored so far into the last checkpoint, and reports it."""
-        last, folder = self.checkpoint, self.directory / PREDICTIONS_FOLDER
-        assert last is not None, "a run is scored after its last evaluation"
-
-        def fill(aside: Path) -> None:
-            shutil.copytree(last, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(PREDICTIONS_FOLDER))
-            shutil.copytree(folder, aside / PREDICTIONS_FOLDER)
-
-        self.checkpoint = write_folder(self.directory / last.name, fill)
-        self._report(self.best.metrics | scores, [])
-
-    def finish(self) -> RunResult:
-        """Scores the reported splits with the selected weights, once, saves them as the adapter, and cuts that to the sizes."""
-        best, steps = self.best, self.loop.step
-        assert best.weights is not None, "a run ends with an evaluation"
-        if best.step != steps:
-            restore_trainable(self.model, best.weights)
-        try:
-            with self._scoring():
-                reported = self.scorer.reported(self.model, self.directory, self._keep)
-                forgotten = self.forgetting.metrics(self.model) if self.forgetting else {}
-                costs = dict(self.meter.costs())
-        except ValueError as error:
-            raise RunFailed(f"training diverged: {error}") from error
-        metrics = best.metrics | reported.metrics | forgotten
-        describe = find_method(self.spec.method).describe
-        if describe is not None:
-            metrics |= describe(self.model)
-        notes, facts = [*self.notes, *reported.notes], self.facts | reported.facts
-        facts |= {"resumed_at": self.resumed_at} if self.resumed_at else {}
-        if self.loop.optimizer is not None:
-            costs["optimizer_bytes"] = optimizer_bytes(self.loop.optimizer)
-        counts = replace(count(self.model), **costs)  # type: ignore[arg-type]
-        record = {
-            "spec": self.spec.model_dump(mode="json"),
-            "kind": self.task.kind,
-            "labels": list(self.task.labels),
-            "metrics": metrics,
-            "counts": counts.known(),
-            "best_step": best.step,
-            "notes": notes,
-            "facts": facts,
-        }
-        with self.meter.phase("store"):
-            adapter = save_adapter(self.model, self.directory / "adapter", record)
-        seconds = self.seconds_before + time.perf_counter()
-        with self.meter.phase("cut"):
-            sizes = [self._cut(size) for size in self.sizes]
-        return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, sizes, self.meter.phases)
-
-    def _cut(self, size: int) -> SizeResult:
-        """The adapter cut to so many parameters, trained on and scored as a second adapter of the model."""
-        began, place, model = time.perf_counter(), self.directory / SIZES_FOLDER / str(size), self.model
-        place.mkdir(parents=True)
-        folder = place / "adapter"
-        spec = cut_adapter(self.directory / "adapter", Cut(parameters=size, recovery=RECOVERY), folder)
-        with quiet_libraries():
-            model.load_adapter(str(folder), CUT_ADAPTER, is_trainable=True)
-            model.set_adapter(CUT_ADAPTER)
-            recover(model, CUT_ADAPTER, folder, spec, self.task, self.scorer, self.meter, self.listener.end_recovery_step)
-            with self._scoring():
-                score_model(folder, place, model, self.scorer, self.forgetting)
-            model.set_adapter("default")
-            model.delete_adapter(CUT_ADAPTER)
-        return read_size_result(folder, began)

@@ -11,17 +11,17 @@ from craft.settings import TrainingSettings
 
 
 def total_steps(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of a run on `examples` training examples; `max_steps` overrides the epochs."""
+    """Counts the optimizer steps of a run on `examples` training examples; `max_steps` overrides the epochs."""
     return training.max_steps or math.ceil(training.epochs * steps_per_epoch(training, examples))
 
 
 def steps_per_epoch(training: TrainingSettings, examples: int) -> int:
-    """Optimizer steps of one pass; the remaining examples at its end make a smaller step."""
+    """Counts the optimizer steps of one pass; the remaining examples at its end make a smaller step."""
     return math.ceil(math.ceil(examples / training.batch_size) / training.gradient_accumulation)
 
 
 def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
-    """The steps after which the search split is scored: every `evaluate_every` epochs, and the last."""
+    """Returns the steps after which the search split is scored: every `evaluate_every` epochs, and the last."""
     end = total_steps(training, examples)
     if training.evaluate_every == "end":
         return [end]
@@ -31,14 +31,14 @@ def evaluation_steps(training: TrainingSettings, examples: int) -> list[int]:
 
 
 def epochs_after(training: TrainingSettings, examples: int, step: int) -> float:
-    """Passes over the training examples that are done after `step`, in micro-batches of all."""
+    """Returns the passes over the training examples that are done after `step`, to the micro-batch."""
     passes, batches = max(0, step - 1) // steps_per_epoch(training, examples), math.ceil(examples / training.batch_size)
     begun = step - passes * steps_per_epoch(training, examples)
     return passes + min(batches, begun * training.gradient_accumulation) / batches
 
 
 def rate_factor(training: TrainingSettings, step: int, steps: int) -> float:
-    """Share of the peak learning rate after `step` of `steps`. A warm-up begins above 0, so that the first step trains too."""
+    """Returns the share of the peak learning rate after `step` of `steps`. A warm-up begins above 0: the first step trains."""
     warmup = math.ceil(training.warmup_ratio * steps)
     if step < warmup:
         return (step + 1) / warmup
@@ -47,7 +47,7 @@ def rate_factor(training: TrainingSettings, step: int, steps: int) -> float:
 
 
 def order_examples(training: TrainingSettings, lengths: np.ndarray, seed: int, epoch: int) -> list[int]:
-    """The examples in the order in which an epoch takes them, each once; another order every epoch."""
+    """Returns each example once, in the order in which an epoch takes them; another order every epoch."""
     if training.group_by_length:
         return _group_by_length(lengths, training.batch_size * training.gradient_accumulation, [seed, epoch])
     order: list[int] = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
@@ -55,7 +55,7 @@ def order_examples(training: TrainingSettings, lengths: np.ndarray, seed: int, e
 
 
 def _group_by_length(lengths: np.ndarray, size: int, seed: list[int]) -> list[int]:
-    """Steps of `size` examples of about equal length.
+    """Orders examples so that each step of `size` has examples of about equal length.
 
     Windows of fifty steps are drawn at random and sorted by length, and their steps shuffled, the longest of all first: a step
     that is too large for memory fails at once.

@@ -30,7 +30,7 @@ from craft.methods.method import BuildContext, refuse_elsewhere
 from craft.models.compute import checkpoint_activations, compute_device, narrow_frozen
 from craft.models.gguf import MODEL_DIGEST, gguf_digest, is_gguf
 from craft.models.heads import TASK_TYPES, head_names, is_head
-from craft.models.loading import load_model, load_tokenizer, refuse_other_words
+from craft.models.loading import load_tokenizer, refuse_other_words
 from craft.models.quiet import quiet_libraries
 from craft.results import METRIC, PREDICTIONS_FOLDER, SIZES_FOLDER, Progress, RunFailed, RunPrevented, RunResult, Unavailable
 from craft.scoring.choose import make_scorer, splits_of
@@ -41,8 +41,9 @@ from craft.scoring.texts import Tick
 from craft.spec import RunSpec
 from craft.tasks import find_task
 from craft.tasks.task import Task
-from craft.trainer.adapter_folder import start_from
+from craft.trainer.adapter_folder import load_base, start_from
 from craft.trainer.checkpoint import read_state
+from craft.trainer.finish import finish
 from craft.trainer.head_start import start_head
 from craft.trainer.loop import Loop
 from craft.trainer.memory import name_memory_errors
@@ -87,7 +88,7 @@ def train_run(
         OutOfMemory: host or GPU memory ran out.
         CheckpointCorrupt: `resume_from` is not what was written.
         Leave: `on_step` raised it.
-        Exception: whatever `report` raised, to end the run early; the last checkpoint stays.
+        Exception: `report` raised it, to end the run early; the last checkpoint stays.
     """
     micro_batch = f"micro-batches of {spec.training.batch_size} x {spec.training.max_length} tokens"
     newest = resume_from
@@ -98,13 +99,13 @@ def train_run(
         report(progress)
 
     def work(notes: list[str]) -> RunResult:
-        return _trained(spec, directory, Listener(keep_newest, on_step, on_score), newest, sizes, notes).finish()
+        return finish(_train(spec, directory, Listener(keep_newest, on_step, on_score), newest, sizes, notes))
 
     with isolate_process(tf32=spec.training.tf32), name_memory_errors(micro_batch), quiet_libraries():
         return run_repeatably(work)
 
 
-def _trained(
+def _train(
     spec: RunSpec, directory: Path, listener: Listener, resume_from: Path | None, sizes: Sequence[int], notes: list[str]
 ) -> Run:
     began = time.perf_counter()
@@ -140,7 +141,9 @@ def _prepare(spec: RunSpec, directory: Path, meter: Meter, listener: Listener, f
     with meter.phase("data"):
         splits = splits_of(spec, task)
     tokenizer = load_tokenizer(spec.model, revision=spec.revision)
-    base = _base_model(spec, task, compute_device(), tokenizer.pad_token_id)
+    base = load_base(spec, task.kind, task.labels, tokenizer.pad_token_id, compute_device())
+    if training.gradient_checkpointing:
+        checkpoint_activations(base)
     refuse_other_words(spec.model, tokenizer, base)
     scored = listener.count_answered if task.kind == "generation" else listener.count_scored
     with meter.phase("data"):
@@ -185,7 +188,7 @@ def _measure_before(spec: RunSpec, task: Task, tokenizer: Any, base: Any, tick: 
 
 
 def _adapter_weights(model: nn.Module) -> dict[nn.Parameter, torch.Tensor]:
-    """Copies of the weights that train, the task head's excepted."""
+    """Copies the weights that train, except the task head's."""
     heads = head_names(model)
     named = model.named_parameters()
     return {weight: weight.detach().clone() for name, weight in named if weight.requires_grad and not is_head(name, heads)}
@@ -195,26 +198,6 @@ def _start_head(spec: RunSpec, model: Any, scorer: Scorer, collator: Collator, *
     if isinstance(scorer.train, EncodedSplit):
         kind, training = find_task(spec.task, spec.data).kind, spec.training
         start_head(model, training.head_start, kind, scorer.train, collator, training.eval_batch_size, shared=shared)
-
-
-def _base_model(spec: RunSpec, task: Task, device: torch.device, pad_token_id: int | None) -> Any:
-    """The base model with the task's head, before a method is put on it."""
-    method = find_method(spec.method)
-    base: Any = load_model(
-        spec.model,
-        task.kind,
-        task.labels,
-        revision=spec.revision,
-        precision=spec.training.precision,
-        master_weights=method.master_weights,
-        device=device,
-        seed=spec.seed,
-        pad_token_id=pad_token_id,
-        quantization=method.quantization,
-    )
-    if spec.training.gradient_checkpointing:
-        checkpoint_activations(base)
-    return base
 
 
 def _facts(spec: RunSpec, fingerprint: str, scorer: Scorer) -> dict[str, Any]:

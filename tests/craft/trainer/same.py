@@ -1,4 +1,4 @@
-"""Whether two runs ended the same, bit for bit."""
+"""Whether two runs ended equal, bit for bit or close."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from safetensors.torch import load_file
 from craft.results import RunResult
 
 
-def same_weights(one: Path, two: Path) -> bool:
-    left, right = load_file(one), load_file(two)
+def same_weights(*files: Path) -> bool:
+    left, right = map(load_file, files)
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def same_run(one: RunResult, two: RunResult) -> bool:
-    return (
-        one.metrics == two.metrics
-        and one.best_step == two.best_step
-        and same_weights(one.adapter / "adapter_model.safetensors", two.adapter / "adapter_model.safetensors")
-        and same_weights(one.adapter.parent / "predictions.safetensors", two.adapter.parent / "predictions.safetensors")
+def close_weights(*runs: RunResult, atol: float) -> bool:
+    left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in runs)
+    return all(torch.allclose(left[name], right[name], atol=atol) for name in left)
+
+
+def same_run(*runs: RunResult) -> bool:
+    left, right = runs
+    return (left.metrics, left.best_step) == (right.metrics, right.best_step) and all(
+        same_weights(*(run.adapter.parent / file for run in runs))
+        for file in ("adapter/adapter_model.safetensors", "predictions.safetensors")
     )

@@ -43,6 +43,8 @@ class Machines:
                 # The machine and its folder are gone: nothing but the reported checkpoint is left.
                 checkpoint = Path(shutil.copytree(self.left[-1], self.folder / "storage" / f"{number}"))
                 shutil.rmtree(self.folder / str(number))
+                # In between, the process runs something else: nothing of it may be left.
+                train_run(self.spec.model_copy(update={"seed": 7}), self.folder / "another")
         raise AssertionError
 
     def _step(self, step: int, last: int | None) -> None:
@@ -69,6 +71,7 @@ TRAINING = {"gradient_accumulation": 2, "epochs": 2.4, "head_learning_rate": 1e-
     [
         pytest.param(2.0, [1, 3, 7], id="in mid-epoch, at an epoch's end, after an evaluation"),
         pytest.param(1.0, [3, 8], id="where an evaluation and an epoch's end are due, and at the last step"),
+        pytest.param(0.34, [2], id="where each step is evaluated"),
     ],
 )
 def test_a_run_that_leaves_after_any_step_ends_as_the_undisturbed_one(

@@ -125,8 +125,8 @@ def test_what_was_measured_is_there_and_of_the_right_size(tiny_spec: MakeSpec, t
 def test_a_meters_times_survive_a_checkpoint() -> None:
     meter, second = Meter(), Meter()
     for tokens in (10, 20, 30):
-        meter.begin_step()
-        meter.end_step(tokens)
+        with meter.step(tokens):
+            pass
     state = json.loads(json.dumps(meter.state()))
     second.restore(state)
     assert second.costs()["step_seconds"] == meter.costs()["step_seconds"]

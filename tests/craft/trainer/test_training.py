@@ -23,32 +23,9 @@ from craft.trainer.checkpoint import CheckpointCorrupt, find_newest_checkpoint, 
 from craft.trainer.memory import OutOfMemory, shrink_batches
 from craft.trainer.steps import evaluation_steps, rate_factor, total_steps
 from craft.trainer.training import train_run
-from tests.craft.trainer.same import same_run, same_weights
+from tests.craft.trainer.same import close_weights, same_weights
 
 MakeSpec = Callable[..., RunSpec]
-
-
-def test_a_run_resumed_from_any_checkpoint_ends_as_the_undisturbed_one(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    # 48 examples, micro-batches of 8, two accumulated: 3 steps an epoch; evaluation in mid-epoch and at its end.
-    spec = tiny_spec(
-        parameters={"dropout": 0.1},
-        training={"gradient_accumulation": 2, "evaluate_every": 0.34, "epochs": 2.4, "head_learning_rate": 1e-3},
-    )
-    kept: list[Path] = []
-
-    def keep(progress: Progress) -> None:
-        assert progress.checkpoint is not None
-        kept.append(shutil.copytree(progress.checkpoint, tmp_path / "kept" / progress.checkpoint.name))
-
-    undisturbed = train_run(spec, tmp_path / "undisturbed", report=keep)
-    assert [int(path.name.split("-")[1]) for path in kept] == [1, 2, 3, 4, 5, 6, 7, 8]
-    for checkpoint in (kept[1], kept[2], kept[-1]):
-        # In between, the same process runs something else: nothing of it may be left.
-        train_run(tiny_spec(seed=7, training={"max_steps": 1}), tmp_path / "other")
-        resumed = train_run(spec, tmp_path / f"from-{checkpoint.name}", resume_from=checkpoint)
-        assert same_run(undisturbed, resumed)
-        assert resumed.steps == undisturbed.steps == 8
-        assert resumed.facts["resumed_at"] == [int(checkpoint.name.split("-")[1])]
 
 
 def test_a_run_leaves_the_process_as_it_found_it(tiny_spec: MakeSpec, tmp_path: Path) -> None:
@@ -77,22 +54,21 @@ def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, 
     smaller = shrink_batches(whole.training)
     assert smaller is not None
     assert (smaller.batch_size, smaller.gradient_accumulation) == (8, 2)
-    one = train_run(whole, tmp_path / "one")
-    two = train_run(whole.model_copy(update={"training": smaller}), tmp_path / "two")
-    left = load_file(one.adapter / "adapter_model.safetensors")
-    right = load_file(two.adapter / "adapter_model.safetensors")
-    assert one.steps == two.steps == 6
-    assert all(torch.allclose(left[name], right[name], atol=2e-5) for name in left)
+    large = train_run(whole, tmp_path / "large")
+    small = train_run(whole.model_copy(update={"training": smaller}), tmp_path / "small")
+    assert large.steps == small.steps == 6
+    assert close_weights(large, small, atol=2e-5)
 
 
 def test_gradient_checkpointing_changes_no_gradient(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    specs = {
-        on: tiny_spec(parameters={"dropout": 0.1}, training={"gradient_checkpointing": on, "max_steps": 3})
+    training = {"max_steps": 3}
+    plain, checkpointed = (
+        train_run(
+            tiny_spec(parameters={"dropout": 0.1}, training=training | {"gradient_checkpointing": on}), tmp_path / str(on)
+        )
         for on in (False, True)
-    }
-    runs = [train_run(spec, tmp_path / str(on)) for on, spec in specs.items()]
-    left, right = (load_file(run.adapter / "adapter_model.safetensors") for run in runs)
-    assert all(torch.allclose(left[name], right[name], atol=1e-6) for name in left)
+    )
+    assert close_weights(plain, checkpointed, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -127,37 +103,29 @@ def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_s
     whole = train_run(spec, tmp_path / "whole")
     with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "broken", report=stop)
-    checkpoint = find_newest_checkpoint(tmp_path / "broken")
-    assert checkpoint is not None
-    assert checkpoint.name == "checkpoint-4"
     smaller = spec.model_copy(update={"training": shrink_batches(spec.training)})
-    resumed = train_run(smaller, tmp_path / "resumed", resume_from=checkpoint)
-    left = load_file(whole.adapter / "adapter_model.safetensors")
-    right = load_file(resumed.adapter / "adapter_model.safetensors")
-    assert all(torch.allclose(left[name], right[name], atol=2e-5) for name in left)
+    resumed = train_run(smaller, tmp_path / "resumed", resume_from=tmp_path / "broken" / "checkpoint-4")
+    assert close_weights(whole, resumed, atol=2e-5)
 
 
 def test_selection_takes_the_best_evaluation_and_the_score_is_that_of_its_weights(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     progress: list[Progress] = []
     weights: dict[int, Path] = {}
 
-    def watch(one: Progress) -> None:
-        progress.append(one)
-        weights[one.step] = shutil.copytree(one.checkpoint, tmp_path / "kept" / str(one.step))  # type: ignore[arg-type]
+    def watch(report: Progress) -> None:
+        progress.append(report)
+        weights[report.step] = shutil.copytree(report.checkpoint, tmp_path / "kept" / str(report.step))  # type: ignore[arg-type]
 
     spec = tiny_spec(training={"epochs": 4, "learning_rate": 5e-2, "evaluate_every": 0.5})
     result = train_run(spec, tmp_path / "best", report=watch)
-    scores = {one.step: one.metrics["search_score"] for one in progress}
+    scores = {report.step: report.metrics["search_score"] for report in progress}
     assert len(set(scores.values())) > 1, "a flat curve would not show what selection does"
     assert scores[result.best_step] == max(scores.values()) == result.metrics["search_score"]
     saved = load_file(result.adapter / "adapter_model.safetensors")
     selected = load_file(weights[result.best_step] / "trainable.safetensors")
-    for name, tensor in saved.items():
-        twin = selected.get(name) if name in selected else None
-        if twin is not None:
-            assert torch.equal(tensor, twin)
-    kept = load_file(result.adapter.parent / "predictions.safetensors")
-    right = (kept["outputs"].argmax(1) == kept["labels"]).float()
+    assert all(torch.equal(saved[name], selected[name]) for name in saved.keys() & selected.keys())
+    predictions = load_file(result.adapter.parent / "predictions.safetensors")
+    right = (predictions["outputs"].argmax(1) == predictions["labels"]).float()
     assert result.metrics["score"] == pytest.approx(100 * float(right.mean()))
     last = train_run(
         spec.model_copy(update={"training": spec.training.model_copy(update={"select": "last"})}), tmp_path / "last"
@@ -238,21 +206,16 @@ def test_a_weights_file_that_was_cut_short_may_be_whole_elsewhere(tiny_bert: str
         train_run(tiny_spec(model=str(broken)), tmp_path / "run")
 
 
-def test_memory_that_runs_out_has_its_own_name(tiny_spec: MakeSpec, tmp_path: Path) -> None:
-    def greedy(_progress: Progress) -> None:
-        torch.empty(2**58)
-
-    with pytest.raises(OutOfMemory, match="out of memory with micro-batches of 8 x 32 tokens"):
-        train_run(tiny_spec(training={"max_steps": 1}), tmp_path, report=greedy)
-
-
-def test_memory_that_runs_out_in_an_evaluation_says_so(
-    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("scoring", [False, True])
+def test_memory_that_runs_out_has_its_own_name(
+    tiny_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scoring: bool
 ) -> None:
-    monkeypatch.setattr("craft.scoring.head_scorer.HeadScorer.search", lambda self, model: torch.empty(2**58))
-    with pytest.raises(OutOfMemory, match="out of memory with evaluation batches of 64 texts") as caught:
+    place = "craft.scoring.head_scorer.HeadScorer.search" if scoring else "craft.trainer.loop.Loop._sum_losses"
+    monkeypatch.setattr(place, lambda *_: torch.empty(2**58))
+    batches = "evaluation batches of 64 texts" if scoring else "micro-batches of 8 x 32 tokens"
+    with pytest.raises(OutOfMemory, match=f"out of memory with {batches}") as caught:
         train_run(tiny_spec(training={"max_steps": 1}), tmp_path)
-    assert caught.value.scoring
+    assert caught.value.scoring == scoring
 
 
 def test_evaluations_fall_where_they_were_asked_for_and_at_the_end() -> None:

@@ -1,0 +1,96 @@
+"""The end of a run.
+
+best weights  ->  reported splits, one test after the other  ->  adapter, result
+sizes         ->  the adapter cut to each  ->  trained on  ->  search split, reported splits  ->  its own adapter and result
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from craft.methods import find_method
+from craft.models.quiet import quiet_libraries
+from craft.results import PREDICTIONS_FOLDER, SIZES_FOLDER, RunFailed, RunResult, SizeResult
+from craft.spec import RECOVERY
+from craft.trainer.adapter_folder import restore_trainable, save_adapter
+from craft.trainer.checkpoint import write_folder
+from craft.trainer.counting import count, optimizer_bytes
+from craft.trainer.cutting import Cut, cut_adapter
+from craft.trainer.recovery import recover
+from craft.trainer.rescoring import read_size_result, score_model
+from craft.trainer.run import Run
+
+_CUT_ADAPTER = "cut"
+
+
+def finish(run: Run) -> RunResult:
+    """Scores the reported splits with the selected weights, once, saves them as the adapter, and cuts that to the sizes."""
+    best, steps = run.best, run.loop.step
+    assert best.weights is not None, "a run ends with an evaluation"
+    if best.step != steps:
+        restore_trainable(run.model, best.weights)
+    try:
+        with run.scoring():
+            reported = run.scorer.reported(run.model, run.directory, lambda scores: _keep_predictions(run, scores))
+            forgotten = run.forgetting.metrics(run.model) if run.forgetting else {}
+            costs = run.meter.costs()
+    except ValueError as error:
+        raise RunFailed(f"training diverged: {error}") from error
+    metrics = best.metrics | reported.metrics | forgotten
+    describe = find_method(run.spec.method).describe
+    if describe is not None:
+        metrics |= describe(run.model)
+    notes, facts = [*run.notes, *reported.notes], run.facts | reported.facts
+    facts |= {"resumed_at": run.resumed_at} if run.resumed_at else {}
+    if run.loop.optimizer is not None:
+        costs["optimizer_bytes"] = optimizer_bytes(run.loop.optimizer)
+    counts = replace(count(run.model), **costs)  # type: ignore[arg-type]
+    record = {
+        "spec": run.spec.model_dump(mode="json"),
+        "kind": run.task.kind,
+        "labels": list(run.task.labels),
+        "metrics": metrics,
+        "counts": counts.known(),
+        "best_step": best.step,
+        "notes": notes,
+        "facts": facts,
+    }
+    with run.meter.phase("store"):
+        adapter = save_adapter(run.model, run.directory / "adapter", record)
+    seconds = run.seconds_before + time.perf_counter()
+    with run.meter.phase("cut"):
+        sizes = [_cut(run, size) for size in run.sizes]
+    return RunResult(metrics, counts, adapter, best.step, steps, seconds, notes, facts, sizes, run.meter.phases)
+
+
+def _keep_predictions(run: Run, scores: dict[str, float]) -> None:
+    """Seals the predictions of the tests scored so far into the last checkpoint, and reports it."""
+    last = run.checkpoint
+    assert last is not None, "a run is scored after its last evaluation"
+
+    def fill(aside: Path) -> None:
+        shutil.copytree(last, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(PREDICTIONS_FOLDER))
+        shutil.copytree(run.directory / PREDICTIONS_FOLDER, aside / PREDICTIONS_FOLDER)
+
+    run.checkpoint = write_folder(run.directory / last.name, fill)
+    run.report(run.best.metrics | scores)
+
+
+def _cut(run: Run, size: int) -> SizeResult:
+    """Cuts the adapter to `size` parameters, trains it on and scores it, as a second adapter of the model."""
+    began, place, model = time.perf_counter(), run.directory / SIZES_FOLDER / str(size), run.model
+    place.mkdir(parents=True)
+    folder = place / "adapter"
+    spec = cut_adapter(run.directory / "adapter", Cut(parameters=size, recovery=RECOVERY), folder)
+    with quiet_libraries():
+        model.load_adapter(str(folder), _CUT_ADAPTER, is_trainable=True)
+        model.set_adapter(_CUT_ADAPTER)
+        recover(model, _CUT_ADAPTER, folder, spec, run.task, run.scorer, run.meter, run.listener.end_recovery_step)
+        with run.scoring():
+            score_model(folder, place, model, run.scorer, run.forgetting)
+        model.set_adapter("default")
+        model.delete_adapter(_CUT_ADAPTER)
+    return read_size_result(folder, began)
