@@ -21,13 +21,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 
 from orchestrator.command import GOOD, NO, answer
+from orchestrator.record import follower
 from orchestrator.record.folder import SweepFolder
+from orchestrator.record.lock import one_driver
 from orchestrator.record.shipper import follow
 from orchestrator.record.tracker import Tracker
-from orchestrator.record.tracking_uri import TrackingError
+from orchestrator.record.tracking_uri import TrackingError, resolve_uri
+from orchestrator.review.front_tables import markdown
 from orchestrator.tools.journal import events_of
 from orchestrator.tools.quiet import LOG_FORMAT
 
@@ -59,17 +63,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--tracking-uri", help="the store; the one the sweep used if absent")
     command.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="give up after this long (600)")
     command.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
+    command = commands.add_parser("follow", help="what a running sweep starts: follows its log while standard input is open")
+    command.add_argument("folder", type=Path, help="the sweep's folder; the store's address comes by standard input")
     return answer(parser, arguments, _main)
 
 
 def _main(given: argparse.Namespace, console: Console) -> int:
-    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT if given.follow else "%(message)s")
-    if given.follow:
+    following = given.command == "follow" or getattr(given, "follow", False)
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT if following else "%(message)s")
+    if given.command == "follow":
+        follower.follow(given.folder, markdown)
+    if given.command == "replay" and given.follow:
         follow(given.folder)
-    left = replay(given.folder, given.tracking_uri, given.timeout)
+    if SweepFolder(given.folder).record.exists():
+        with one_driver(given.folder):
+            uri = resolve_uri(given.tracking_uri) if given.tracking_uri else _read_uri(SweepFolder(given.folder))
+            left = follower.replay(given.folder, uri, markdown, given.timeout)
+    else:
+        left = replay(given.folder, given.tracking_uri, given.timeout)
     said = f"{left} events are left; run this again when the store answers"
     console.print(said if left else "everything is in the tracking store")
     return NO if left else GOOD
+
+
+def _read_uri(folder: SweepFolder) -> str:
+    """Returns the store that the sweep used last.
+
+    Raises:
+        TrackingError: its address holds a password, which is kept nowhere.
+    """
+    uri = str(yaml.safe_load(folder.effective.read_text(encoding="utf-8"))["tracking"]["uri"])
+    if "***@" in uri:
+        raise TrackingError(f"{folder.effective} keeps no passwords ({uri}); give --tracking-uri with the whole address")
+    return resolve_uri(uri)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,19 @@ def store_json(client: MlflowClient, run_id: str, content: Any, name: str) -> No
     )
 
 
+def digest_source(source: Path | str) -> str:
+    """Returns the SHA-256 of a text, or over a file or folder.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    if isinstance(source, str):
+        return hashlib.sha256(source.encode(errors="replace")).hexdigest()
+    if not source.exists():
+        raise FileNotFoundError(f"{source} is gone, so it cannot be stored as an artifact")
+    return digest_of({source.name: source} if source.is_file() else files_in(source))
+
+
 def files_in(folder: Path) -> dict[str, Path]:
     """The files of a folder by their names in it."""
     return {str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()}

@@ -31,6 +31,16 @@ class SweepFolder:
         return self.path / "overrides.json"
 
     @property
+    def record(self) -> Path:
+        """The events of the sweep, in order (`orchestrator.state.log`)."""
+        return self.path / "log.jsonl"
+
+    @property
+    def tracking(self) -> Path:
+        """How far the tracking store is, for people and the driver; nothing is resumed from it."""
+        return self.path / "tracking.json"
+
+    @property
     def ledger(self) -> Path:
         """How each trial ended (`orchestrator.record.ledger`)."""
         return self.path / "ledger.jsonl"

@@ -1,0 +1,117 @@
+"""The difference between a run as it should be and as the store has it, as the items that MLflow takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from orchestrator.plan.parameters import text
+from orchestrator.record.mlflow_store import NAME_LIMIT, PARAM_LIMIT, TAG_LIMIT, Item, StoredRun, cut, stored_name
+from orchestrator.record.pictures import Picture
+from orchestrator.results import tags as names
+from orchestrator.state.state import NO_METRICS
+
+if TYPE_CHECKING:
+    from mlflow.entities import RunTag
+
+Rows = Iterable[tuple[float, Mapping[str, Any]]]
+
+
+def differences(picture: Picture, rows: Rows, run: StoredRun, parent: str | None) -> list[Item]:
+    """Returns what the store lacks of a run.
+
+    Args:
+        rows: what a trial reported, each row with its time; what lies behind the store's last steps is left out.
+        parent: the id of the parent's run.
+    """
+    items = [*_points(rows, run), *_values(picture, run), *_params(picture, run), *_tags(picture, run, parent)]
+    first: dict[str, Item] = {}
+    for item in items:
+        if is_tag(item):
+            first.setdefault(item.key, item)
+    return [item for item in items if not is_tag(item) or first[item.key] is item]
+
+
+def is_tag(item: Item) -> bool:
+    return type(item).__name__ == "RunTag"
+
+
+def first_tags(picture: Picture, origin: Mapping[str, str], parent: str | None) -> dict[str, str]:
+    """Returns the tags of a run that is made.
+
+    Args:
+        origin: the user and the source, by MLflow's names.
+    """
+    tags = dict(origin) | _clean(picture, None) | ({names.PARENT: parent} if parent else {})
+    return {name: value for name, value in tags.items() if value}
+
+
+def _clean(picture: Picture, run_id: str | None) -> dict[str, str]:
+    tags = {stored_name(name): cut(value, TAG_LIMIT) for name, value in picture.tags.items()}
+    if picture.charts and run_id is not None:
+        tags[names.NOTE] = with_charts(tags.get(names.NOTE, ""), run_id, picture.charts)
+    return tags | {names.RUN_NAME: cut(picture.name, NAME_LIMIT)}
+
+
+def _tags(picture: Picture, run: StoredRun, parent: str | None) -> Iterator[RunTag]:
+    from mlflow.entities import RunTag
+
+    for name, value in (_clean(picture, run.id) | ({names.PARENT: parent} if parent else {})).items():
+        if run.tags.get(name, "") != value:
+            yield RunTag(name, value)
+
+
+def _params(picture: Picture, run: StoredRun) -> Iterator[Item]:
+    from mlflow.entities import Param, RunTag
+
+    params = {stored_name(name): cut(text(value), PARAM_LIMIT) for name, value in picture.params.items() if value is not None}
+    if picture.place[0] == names.CONFIGURATION_KIND and params:
+        params |= dict.fromkeys(run.params.keys() - params.keys(), "differs between trials")
+    for name, value in params.items():
+        tag = f"{names.NOW}{name}"
+        if name not in run.params:
+            yield Param(name, value)
+        elif run.tags.get(tag, run.params[name]) != value:
+            # A run's parameter cannot change in MLflow: the newest value of an extended sweep becomes a tag.
+            yield RunTag(tag, value)
+
+
+def _points(rows: Rows, run: StoredRun) -> Iterator[Item]:
+    for time, row in rows:
+        step = int(row["step"])
+        for name, value in row.items():
+            if name in NO_METRICS and name != "epoch":
+                continue
+            if step > run.metrics.get(stored_name(name), (-1,))[0]:
+                yield from _point(name, value, int(1000 * time), step, run)
+
+
+def _values(picture: Picture, run: StoredRun) -> Iterator[Item]:
+    for name, value in picture.metrics.items():
+        step, time, before = run.metrics.get(stored_name(name), (-1, -1, math.nan))
+        if value != before:
+            # MLflow shows the value of the last step, and of one step the latest.
+            last = max(int(1000 * picture.ended), time + 1)
+            yield from _point(name, value, last, max(picture.step, step), run)
+
+
+def _point(name: str, value: float, time: int, step: int, run: StoredRun) -> Iterator[Item]:
+    """Yields a metric's point; a tag for the first that MLflow cannot hold."""
+    from mlflow.entities import Metric, RunTag
+
+    name = stored_name(name)
+    if math.isfinite(value):
+        yield Metric(name, float(value), time, step)
+    elif (tag := f"{names.NONFINITE}{name}") not in run.tags:
+        yield RunTag(tag, f"{float(value)} at step {step}")
+
+
+def with_charts(note: str, run_id: str, charts: Iterable[str]) -> str:
+    """Returns a description with pictures under it, by the addresses under which MLflow serves artifacts.
+
+    MLflow's page shows no picture whose data are in its address.
+    """
+    links = [f"![{name}](get-artifact?path={quote(name)}&run_uuid={run_id})" for name in charts]
+    return "\n\n".join([cut(note, TAG_LIMIT - sum(len(link) + 2 for link in links)), *links])

@@ -1,0 +1,202 @@
+"""The process that follows a sweep's log and keeps its runs in MLflow equal, so that MLflow takes no time from the driver.
+
+    driver  -->  log.jsonl  -->  Mirror, in a process of its own  -->  tracking store
+
+The process is niced, and has the driver's environment and log. It gets the store's address, which may hold a password, through
+its standard input, so no list of processes shows it. It is in a process group of its own and ignores SIGTERM, because it must
+live until the driver has waited for it. When its input ends, with the driver or by `Follower.stop`, it ends. A store that does
+not answer is asked again without end, with growing pauses.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from craft.words import redact
+from orchestrator.record.folder import SweepFolder
+from orchestrator.tools.journal import read
+
+if TYPE_CHECKING:
+    from orchestrator.record.mirror import Mirror
+    from orchestrator.record.pictures import Describe
+
+log = logging.getLogger(__name__)
+
+STEP_S = 0.5
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+NICENESS = 10
+STOP_S = 4.0
+
+
+class Follower:
+    """The driver's end of the process that follows the log of the sweep in `folder`.
+
+    It starts at once, and takes seconds to load MLflow. `look` starts it again if it has died.
+    """
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self._folder, self._uri = SweepFolder(folder.absolute()), uri
+        self._process: subprocess.Popen[bytes] | None = None
+        self._deaths, self._next_start = 0, 0.0
+        self.look()
+
+    def look(self) -> None:
+        """Starts the process again if it has died; called often."""
+        if time.monotonic() < self._next_start or (self._process is not None and self._process.poll() is None):
+            return
+        if self._process is not None:
+            log.warning(
+                "the process that writes to the tracking store ended (%d); it is started again", self._process.returncode
+            )
+        command = [sys.executable, "-m", "orchestrator.tracking", "follow", str(self._folder.path)]
+        self._next_start = time.monotonic() + _pause(self._deaths)
+        self._deaths += 1
+        self._process = None
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, process_group=0)
+            assert self._process.stdin is not None
+            os.write(self._process.stdin.fileno(), self._uri.encode() + b"\n")
+        except OSError as error:
+            log.warning("the process that writes to the tracking store cannot be started: %s", error)
+
+    def wait(self, timeout_s: float) -> int:
+        """Waits until the store has the whole log, at most so many seconds.
+
+        Returns:
+            The number of events, and of values that the store refused, that it lacks.
+        """
+        end = time.monotonic() + timeout_s
+        while _offset(self._folder, self._uri) < _size(self._folder) and time.monotonic() < end:
+            self.look()
+            time.sleep(0.05)
+        return count_left(self._folder, self._uri)
+
+    def stop(self) -> None:
+        """Ends the process."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def saved_page(folder: SweepFolder, uri: str) -> str | None:
+    """Returns the place of the sweep's front on the page of the MLflow server at `uri`; None if it has nothing of the sweep."""
+    return _report(folder, uri).get("page")
+
+
+def count_left(folder: SweepFolder, uri: str) -> int:
+    """Returns how many events the store lacks, and how many values it refused, as far as the report says."""
+    return sum(1 for _ in read(folder.record, _offset(folder, uri))) + int(_report(folder, uri).get("refused", 0))
+
+
+def follow(folder: Path, describe: Describe) -> None:
+    """Follows the log, for the store whose address comes by standard input, until the input ends."""
+    from orchestrator.record.mirror import Mirror
+
+    os.nice(NICENESS)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    uri = sys.stdin.readline().strip()
+
+    def end_with_driver() -> None:
+        sys.stdin.read()
+        os._exit(0)  # nothing to tidy: the next process reads what the store has
+
+    threading.Thread(target=end_with_driver, daemon=True).start()
+    mirror, steps, watched = Mirror(folder, uri, describe), Steps(), False
+    while mirror.store is None or not mirror.store.replaced:
+        steps.take(mirror)
+        _write_report(mirror, SweepFolder(folder), uri)
+        if not watched and mirror.sweep_run is not None:
+            _watch_machine(mirror.sweep_run.id, uri)
+            watched = True
+        time.sleep(STEP_S)  # events gather meanwhile
+
+
+def replay(folder: Path, uri: str, describe: Describe, timeout_s: float) -> int:
+    """Makes the store at the resolved `uri` equal to the log of a sweep that nothing runs any more.
+
+    Returns:
+        What `Follower.wait` returns.
+    """
+    from orchestrator.record.mirror import Mirror
+
+    end, mirror, steps = time.monotonic() + timeout_s, Mirror(folder, uri, describe, lost=True), Steps()
+    while True:
+        steps.take(mirror, max(0.0, end - time.monotonic()))
+        if mirror.offset >= _size(SweepFolder(folder)) or time.monotonic() >= end:
+            break
+    _write_report(mirror, SweepFolder(folder), uri)
+    return count_left(SweepFolder(folder), uri)
+
+
+class Steps:
+    """Takes the steps of a mirror, with growing pauses while the store is away."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def take(self, mirror: Mirror, longest: float = PAUSES_S[-1]) -> None:
+        try:
+            mirror.step()
+            self._failures = 0
+        except Exception as error:  # no error of a store, its driver or the network may end the record
+            self._failures += 1
+            if self._failures == 1:
+                reason = redact(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:300]
+                log.warning("tracking store: %s; training continues, and the store gets the rest later", reason)
+            time.sleep(min(longest, _pause(self._failures - 1) * random.uniform(0.75, 1.25)))
+
+
+def _pause(failures: int) -> float:
+    return PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+
+
+def _watch_machine(run_id: str, uri: str) -> None:
+    """Starts MLflow's own samples of this machine, a minute each, in the sweep's run."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    SystemMetricsMonitor(run_id, sampling_interval=60, resume_logging=True, tracking_uri=uri).start()
+
+
+def _write_report(mirror: Mirror, folder: SweepFolder, uri: str) -> None:
+    if mirror.store is None:
+        return
+    report = {"store": redact(uri), "offset": mirror.offset, "refused": mirror.refused, "page": mirror.page}
+    if report == _report(folder, uri):
+        return
+    aside = folder.tracking.with_name(f".{folder.tracking.name}.{os.getpid()}")
+    try:
+        aside.write_text(json.dumps(report), encoding="utf-8")
+        aside.replace(folder.tracking)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", folder.tracking, error)
+
+
+def _report(folder: SweepFolder, uri: str) -> dict[str, Any]:
+    try:
+        report = dict(json.loads(folder.tracking.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+    return report if report.get("store") == redact(uri) else {}
+
+
+def _offset(folder: SweepFolder, uri: str) -> int:
+    return int(_report(folder, uri).get("offset", 0))
+
+
+def _size(folder: SweepFolder) -> int:
+    return folder.record.stat().st_size if folder.record.exists() else 0

@@ -1,0 +1,120 @@
+"""`Gallery`: the pictures of a sweep's runs, and which of them a change of its State has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.record.pictures import (
+    Describe,
+    Picture,
+    Place,
+    Verdict,
+    group,
+    picture_configuration,
+    picture_refused,
+    picture_sweep,
+    picture_trial,
+    planned_counts,
+)
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
+from orchestrator.state.entry import Entry
+from orchestrator.state.state import State
+
+KINDS = (SWEEP_KIND, CONFIGURATION_KIND, TRIAL_KIND)
+"""From parents to children."""
+OWN = ("started", "ended", "underway", "files")
+"""What the sweep's own run shows of the State."""
+
+
+class Gallery:
+    """The pictures of the runs of one sweep.
+
+    Args:
+        folder: the sweep's folder.
+        uri: the store's address, which descriptions name.
+        describe: makes the description of the sweep's run.
+    """
+
+    def __init__(self, folder: Path, uri: str, describe: Describe) -> None:
+        self._folder, self._uri, self._describe = folder, uri, describe
+        self._state = State()
+        self._end: State | None = None
+        self._verdict: Verdict | None = None
+        self._groups: dict[str, list[Entry]] = {}
+        self._families: dict[str, str] = {}
+
+    def update(self, state: State, end: State | None) -> dict[Place, None]:
+        """Takes a new state, and returns the runs that are different in it, parents first.
+
+        Args:
+            end: the state in which the last session was left; it is judged once.
+        """
+        before, groups = self._state, self._groups
+        self._state, self._groups = state, group(state)
+        self._families = _families(self._groups, state.entries)
+        entries = before.entries
+        if end is not None and end is not self._end:
+            self._end, self._verdict = end, Verdict.of(end, self._describe)
+            entries = {}  # each run is marked
+        changed = [entry for key, entry in state.entries.items() if entries.get(key) is not entry]
+        touched = {self._families[entry.configuration] for entry in changed}
+        for name, members in self._groups.items():
+            if len(groups.get(name, ())) != len(members) or (before.ended is not state.ended and _has_left(members)):
+                touched.add(self._families[name])
+        configurations = [name for name, family in self._families.items() if family in touched and self._has_begun(name)]
+        configurations += [name for name, event in state.refused.items() if before.refused.get(name) is not event]
+        trials = [entry.key for entry in changed if entry.begun]
+        own = any(getattr(state, name) is not getattr(before, name) for name in OWN) and state.started is not None
+        keys = ([state.sweep] if own else [], configurations, trials)
+        return {(kind, key): None for kind, listed in zip(KINDS, keys, strict=True) for key in listed}
+
+    def pictures(self, places: Iterable[Place]) -> Iterator[Picture]:
+        """Yields the pictures of runs."""
+        state, verdict, sweep = self._state, self._verdict, (SWEEP_KIND, self._state.sweep)
+        places = list(places)
+        summaries = self._summarize([key for kind, key in places if kind == CONFIGURATION_KIND and self._has_begun(key)])
+        for kind, key in places:
+            if kind == SWEEP_KIND:
+                yield picture_sweep(state, verdict, self._folder)
+            elif kind == TRIAL_KIND:
+                yield picture_trial(state.entries[key], verdict, self._folder)
+            elif key in summaries:
+                yield picture_configuration(self._groups[key], summaries[key], verdict, state.ended is None, sweep, self._uri)
+            else:
+                yield picture_refused(state.refused[key], sweep)
+
+    def members(self, configuration: str) -> Sequence[Entry]:
+        """Returns the trials of a configuration."""
+        return self._groups.get(configuration, ())
+
+    def _has_begun(self, configuration: str) -> bool:
+        return any(entry.begun for entry in self.members(configuration))
+
+    def _summarize(self, configurations: Iterable[str]) -> dict[str, Summary]:
+        """Returns summaries: as they were judged, where that holds."""
+        summaries: dict[str, Summary] = {}
+        families = set()
+        for name in configurations:
+            if self._verdict is not None and self._verdict.holds_for(name, self._groups[name]):
+                summaries[name] = self._verdict.summaries[name]
+            else:
+                families.add(self._families[name])
+        related = [name for name, family in self._families.items() if family in families]
+        entries = [entry for name in related for entry in self._groups[name]]
+        return {summary.configuration: summary for summary in summarize_entries(entries, planned_counts(entries))} | summaries
+
+
+def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Returns the family of each configuration: those that it was cut from, and the candidates among which its settings were
+    chosen. A summary depends on its family alone."""
+    families = {}
+    for configuration, (first, *_) in groups.items():
+        source = entries.get(first.cut_from or "", first)
+        families[configuration] = source.tunes or source.configuration
+    return families
+
+
+def _has_left(entries: Iterable[Entry]) -> bool:
+    return not all(entry.ended for entry in entries)

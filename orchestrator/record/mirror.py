@@ -1,0 +1,235 @@
+"""`Mirror`: makes a sweep's runs in MLflow equal to its State, and keeps them so while its log grows.
+
+    log.jsonl --> Chronicle (State) --> Gallery (what each run should be) --difference--> SweepStore --> MLflow
+
+It remembers nothing on disk. When it connects it reads the sweep's runs in the store, folds the whole log, and sends what the
+store lacks. Then it looks again only at runs that a new event changes. So a crash between two requests, a store that was away
+and one that was emptied need no rule of their own.
+
+A value that the store refuses is set aside and never holds up others. The next session offers it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from craft.results import PREDICTIONS_FOLDER
+from craft.words import redact
+from orchestrator.record.artifacts import digest_source
+from orchestrator.record.chronicle import Chronicle
+from orchestrator.record.difference import differences, first_tags
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.gallery import KINDS, Gallery
+from orchestrator.record.mlflow_client import is_lost, is_missing, is_refusal
+from orchestrator.record.mlflow_store import Item, StoredRun, SweepStore
+from orchestrator.record.mlflow_views import address, links, saved_views
+from orchestrator.record.pictures import Describe, Picture, Place
+from orchestrator.results.front import recorded_objectives
+from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND, digest_tag
+from orchestrator.state.events import SessionStarted
+from orchestrator.state.state import State
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 30.0
+TRIES = 5
+
+
+class Mirror:
+    """The runs of the sweep in `folder`, in the store at the resolved `uri`.
+
+    Args:
+        describe: makes the description of the sweep's run.
+        lost: whether the driver is gone, so that a session which the log leaves open was interrupted.
+
+    Attributes:
+        offset: how much of the log the store has, in bytes, but for what it refused.
+    """
+
+    def __init__(self, folder: Path, uri: str, describe: Describe = lambda *_: "", *, lost: bool = False) -> None:
+        self._folder, self._uri, self._describe, self._lost = SweepFolder(folder.resolve()), uri, describe, lost
+        self.store: SweepStore | None = None
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        """Forgets everything, so that the next step reads store and log from their starts."""
+        self.store, self.offset = None, 0
+        self._log = Chronicle(self._folder.record)
+        self._gallery = Gallery(self._folder.path, self._uri, self._describe)
+        self._dirty: dict[Place, None] = {}
+        self._uncertain: set[Place] = set()
+        self._failures: Counter[Place] = Counter()
+        self._aside: set[tuple[Any, ...]] = set()
+        self._started: SessionStarted | None = None
+        self._files: tuple[str, ...] = ()
+        self._next_look = 0.0
+
+    @property
+    def refused(self) -> int:
+        """How many values and files the store has refused in this session."""
+        return len(self._aside)
+
+    @property
+    def page(self) -> str | None:
+        """The place of the front's saved view below the address of MLflow's server."""
+        return address(self.store.experiment, self._log.state.sweep_id) if self.store else None
+
+    @property
+    def sweep_run(self) -> StoredRun | None:
+        """The sweep's own run in the store."""
+        return self.store.runs.get(self._sweep) if self.store else None
+
+    @property
+    def _sweep(self) -> Place:
+        return SWEEP_KIND, self._log.state.sweep
+
+    def step(self) -> None:
+        """Reads new events, and makes the runs that they change equal.
+
+        Raises:
+            Exception: the store's, while it is away; the next step continues.
+        """
+        self._log.read()
+        if self._lost:
+            self._log.close()
+        state = self._log.state
+        if state.started is None:
+            return
+        try:
+            if self.store is None:
+                self.store = SweepStore(self._uri, state.sweep, state.sweep_id)
+            self._look(self.store)
+            if state.started is not self._started:
+                self._begin_session(self.store, state)
+            self._dirty |= self._gallery.update(state, self._log.end)
+            for picture in self._gallery.pictures(sorted(self._dirty, key=lambda place: KINDS.index(place[0]))):
+                self._try(picture, self.store)
+        except Exception as error:
+            if is_missing(error):
+                log.warning("the tracking store has lost runs of this sweep, and gets the whole record again")
+                self._disconnect()
+            raise
+        if not self._dirty:
+            self.offset = self._log.offset
+
+    def _look(self, store: SweepStore) -> None:
+        """Asks the store now and then whether it still has the sweep."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_EVERY_S
+            if self.sweep_run is not None:
+                store.check_there(self.sweep_run)
+
+    def _begin_session(self, store: SweepStore, state: State) -> None:
+        """Offers again what was refused, and gives the experiment the sweep's saved views."""
+        assert state.started is not None
+        self._aside.clear()
+        tasks = str(state.started.info.get("tasks", "")).split(",")
+        objectives = recorded_objectives(state.started.info.get("objectives"))
+        views = saved_views(state.sweep, state.sweep_id, tasks, objectives, int(1000 * state.opened))
+        try:
+            store.show(views, links(state.sweep, store.experiment, state.sweep_id))
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            self._set_aside((self._sweep, "views"), error)
+        self._started = state.started
+
+    def _try(self, picture: Picture, store: SweepStore) -> None:
+        """Makes a run equal, or leaves it for the next step.
+
+        Raises:
+            Exception: the store is away, or has lost the run.
+        """
+        place = picture.place
+        try:
+            self._make_equal(picture, store)
+        except Exception as error:  # stores, their drivers and the network have errors of their own
+            # The store may have carried out a request whose answer was lost: look before the next try.
+            self._uncertain.add(place)
+            if is_refusal(error) or is_missing(error):
+                run = store.runs.get(place) or self.sweep_run
+                if run is None and is_missing(error):
+                    raise
+                if run is not None:
+                    store.check_there(run)
+            else:
+                if not store.answers():
+                    raise
+                # A request that was lost on the way says nothing about the run.
+                self._failures[place] += not is_lost(error)
+                if self._failures[place] <= TRIES:
+                    return
+            self._set_aside((place,), error)
+        self._dirty.pop(place, None)
+        self._failures.pop(place, None)
+
+    def _make_equal(self, picture: Picture, store: SweepStore) -> None:
+        place = picture.place
+        if place in self._uncertain:
+            store.look_again(place)
+            self._uncertain.discard(place)
+        above = store.runs.get(picture.parent) if picture.parent else None
+        parent = above.id if above else None
+        run = store.runs.get(place)
+        if run is None:
+            assert self._log.state.started is not None
+            tags = first_tags(picture, self._log.state.started.info.get("origin", {}), parent)
+            run = store.create(place, self._began(picture), tags)
+        stubborn = self._failures[place] >= TRIES
+
+        def refuse(item: Item, error: Exception) -> None:
+            self._set_aside((place, item.key, item.value), error)
+
+        rows = self._log.rows.get(place[1], []) if place[0] == TRIAL_KIND else []
+        items = differences(picture, rows, run, parent)
+        store.send(run, [item for item in items if (place, item.key, item.value) not in self._aside], refuse, stubborn)
+        if place[0] == TRIAL_KIND:
+            self._log.rows.pop(place[1], None)
+        if picture.data is not None:
+            store.add_data(run, *picture.data)
+        ended = int(1000 * picture.ended)
+        if picture.status != run.status or (run.status != "RUNNING" and run.ended != ended):
+            store.set_status(run, picture.status, ended)
+        self._upload(picture, run, store)
+
+    def _began(self, picture: Picture) -> float:
+        """Returns when a run begins that is made."""
+        kind, key = picture.place
+        if kind == SWEEP_KIND:
+            return self._log.state.opened
+        keys = [entry.key for entry in self._gallery.members(key)] if kind == CONFIGURATION_KIND else [key]
+        return min((self._log.began[key] for key in keys if key in self._log.began), default=picture.ended)
+
+    def _upload(self, picture: Picture, run: StoredRun, store: SweepStore) -> None:
+        """Uploads the artifacts that the store lacks. A trial's never change; those of the sweep do when a session ends."""
+        own = picture.place == self._sweep
+        sources: dict[str, Path | str] = {**picture.texts, **picture.files}
+        for name, source in sources.items():
+            tag, item = digest_tag(name), (picture.place, name)
+            if isinstance(source, Path):
+                stored = tag in run.tags and not (own and self._files is not self._log.state.files)
+                if stored or (name == PREDICTIONS_FOLDER and not source.is_dir()):
+                    continue
+            try:
+                digest = digest_source(source)
+                if run.tags.get(tag) != digest:
+                    store.upload(run, name, source, tag, digest)
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                self._set_aside(item, error)
+            else:
+                self._aside.discard(item)
+        if own:
+            self._files = self._log.state.files
+
+    def _set_aside(self, item: tuple[Any, ...], error: Exception) -> None:
+        if item not in self._aside:
+            self._aside.add(item)
+            (kind, key), *value = item
+            reason = redact(f"{type(error).__name__}: {error}")[:1000]
+            log.error("the tracking store refuses %s: %s", " ".join([kind, key, *(str(part)[:100] for part in value)]), reason)

@@ -1,0 +1,244 @@
+"""`SweepStore`: the runs of one sweep in the tracking store, as it has them, and the requests that change them.
+
+Sending something twice is harmless: a metric point carries its event's time, and the same (key, time, step, value) is one row
+in the store; a parameter keeps its value, and tags are replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from orchestrator.record.artifacts import store_json, store_path
+from orchestrator.record.mlflow_client import MISSING, find_runs, is_missing, is_refusal, make_sqlite, quiet_mlflow
+from orchestrator.record.tracking_uri import sqlite_file
+from orchestrator.results import tags as names
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric, Param, Run, RunTag
+
+METRICS_A_BATCH, OTHERS_A_BATCH = 800, 100
+"""Together at most 1000, MLflow's limit for one request; 100 is its limit for parameters, and for tags."""
+PARAM_LIMIT, TAG_LIMIT, NAME_LIMIT = 6000, 8000, 250
+VIEW = "mlflow.sharedViewState."
+Item: TypeAlias = "Metric | Param | RunTag"
+Refuse: TypeAlias = "Callable[[Item, Exception], None]"
+
+
+class RunGone(Exception):
+    """The store has lost a run, or somebody deleted it."""
+
+    error_code = MISSING
+
+
+@dataclass
+class StoredRun:
+    """A run as the store has it: the last (step, time, value) of each metric, times in milliseconds since 1970."""
+
+    id: str
+    status: str = "RUNNING"
+    ended: int | None = None
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    data: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(run: Run) -> StoredRun:
+        inputs = run.inputs.dataset_inputs if run.inputs else []
+        return StoredRun(
+            run.info.run_id,
+            run.info.status,
+            run.info.end_time,
+            dict(run.data.params),
+            dict(run.data.tags),
+            {point.key: (point.step, point.timestamp, point.value) for point in run.data.to_proto().metrics},
+            {dataset.dataset.digest for dataset in inputs},
+        )
+
+    def take(self, items: Sequence[Item]) -> None:
+        """Notes what the store has taken."""
+        from mlflow.entities import Metric, Param
+
+        for item in items:
+            if isinstance(item, Metric):
+                self.metrics[item.key] = (item.step, item.timestamp, float(item.value))
+            else:
+                (self.params if isinstance(item, Param) else self.tags)[item.key] = item.value
+
+
+class SweepStore:
+    """The runs of a sweep, by kind and key.
+
+    Args:
+        uri: resolved tracking URI; a SQLite file and the sweep's experiment are made if absent. Where no server keeps
+            artifacts, they go into `mlartifacts` next to that file, or in the current folder.
+    """
+
+    def __init__(self, uri: str, sweep: str, sweep_id: str) -> None:
+        quiet_mlflow()
+        from mlflow import MlflowClient
+
+        file = sqlite_file(uri)
+        if file is not None:
+            make_sqlite(file)
+        self._inode = file.stat().st_ino if file else 0
+        self._file = file
+        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self._sweep, self._sweep_id = sweep, sweep_id
+        home = file.parent if file is not None else Path.cwd()
+        self.experiment = self._find_experiment(None if uri.startswith("http") else home / "mlartifacts")
+        self.runs: dict[tuple[str, str], StoredRun] = {}
+        self._search("")
+
+    def answers(self) -> bool:
+        """Returns whether the store answers at the moment."""
+        try:
+            self.client.search_experiments(max_results=1)
+        except Exception:  # whatever the reason is, the store does not answer now
+            return False
+        return True
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another SQLite file has taken the store's place; MLflow keeps the old one open."""
+        try:
+            return self._file is not None and self._file.stat().st_ino != self._inode
+        except OSError:
+            return True
+
+    def look_again(self, place: tuple[str, str]) -> None:
+        """Asks the store for a run that a request may have made or changed, though its answer was lost."""
+        self.runs.pop(place, None)
+        self._search(f" and tags.`{names.KEY}` = '{place[1].replace(chr(39), '')}'")
+
+    def check_there(self, run: StoredRun) -> None:
+        """Raises RunGone if the store has the run no more."""
+        try:
+            stage = self.client.get_run(run.id).info.lifecycle_stage
+        except Exception as error:  # MLflow, its drivers and the network have errors of their own
+            if not is_missing(error):
+                raise
+            stage = "lost"
+        if stage != "active":
+            raise RunGone(f"run {run.id} is {stage}")
+
+    def create(self, place: tuple[str, str], began: float, tags: Mapping[str, str]) -> StoredRun:
+        """Makes a run."""
+        kind, key = place
+        tags = {name: value for name, value in tags.items() if value}
+        tags |= {names.KIND: kind, names.KEY: key, names.SWEEP: self._sweep, names.SWEEP_ID: self._sweep_id}
+        run = self.client.create_run(self.experiment, int(1000 * began), tags, run_name=tags.get(names.RUN_NAME))
+        self.runs[place] = StoredRun(run.info.run_id, tags=dict(tags))
+        return self.runs[place]
+
+    def send(self, run: StoredRun, items: Sequence[Item], refuse: Refuse, stubborn: bool) -> None:
+        """Sends metrics, parameters and tags.
+
+        Args:
+            refuse: gets each item that the store refuses; all others are sent.
+            stubborn: whether every answer but a lost run counts as a refusal.
+        """
+        metrics = [item for item in items if hasattr(item, "step")]
+        rest = [item for item in items if not hasattr(item, "step")]
+        while metrics or rest:
+            self._send(run, [*metrics[:METRICS_A_BATCH], *rest[:OTHERS_A_BATCH]], refuse, stubborn)
+            del metrics[:METRICS_A_BATCH], rest[:OTHERS_A_BATCH]
+
+    def _send(self, run: StoredRun, items: list[Item], refuse: Refuse, stubborn: bool) -> None:
+        kinds: dict[str, list[Any]] = {"Metric": [], "Param": [], "RunTag": []}
+        for item in items:
+            kinds[type(item).__name__].append(item)
+        try:
+            self.client.log_batch(run.id, kinds["Metric"], kinds["Param"], kinds["RunTag"])
+        except Exception as error:
+            if is_missing(error) or not (stubborn or is_refusal(error)):
+                raise
+            self.check_there(run)
+            if len(items) == 1:
+                refuse(items[0], error)
+                return
+            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
+                self._send(run, half, refuse, stubborn)
+        else:
+            run.take(items)
+
+    def set_status(self, run: StoredRun, status: str, ended: int) -> None:
+        """Opens a run again, or ends it."""
+        if status == "RUNNING":
+            self.client.update_run(run.id, status=status)
+        else:
+            self.client.set_terminated(run.id, status, ended)
+            run.ended = ended
+        run.status = status
+
+    def add_data(self, run: StoredRun, task: str, digest: str) -> None:
+        """Adds the task's data as an MLflow dataset, named after the task and distinguished by its fingerprint."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        if (digest := digest[:36]) not in run.data:
+            dataset = Dataset(cut(task, NAME_LIMIT), digest, source_type="code", source=f'{{"task": "{stored_name(task)}"}}')
+            self.client.log_inputs(run.id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+            run.data.add(digest)
+
+    def upload(self, run: StoredRun, name: str, source: Path | str, tag: str, digest: str) -> None:
+        """Uploads a folder, a file or a text as the artifact `name`, and then notes its digest as a tag."""
+        if isinstance(source, str):
+            store_json(self.client, run.id, source, name)
+        else:
+            store_path(self.client, run.id, source, name if source.is_dir() else "")
+        self.client.set_tag(run.id, tag, digest)
+        run.tags[tag] = digest
+
+    def show(self, views: Mapping[str, str], line: str) -> None:
+        """Gives the experiment saved views, by their keys, and `line` at the end of its description; what is there stays."""
+        present = self.client.get_experiment(self.experiment).tags
+        if line not in (note := present.get(names.NOTE, "")):
+            self.client.set_experiment_tag(self.experiment, names.NOTE, f"{note}\n\n{line}".strip())
+        for key, view in views.items():
+            if f"{VIEW}{key}" not in present:
+                self.client.set_experiment_tag(self.experiment, f"{VIEW}{key}", view)
+
+    def _find_experiment(self, artifact_root: Path | None) -> str:
+        experiment = self.client.get_experiment_by_name(self._sweep)
+        if experiment is None:
+            location = None
+            if artifact_root is not None:
+                location = (artifact_root.resolve() / (re.sub(r"[^\w\-]", "_", self._sweep) or "_")).as_uri()
+            # This tag makes MLflow's page show parameters and metrics instead of traces.
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            return self.client.create_experiment(self._sweep, artifact_location=location, tags=tags)
+        if experiment.lifecycle_stage == "deleted":
+            self.client.restore_experiment(experiment.experiment_id)
+        return str(experiment.experiment_id)
+
+    def _search(self, condition: str) -> None:
+        """Reads the sweep's runs. A lost request that is carried out late makes a second run of a key: the older run stays, the
+        other one is deleted."""
+        for run in find_runs(self.client, self.experiment, f"tags.`{names.SWEEP_ID}` = '{self._sweep_id}'{condition}"):
+            place = run.data.tags.get(names.KIND, ""), run.data.tags.get(names.KEY, "")
+            before = self.runs.get(place)
+            if before is None:
+                self.runs[place] = StoredRun.of(run)
+            elif before.id != run.info.run_id:
+                self.client.delete_run(run.info.run_id)
+
+
+@lru_cache(maxsize=1 << 14)
+def stored_name(name: str) -> str:
+    """Returns `name` as MLflow takes it: other characters become `_`, and no part of the path is empty, `.` or `..`."""
+    parts = [part for part in re.sub(r"[^\w.\- :/]", "_", name).split("/") if part.strip(". ")]
+    return "/".join(parts)[:NAME_LIMIT] or "_"
+
+
+def cut(value: str, limit: int) -> str:
+    """Returns at most `limit` characters of a text, with a note where some are left out."""
+    value = value.replace("\x00", "�")
+    if len(value) <= limit:
+        return value
+    note = f" … (cut, {len(value)} characters)"
+    return value[: limit - len(note)] + note

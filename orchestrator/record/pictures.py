@@ -1,0 +1,323 @@
+"""Pictures of a sweep's runs in MLflow: what each of them should be, as a function of the sweep's State.
+
+The sweep has a run; below it each configuration with a trial that has begun, or that was refused; below these their trials that
+have begun. `orchestrator.record.mirror` makes the store equal to the pictures.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from craft.results import PREDICTIONS_FOLDER
+from craft.words import paragraphs, plain, redact, redacted
+from orchestrator.plan.parameters import flatten, text
+from orchestrator.record.folder import EFFECTIVE_FILE
+from orchestrator.record.mlflow_views import SIZE
+from orchestrator.results import tags as names
+from orchestrator.results.front import mark_front, marks, recorded_objectives
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import Refused
+from orchestrator.state.state import State
+from orchestrator.sweepfile.objectives import Objectives
+
+Place = tuple[str, str]
+"""A run's kind and key."""
+Describe = Callable[[Sequence[Summary], Objectives], str]
+"""Makes the Markdown that describes a sweep's run."""
+
+RUN_STATUS = {"running": "RUNNING", "failed": "FAILED", "interrupted": "KILLED"}
+"""MLflow's statuses; all others are FINISHED. Incomplete or infeasible is no failure."""
+EXTENDED = ("tasks", "seeds", "tuning_seeds", "scheduler", "configurations", "trials")
+"""What an extension of a sweep changes: tags of its run, because a parameter of MLflow keeps its first value."""
+MARKS = (names.ON_FRONT, names.MAY_BE_ON_FRONT, names.ENOUGH, names.KNEE)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A run as it should be.
+
+    Attributes:
+        status: MLflow's.
+        ended: when its last change happened, in seconds since 1970: the end of a run that has ended.
+        tags: an empty text stands for no tag.
+        metrics: the last values, apart from those that a trial reports while it runs; they belong to `step`.
+        texts, files: artifacts by name; a file may be a folder.
+        data: the name and the fingerprint of the dataset that it was trained on.
+        charts: names of the pictures that belong under its description.
+    """
+
+    place: Place
+    name: str
+    status: str
+    ended: float
+    tags: Mapping[str, str]
+    parent: Place | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    step: int = 0
+    texts: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+    data: tuple[str, str] | None = None
+    charts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The configurations at the end of a session, compared with each other.
+
+    Attributes:
+        entries: the trials that the summaries are made of, by configuration.
+        members: ids of the configurations that get a mark, by its tag.
+    """
+
+    time: float
+    entries: Mapping[str, Sequence[Entry]]
+    summaries: Mapping[str, Summary]
+    members: Mapping[str, frozenset[str]]
+    knee: str
+    description: str
+    numbers: Mapping[str, float]
+
+    @classmethod
+    def of(cls, state: State, describe: Describe) -> Verdict:
+        """Judges a state in which a session has ended."""
+        assert state.started is not None
+        assert state.ended is not None
+        objectives = recorded_objectives(state.started.info.get("objectives"))
+        summaries = mark_front(summarize_entries(state.asked_for, planned_counts(state.asked_for)), objectives)
+        marked = marks(summaries, objectives)
+        knee = str(marked.pop("knee", ""))
+        members = {f"{names.PREFIX}{name}": frozenset(ids) for name, ids in marked.items()}
+        return cls(
+            state.ended.time,
+            group(state),
+            {summary.configuration: summary for summary in summaries},
+            members | {names.KNEE: frozenset([knee] if knee else [])},
+            knee,
+            describe(summaries, objectives),
+            _closing_numbers(state),
+        )
+
+    def holds_for(self, configuration: str, entries: Sequence[Entry]) -> bool:
+        """Returns whether the configuration has the same trials, with the same results, as when it was judged."""
+        judged = self.entries.get(configuration, ())
+        same = (old.key == new.key and old.result is new.result for old, new in zip(judged, entries, strict=False))
+        return configuration in self.summaries and len(judged) == len(entries) and all(same)
+
+
+def group(state: State) -> dict[str, list[Entry]]:
+    """Returns the trials by configuration: those that the session asks for, or all if it asks for none of them."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in state.asked_for:
+        groups.setdefault(entry.configuration, []).append(entry)
+    rest: dict[str, list[Entry]] = {}
+    for entry in state.entries.values():
+        if entry.configuration not in groups:
+            rest.setdefault(entry.configuration, []).append(entry)
+    return groups | rest
+
+
+def planned_counts(entries: Sequence[Entry]) -> dict[str, Mapping[str, float]]:
+    """Returns what the plan counted before training, by configuration."""
+    return {entry.configuration: entry.planned for entry in entries}
+
+
+def picture_sweep(state: State, verdict: Verdict | None, folder: Path) -> Picture:
+    """Returns the picture of the sweep's own run."""
+    assert state.started is not None
+    info = dict(state.started.info)
+    status = state.ended.status if state.ended else "running"
+    tags = dict(info.pop("origin", {})) | {f"{names.PREFIX}{name}": text(info.pop(name)) for name in EXTENDED if name in info}
+    underway = ""
+    if state.underway is not None:
+        report = {"left": state.underway.left, "doing": state.underway.doing, "time": int(1000 * state.underway.time)}
+        underway = json.dumps(report, ensure_ascii=False)
+    tags |= {names.STATUS: status, names.UNDERWAY: underway}
+    if verdict is not None:
+        tags |= {names.KNEE: verdict.knee, names.NOTE: verdict.description}
+    manifest, yaml = info.pop("manifest", None), info.pop("sweep_yaml", None)
+    texts = {"manifest.json": json.dumps(redacted(manifest), indent=2, default=str)} if manifest else {}
+    return Picture(
+        (names.SWEEP_KIND, state.sweep),
+        state.sweep,
+        RUN_STATUS.get(status, "FINISHED"),
+        (state.ended or state.started).time,
+        tags,
+        params=flatten(info),
+        metrics=verdict.numbers if verdict else {},
+        texts=texts | ({EFFECTIVE_FILE: redact(yaml)} if yaml else {}),
+        files={Path(file).name: folder / file for file in state.files},
+        charts=tuple(Path(file).name for file in state.files if file.endswith(".png")),
+    )
+
+
+def picture_refused(event: Refused, sweep: Place) -> Picture:
+    """Returns the picture of a configuration that breaks a constraint."""
+    tags = _identity(event.configuration, event.label, event.method, event.protocol)
+    tags |= {names.STATUS: "infeasible", names.COMPLETE: "false", names.ERROR: event.reason}
+    return Picture(
+        (names.CONFIGURATION_KIND, event.configuration),
+        short_name(event.method, event.label, event.counts.get(SIZE)),
+        "FINISHED",
+        event.time,
+        tags | {names.NOTE: paragraphs(event.reason)},
+        sweep,
+        params={"method": event.method} | flatten(event.parameters),
+        metrics=event.counts,
+    )
+
+
+def picture_configuration(
+    entries: Sequence[Entry], summary: Summary, verdict: Verdict | None, open_session: bool, sweep: Place, uri: str
+) -> Picture:
+    """Returns the picture of a configuration. While it runs, its trials alone tell how it does.
+
+    Args:
+        summary: the verdict's, if that holds.
+        open_session: whether trials that wait will run.
+    """
+    first, tracked = entries[0], summary.tracked()
+    status = _configuration_status(entries, summary, open_session) or tracked["status"]
+    tags = _identity(first.configuration, first.label, first.method, first.protocol)
+    tags |= {names.TUNES: first.tunes} if first.tunes else {}
+    tags |= _marks(first.configuration, verdict)
+    numbers: dict[str, float] = {}
+    if status != "running":
+        numbers = {name: float(value) for name, value in tracked.items() if _is_number(value)}
+        said = {name: text(value) for name, value in tracked.items() if not _is_number(value)}
+        tags |= {names.ERROR: ""} | {f"{names.PREFIX}{name}": value for name, value in said.items()}
+        tags[names.NOTE] = _describe_configuration(first.configuration, numbers, said.get("error"), sweep[1], uri)
+    return Picture(
+        (names.CONFIGURATION_KIND, first.configuration),
+        short_name(first.method, first.label, numbers.get(SIZE, first.planned.get(SIZE))),
+        RUN_STATUS.get(status, "FINISHED"),
+        max(entry.changed for entry in entries if entry.begun),
+        tags | {names.STATUS: status},
+        sweep,
+        params=flatten(summary.parameters) if status != "running" else {},
+        metrics=numbers,
+        step=sum(entry.result is not None for entry in entries),
+    )
+
+
+def picture_trial(entry: Entry, verdict: Verdict | None, folder: Path) -> Picture:
+    """Returns the picture of a trial that has begun."""
+    result = entry.result if entry.phase != "running" else None
+    status = result.status if result else "running" if entry.phase == "running" else "interrupted"
+    tags = _identity(entry.configuration, entry.label, entry.method, entry.protocol)
+    tags |= {names.TASK: entry.task, names.SEED: str(entry.seed), names.STATUS: status}
+    tags |= {names.TUNES: entry.tunes} if entry.tunes else {}
+    tags |= {names.CARRIED: entry.carried} if entry.carried else {}
+    # What an earlier try of the trial left there is no longer true.
+    tags |= {names.ERROR: "", names.NOTES: "", names.NOTE: ""} | _marks(entry.configuration, verdict)
+    files: dict[str, Path] = {}
+    if result is not None:
+        tags |= _outcome(result)
+        if entry.adapter is not None:
+            files["adapter"] = folder / entry.adapter
+            files[PREDICTIONS_FOLDER] = files["adapter"].parent / PREDICTIONS_FOLDER
+    facts = result.facts if result else {}
+    digest = facts.get("data_fingerprint") or facts.get("fingerprint")
+    size = (result.counts if result else {}).get(SIZE, entry.planned.get(SIZE))
+    return Picture(
+        (names.TRIAL_KIND, entry.key),
+        f"s{entry.seed} · {short_name(entry.method, entry.label, size)} · {entry.task}",
+        RUN_STATUS.get(status, "FINISHED"),
+        entry.changed,
+        tags,
+        (names.CONFIGURATION_KIND, entry.configuration),
+        params={**entry.parameters} | ({"total_steps": entry.report.total_steps} if entry.report else {}),
+        metrics=_final_metrics(entry, result) if result else {},
+        step=result.steps if result else 0,
+        files=files,
+        data=(entry.task, str(digest)) if digest else None,
+    )
+
+
+def short_name(method: str, label: str, size: float | None = None) -> str:
+    """Returns `4,108 · CRAFT 64 qkvo`: trainable parameters first, because MLflow's page cuts names at their end."""
+    name = label if not method or label.lower().startswith(method.lower()) else f"{method} {label}"
+    name = re.sub(r"(?<=\b[a-z]) (?=[a-z]\b)", "", name).replace(", ", " ")
+    return name if size is None else f"{size:,.0f} · {name}"
+
+
+def _identity(configuration: str, label: str, method: str, protocol: str) -> dict[str, str]:
+    values = (configuration, label, text(method), protocol)
+    return dict(zip((names.CONFIGURATION, names.LABEL, names.METHOD, names.PROTOCOL), values, strict=True))
+
+
+def _marks(configuration: str, verdict: Verdict | None) -> dict[str, str]:
+    members = verdict.members if verdict else {}
+    marked = {name: "true" if configuration in members.get(name, ()) else "" for name in MARKS}
+    return marked | {names.ON_FRONT: marked[names.ON_FRONT] or "false"}
+
+
+def _configuration_status(entries: Sequence[Entry], summary: Summary, open_session: bool) -> str | None:
+    """Returns the status of a configuration; None if all of its trials have a result."""
+    left = [entry for entry in entries if not entry.ended and entry.result is None]
+    if any(entry.phase == "running" for entry in entries):
+        return "running"
+    if not left:
+        return None
+    if summary.seeds and not (summary.failed or summary.stopped or any(entry.begun for entry in left)):
+        return "waiting"  # for seeds: those that it has are complete
+    return "running" if open_session and any(entry.phase == "paused" or not entry.begun for entry in left) else "interrupted"
+
+
+def _describe_configuration(key: str, numbers: Mapping[str, float], error: str | None, sweep: str, uri: str) -> str:
+    """Returns a configuration's score, and the command that takes its adapter."""
+    lines = [paragraphs(error)] if error else []
+    if "score" in numbers:
+        low, high = numbers.get("score_low"), numbers.get("score_high")
+        interval = "" if low is None or high is None or low == high else f" ({low:.2f} to {high:.2f})"
+        size = f", {numbers[SIZE]:,.0f} trainable parameters" if SIZE in numbers else ""
+        store = f" --tracking-uri {shlex.quote(uri)}" if redact(uri) == uri else ""
+        command = f"python -m orchestrator.adapters {shlex.quote(sweep)} --pick {key} --to adapter{store}"
+        lines += [f"**score {numbers['score']:.2f}**{interval}{size}", f"Take its adapter:\n\n    {command}"]
+    return "\n\n".join(lines)
+
+
+def _outcome(result: TrialResult) -> dict[str, str]:
+    """Returns the tags that say how a trial ended."""
+    tags = {f"{names.FACT}{name}": text(value) for name, value in result.facts.items()}
+    said = [f"- {plain(note)}" for note in result.notes]
+    if result.error:
+        tags[names.ERROR] = result.error
+        said.insert(0, paragraphs(result.error))
+    if result.notes:
+        tags[names.NOTES] = "\n".join(result.notes)
+    return tags | ({names.NOTE: "\n\n".join([f"**{result.status}**", *said])} if said else {})
+
+
+def _final_metrics(entry: Entry, result: TrialResult) -> dict[str, float]:
+    metrics = {**result.counts, "seconds": result.seconds, **result.metrics}
+    # The curve of what it reported stays as it is.
+    metrics = {name: value for name, value in metrics.items() if entry.last_steps.get(name, -1) < result.steps}
+    if "search_score" in result.metrics:
+        # MLflow shows only the last value of a metric; this one belongs to the weights that were kept.
+        metrics["best_search_score"] = result.metrics["search_score"]
+    return metrics
+
+
+def _closing_numbers(state: State) -> dict[str, float]:
+    """Returns how many trainings ended how, and the seconds of the last session."""
+    assert state.ended is not None
+    trained = [entry for entry in state.asked_for if entry.cut_from is None]
+    ended: list[str] = [entry.result.status for entry in trained if entry.result is not None]
+    numbers = {f"trials_{name}": ended.count(status) for name, status in ENDINGS.items()}
+    missing = len(trained) - sum(numbers.values())
+    return {"trials_planned": len(trained), **numbers, "trials_missing": missing, "seconds": state.ended.seconds}
+
+
+ENDINGS = {"done": "finished", "failed": "failed", "stopped": "stopped"}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

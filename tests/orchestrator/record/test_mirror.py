@@ -1,0 +1,222 @@
+"""The runs of a sweep in MLflow are equal to its State, whatever happened to driver, store and requests. On a real SQLite store."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos import databricks_pb2
+from requests import ConnectionError as Lost
+
+from orchestrator.record.mirror import Mirror
+from orchestrator.record.mlflow_store import RunGone
+from tests.orchestrator.logged import SweepLog, contents, entry, mirror, runs, story
+
+READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
+
+
+class Killed(BaseException):
+    """Ends the process that writes to the store."""
+
+
+class Requests:
+    """The requests that write, of all clients. `fail` gets the number of each, and returns what is raised after it."""
+
+    def __init__(self, client: Callable[..., MlflowClient]) -> None:
+        self._make = client
+        self.names: list[str] = []
+        self.fail: Callable[[int, str], BaseException | None] = lambda *_: None
+
+    def client(self, *arguments: Any, **named: Any) -> Any:
+        return Client(self._make(*arguments, **named), self)
+
+    def note(self, name: str) -> None:
+        self.names.append(name)
+        if error := self.fail(len(self.names), name):
+            raise error
+
+
+class Client:
+    def __init__(self, client: MlflowClient, requests: Requests) -> None:
+        self._client, self._requests = client, requests
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if name in READS or not callable(method):
+            return method
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            answer = method(*arguments, **named)
+            self._requests.note(name)
+            return answer
+
+        return call
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    seen = Requests(MlflowClient)
+    monkeypatch.setattr("mlflow.MlflowClient", seen.client)
+    return seen
+
+
+def copy_of(store: Path, to: Path) -> str:
+    to.write_bytes(store.read_bytes())
+    return f"sqlite:///{to}"
+
+
+def test_equal_once_is_equal_however_often_it_is_made(uri: str, tmp_path: Path, empty_store: Path, requests: Requests) -> None:
+    folder = tmp_path / "runs"
+    live = None
+    for number, _ in enumerate(story(folder)):
+        live = live or mirror(folder, uri)
+        live.step()
+        assert live.refused == 0
+        requests.names.clear()
+        live.step()
+        mirror(folder, uri)
+        assert requests.names == [], number
+        fresh = copy_of(empty_store, tmp_path / f"{number}.db")
+        mirror(folder, fresh)
+        assert contents(fresh) == contents(uri), number
+
+
+@pytest.mark.parametrize(("part", "life"), [(2, 2), (6, 2), (6, 3)])
+def test_kills_between_requests_lose_and_double_nothing(
+    uri: str, tmp_path: Path, empty_store: Path, requests: Requests, part: int, life: int
+) -> None:
+    folder = tmp_path / "runs"
+    next(itertools.islice(story(folder), part, None))
+    mirror(folder, uri)
+    end, dying = contents(uri), copy_of(empty_store, tmp_path / "dying.db")
+    requests.fail = lambda number, _: Killed() if number % life == 0 else None
+    for _ in range(100):
+        requests.names.clear()
+        with suppress(Killed):
+            mirror(folder, dying)
+            break
+    else:
+        raise AssertionError("it never ends")
+    assert contents(dying) == end
+
+
+def step_until_equal(made: Mirror) -> None:
+    """Takes steps as the process does, which waits after an error."""
+    for _ in range(60):
+        with suppress(Exception):
+            made.step()
+        if made.offset:
+            return
+    raise AssertionError("it never becomes equal")
+
+
+def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: Path, requests: Requests) -> None:
+    folder = tmp_path / "runs"
+    next(itertools.islice(story(folder), 6, None))
+    mirror(folder, uri)
+    end, lossy = contents(uri), copy_of(empty_store, tmp_path / "lossy.db")
+    chance = random.Random(5)
+    requests.fail = lambda *_: Lost("no answer") if chance.random() < 0.3 else None
+    step_until_equal(made := Mirror(folder, lossy, lambda summaries, _: f"{len(summaries)} configurations"))
+    assert made.refused == 0
+    assert contents(lossy) == end
+
+
+@pytest.mark.parametrize("code", ["INVALID_PARAMETER_VALUE", "INTERNAL_ERROR"])
+def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    trial, sweep = entry(label="cursed"), SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.train(trial)
+    log_batch = MlflowClient.log_batch
+
+    def refuse(self: MlflowClient, run_id: str, metrics: Any = (), params: Any = (), tags: Any = (), **named: Any) -> Any:
+        if any(param.key == "learning_rate" for param in params):
+            raise MlflowException("not this one", getattr(databricks_pb2, code))
+        return log_batch(self, run_id, metrics, params, tags, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", refuse)
+        step_until_equal(made := Mirror(tmp_path, uri))
+        sweep.run(other := entry(seed=1))
+        step_until_equal(made)
+    run = runs(uri)["trial", trial.key]
+    assert (run.info.status, run.data.params["ranks"], run.data.metrics["score"]) == ("FINISHED", "all,8,8", 80.0)
+    assert "learning_rate" not in run.data.params
+    assert made.refused == 2, "the trial's and its configuration's"
+    assert len([line for line in caplog.messages if "refuses trial" in line]) == 1
+    assert mirror(tmp_path, uri).refused == 0
+    assert runs(uri)["trial", trial.key].data.params["learning_rate"] == "3e-4"
+
+
+def test_a_missing_adapter_holds_up_nothing_and_is_offered_again(uri: str, tmp_path: Path) -> None:
+    trial, sweep = entry(), SweepLog(tmp_path)
+    sweep.start(trial)
+    sweep.run(trial)
+    sweep.finish(trial, adapter="gone")
+    sweep.close()
+    made = mirror(tmp_path, uri)
+    assert made.refused == 1
+    assert {run.info.status for run in runs(uri).values()} == {"FINISHED"}
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "adapter_model.safetensors").write_bytes(b"weights")
+    assert mirror(tmp_path, uri).refused == 0
+    assert "craft.adapter_sha256" in runs(uri)["trial", trial.key].data.tags
+
+
+def delete_all(uri: str) -> None:
+    for run in runs(uri).values():
+        MlflowClient(uri).delete_run(run.info.run_id)
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        delete_all,
+        lambda uri: MlflowClient(uri).delete_experiment(MlflowClient(uri).get_experiment_by_name("demo").experiment_id),
+        lambda uri: MlflowClient(uri).delete_run(next(run.info.run_id for place, run in runs(uri).items() if "trial" in place)),
+    ],
+    ids=["runs", "experiment", "a trial"],
+)
+def test_what_somebody_deleted_while_the_sweep_runs_is_there_again(
+    uri: str, tmp_path: Path, empty: Callable[[str], None]
+) -> None:
+    parts = story(tmp_path / "runs")
+    next(itertools.islice(parts, 2, None))
+    made = mirror(tmp_path / "runs", uri)
+    empty(uri)
+    next(parts)
+    step_until_equal(made)
+    assert made.refused == 0
+    end = contents(uri)
+    mirror(tmp_path / "runs", uri)
+    assert contents(uri) == end
+    assert len(end) == 13
+
+
+def test_a_quiet_sweep_notices_an_emptied_store(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.record.mirror.LOOK_EVERY_S", 0.0)
+    next(itertools.islice(story(tmp_path / "runs"), 2, None))
+    made = mirror(tmp_path / "runs", uri)
+    before = runs(uri).keys()
+    delete_all(uri)
+    with pytest.raises(RunGone):
+        made.step()
+    made.step()
+    assert runs(uri).keys() == before
+
+
+def test_a_lost_driver_leaves_no_run_open(uri: str, tmp_path: Path) -> None:
+    next(iter(story(tmp_path / "runs")))
+    mirror(tmp_path / "runs", uri)
+    assert {run.info.status for run in runs(uri).values()} == {"RUNNING", "FINISHED"}
+    mirror(tmp_path / "runs", uri, lost=True)
+    assert {run.info.status for run in runs(uri).values()} == {"KILLED", "FINISHED"}
