@@ -55,9 +55,8 @@ class Follower:
         if time.monotonic() < self._next_start or (self._process is not None and self._process.poll() is None):
             return
         if self._process is not None:
-            log.warning(
-                "the process that writes to the tracking store ended (%d); it is started again", self._process.returncode
-            )
+            status = self._process.returncode
+            log.warning("the process that writes to the tracking store ended with status %d; it is started again", status)
         command = [sys.executable, "-m", "orchestrator.tracking", "follow", str(self._folder.path)]
         self._next_start = time.monotonic() + _pause(self._deaths)
         self._deaths += 1

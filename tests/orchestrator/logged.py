@@ -207,5 +207,6 @@ def contents(uri: str) -> dict[str, Any]:
         }
         times = [run.info.status, run.info.start_time, run.info.end_time if run.info.status != "RUNNING" else None]
         data = [dataset.dataset.digest for dataset in run.inputs.dataset_inputs]
+        points = points if place[0] == "trial" else {}
         plain["/".join(place)] = [times, tags, dict(run.data.params), dict(run.data.metrics), points, files, data]
     return dict(json.loads(json.dumps(plain).replace(uri, "URI")))

@@ -1,4 +1,4 @@
-"""The runs of a sweep in MLflow are equal to its State, whatever happened to driver, store and requests. On a real SQLite store."""
+"""The runs of a sweep on a real SQLite store are equal to its State, whatever happened to driver, store and requests."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from requests import ConnectionError as Lost
 
 from orchestrator.record.mirror import Mirror
 from orchestrator.record.mlflow_store import RunGone
+from orchestrator.state.events import Wanted
 from tests.orchestrator.logged import SweepLog, contents, entry, mirror, runs, story
 
 READS = ("search_runs", "search_experiments", "get_experiment", "get_experiment_by_name", "get_run", "list_artifacts")
@@ -107,12 +108,12 @@ def test_kills_between_requests_lose_and_double_nothing(
     assert contents(dying) == end
 
 
-def step_until_equal(made: Mirror) -> None:
+def step_until_equal(made: Mirror, folder: Path) -> None:
     """Takes steps as the process does, which waits after an error."""
     for _ in range(60):
         with suppress(Exception):
             made.step()
-        if made.offset:
+        if made.offset == (folder / "log.jsonl").stat().st_size:
             return
     raise AssertionError("it never becomes equal")
 
@@ -124,7 +125,8 @@ def test_lost_answers_make_no_run_twice(uri: str, tmp_path: Path, empty_store: P
     end, lossy = contents(uri), copy_of(empty_store, tmp_path / "lossy.db")
     chance = random.Random(5)
     requests.fail = lambda *_: Lost("no answer") if chance.random() < 0.3 else None
-    step_until_equal(made := Mirror(folder, lossy, lambda summaries, _: f"{len(summaries)} configurations"))
+    made = Mirror(folder, lossy, lambda summaries, _: f"{len(summaries)} configurations")
+    step_until_equal(made, folder)
     assert made.refused == 0
     assert contents(lossy) == end
 
@@ -145,14 +147,17 @@ def test_a_value_that_the_store_refuses_holds_up_nothing_and_is_offered_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "log_batch", refuse)
-        step_until_equal(made := Mirror(tmp_path, uri))
-        sweep.run(other := entry(seed=1))
-        step_until_equal(made)
+        step_until_equal(made := Mirror(tmp_path, uri), tmp_path)
+        other = entry(seed=1)
+        sweep.add(Wanted, keys=[other.key], entries=[other])
+        sweep.train(other)
+        step_until_equal(made, tmp_path)
     run = runs(uri)["trial", trial.key]
     assert (run.info.status, run.data.params["ranks"], run.data.metrics["score"]) == ("FINISHED", "all,8,8", 80.0)
     assert "learning_rate" not in run.data.params
-    assert made.refused == 2, "the trial's and its configuration's"
-    assert len([line for line in caplog.messages if "refuses trial" in line]) == 1
+    assert runs(uri)["trial", other.key].info.status == "FINISHED"
+    assert made.refused == 3, "that of two trials and of their configuration"
+    assert len([line for line in caplog.messages if f"refuses trial {trial.key}" in line]) == 1
     assert mirror(tmp_path, uri).refused == 0
     assert runs(uri)["trial", trial.key].data.params["learning_rate"] == "3e-4"
 
@@ -194,7 +199,7 @@ def test_what_somebody_deleted_while_the_sweep_runs_is_there_again(
     made = mirror(tmp_path / "runs", uri)
     empty(uri)
     next(parts)
-    step_until_equal(made)
+    step_until_equal(made, tmp_path / "runs")
     assert made.refused == 0
     end = contents(uri)
     mirror(tmp_path / "runs", uri)
