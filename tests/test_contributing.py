@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING work: a method, a task, a searcher, a scheduler and a panel, each a file and a row."""
+"""The examples of CONTRIBUTING work: a method, a task, a metric, a searcher and a panel, each a file and a row."""
 
 from __future__ import annotations
 
@@ -54,6 +54,19 @@ def test_example_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.suite == "parity"
     assert splits.train["text"][:2] == ["two two two two two two two", "two two two two two two one"]
     assert splits.train["label"][:2] == [0, 1]
+
+
+def test_example_of_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from craft.settings import DataSettings
+    from craft.tasks import find_task
+    from craft.tasks.metrics import METRICS, compute_metrics
+
+    monkeypatch.setitem(METRICS, "kappa", example("craft/tasks/kappa.py", monkeypatch).METRIC)
+    (tmp_path / "grades.csv").write_text("text,label\na,1\nb,2\nc,3\n")
+    own = {"train": str(tmp_path / "grades.csv"), "text": "text", "label": "label", "metric": "kappa"}
+    task = find_task("custom/grades", DataSettings.model_validate({"custom": {"grades": own}}))
+    near, far = (compute_metrics(task, answers, [0, 1, 2, 2])["score"] for answers in ([0, 1, 2, 1], [0, 1, 2, 0]))
+    assert -100 < far < near < 100
 
 
 def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

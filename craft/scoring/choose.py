@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from craft.models.gguf import gguf_digest
 from craft.models.loading import load_tokenizer
 from craft.scoring.answers import AnswerScorer
-from craft.scoring.encoding import Collator, encode, encode_split, longest_input
+from craft.scoring.encoding import encode_split
 from craft.scoring.head_scorer import HeadScorer
 from craft.scoring.instructions import InstructionScorer
 from craft.scoring.scorer import Scorer
@@ -35,7 +34,7 @@ _UNCUT = 10**7
 
 
 def splits_of(spec: RunSpec, task: Task) -> Splits:
-    """The rows that a run trains and is scored on, as many as its settings ask for."""
+    """Loads the rows that a run trains and is scored on, as many as its settings ask for."""
     training = spec.training
     return load_splits(
         task,
@@ -48,15 +47,15 @@ def splits_of(spec: RunSpec, task: Task) -> Splits:
 
 
 def doubt_texts(spec: RunSpec) -> list[str]:
-    """What `craft.tasks.custom.doubt_texts` says and raises of the run's own data; nothing of other tasks."""
-    given = spec.data.custom.get(spec.task.removeprefix("custom/"))
-    if given is None or not spec.task.startswith("custom/"):
+    """Checks the run's own data by `craft.tasks.custom.doubt_texts`; returns nothing for other tasks."""
+    own = spec.data.custom.get(spec.task.removeprefix("custom/"))
+    if own is None or not spec.task.startswith("custom/"):
         return []
-    return list(custom.doubt_texts(given, load_tokenizer(spec.model, revision=spec.revision), spec.data.generation))
+    return list(custom.doubt_texts(own, load_tokenizer(spec.model, revision=spec.revision), spec.data.generation))
 
 
 def token_lengths(task: Task, rows: Any, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> np.ndarray:
-    """How many tokens a model would read of each of some training rows if nothing were cut, (n,)."""
+    """Counts the tokens that a model would read of each of some training rows if nothing were cut, (n,)."""
     if task.kind != "generation":
         return encode_split(rows, task.kind, tokenizer, _UNCUT).lengths
     form = Form(tokenizer, settings) if task.suite == "custom" else None
@@ -64,22 +63,8 @@ def token_lengths(task: Task, rows: Any, tokenizer: PreTrainedTokenizerBase, set
 
 
 def make_scorer(
-    spec: RunSpec,
-    task: Task,
-    splits: Splits,
-    tokenizer: PreTrainedTokenizerBase,
-    model: nn.Module,
-    tick: Tick,
+    spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, model: nn.Module, tick: Tick
 ) -> Scorer:
-    """The scorer of a run, its splits tokenized."""
-    training, data = spec.training, spec.data
-    base = spec.model, gguf_digest(spec.model), spec.revision
-    rows = spec.protocol, data.model_dump_json(), training.train_examples, training.eval_examples
-    key = *base, *rows, training.search_examples
-    length = longest_input(training.max_length, tokenizer, model)
-    if task.kind == "generation":
-        scorer = InstructionScorer if task.suite == "custom" else AnswerScorer
-        return scorer(spec, task, splits, tokenizer, model, length, key, tick)
-    tokens = encode(splits, task, tokenizer, length, key=key)
-    collator = Collator(int(tokenizer.pad_token_id))
-    return HeadScorer(task, tokens, collator, training.eval_batch_size, tick, splits.reported)
+    """Makes the scorer of a run and tokenizes its splits."""
+    scorer = HeadScorer if task.kind != "generation" else InstructionScorer if task.suite == "custom" else AnswerScorer
+    return scorer(spec, task, splits, tokenizer, model, tick)

@@ -1,6 +1,6 @@
 """Text to tokens: each process tokenizes a split once, keeps it as flat arrays and pads it batch by batch.
 
-A sweep trains hundreds of times on the same few splits, so `encode` remembers them. Tokens lie end to end in one int32 array,
+A sweep trains hundreds of times on the same few splits, so `encode` remembers them. Tokens are end to end in one int32 array,
 which takes a tenth of the memory of Python lists and costs nothing to share. Batches are padded to their own longest example.
 """
 
@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from craft.models.gguf import gguf_digest
 from craft.scoring.positions import places_in_loss
 from craft.tasks.prompts import IGNORED
 from craft.tasks.task import Kind, Task
@@ -23,6 +24,7 @@ from craft.tasks.task import Kind, Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from craft.spec import RunSpec
     from craft.tasks.splits import Splits
 
 Example = dict[str, Any]
@@ -114,13 +116,20 @@ class TrainingCollator:
         return batch | {"tokens": tokens}
 
 
+def token_key(spec: RunSpec) -> tuple[object, ...]:
+    """Returns everything but the data's fingerprint and the length that decides the tokens of a run's splits."""
+    training = spec.training
+    cuts = training.train_examples, training.eval_examples, training.search_examples
+    return spec.model, gguf_digest(spec.model), spec.revision, spec.protocol, spec.data.model_dump_json(), *cuts
+
+
 def longest_input(max_length: int, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
-    """Tokens an input is cut to: `max_length`, or the most that tokenizer and model allow if that is less."""
+    """Returns the tokens an input is cut to: `max_length`, or the most that tokenizer and model allow if that is less."""
     return min(max_length, positions(tokenizer, model))
 
 
 def positions(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
-    """The most tokens that an input may have, by the tokenizer and the model; 10^9 where neither has a limit."""
+    """Returns the most tokens that an input may have, by the tokenizer and the model; 10^9 where neither has a limit."""
     config: Any = model.config
     stated = getattr(config.get_text_config(), "max_position_embeddings", None) or 0
     # RoBERTa and its relatives count places from the one after the padding token's, which has a row of the table too.
@@ -146,7 +155,7 @@ _encoded: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
 
 def remembered(key: tuple[object, ...], make: Callable[[], T]) -> T:
-    """The result of `make` for `key`, from this process's memory if it is among the last few."""
+    """Returns the result of `make` for `key`, from this process's memory if it is among the last few."""
     if key not in _encoded:
         _encoded[key] = make()
         while len(_encoded) > _KEPT:
@@ -156,7 +165,7 @@ def remembered(key: tuple[object, ...], make: Callable[[], T]) -> T:
 
 
 def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, *, key: object) -> EncodedSplits:
-    """`splits` tokenized, from this process's memory if it has seen them before.
+    """Tokenizes `splits`, or takes them from this process's memory if it has seen them before.
 
     Args:
         max_length: tokens an input is cut to, the longer text of a pair first.
@@ -165,15 +174,15 @@ def encode(splits: Splits, task: Task, tokenizer: PreTrainedTokenizerBase, max_l
 
     def make() -> EncodedSplits:
         different = {id(split): split for split in (splits.train, splits.search, *splits.reported.values())}
-        made = {place: encode_split(split, task.kind, tokenizer, max_length) for place, split in different.items()}
-        reported = {suffix: made[id(split)] for suffix, split in splits.reported.items()}
-        return EncodedSplits(made[id(splits.train)], made[id(splits.search)], reported)
+        tokens = {place: encode_split(split, task.kind, tokenizer, max_length) for place, split in different.items()}
+        reported = {suffix: tokens[id(split)] for suffix, split in splits.reported.items()}
+        return EncodedSplits(tokens[id(splits.train)], tokens[id(splits.search)], reported)
 
     return remembered((task.name, splits.fingerprint, max_length, key), make)
 
 
 def encode_split(split: Any, kind: Kind, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedSplit:
-    """One split, tokenized in pieces so that only flat arrays are ever held whole."""
+    """Tokenizes a split in pieces, so that no more than flat arrays are ever held of all of it."""
     pieces: dict[str, list[np.ndarray]] = {}
     lengths: list[int] = []
     cut = 0

@@ -52,12 +52,12 @@ class Forgetting:
         Args:
             model: the base model, or one with an adapter on it.
             tick: called after every window.
-            before: the loss before training, if a record of a run on the same base tells it.
+            before: the loss before training, if a record of a run on the same base has it.
         """
         text = read_text(settings)
         self._windows = windows(tokenizer, text, min(WINDOW, positions(tokenizer, model)))
         self._collator = Collator(int(tokenizer.pad_token_id))
-        self._tick: Tick = lambda _what, done, total: tick("forgetting", done, total)
+        self._tick: Tick = lambda _name, done, total: tick("forgetting", done, total)
         self._before = before
         self.facts = {TEXT: name_of(settings), TEXT_DIGEST: _digest(text)}
 
@@ -65,7 +65,7 @@ class Forgetting:
         self._before = self._loss(base)
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        """`forgetting`, and the two losses that it is the difference of, in nats a token."""
+        """Computes `forgetting`, and the two losses that it is the difference of, in nats a token."""
         assert self._before is not None, "the loss before training is measured first"
         after = self._loss(model)
         return {"forgetting": after - self._before, BEFORE: self._before, AFTER: after}
@@ -88,12 +88,12 @@ def refuse_under_task_head(spec: RunSpec, kind: Kind) -> None:
 
 
 def name_of(settings: ForgettingSettings) -> str:
-    """What a record calls the text: its file as the settings give it, or `shipped`."""
+    """Returns the name of the text in records: its file as the settings give it, or `shipped`."""
     return settings.text or "shipped"
 
 
 def text_digest(settings: ForgettingSettings) -> str:
-    """SHA-256 of the text. Raises what `read_text` raises."""
+    """Computes the SHA-256 of the text. Raises what `read_text` raises."""
     return _digest(read_text(settings))
 
 
@@ -102,7 +102,7 @@ def _digest(text: str) -> str:
 
 
 def read_text(settings: ForgettingSettings) -> str:
-    """The text to measure on.
+    """Reads the text to measure on.
 
     Raises:
         Unavailable: its file cannot be read here.
@@ -123,7 +123,7 @@ def read_text(settings: ForgettingSettings) -> str:
 
 
 def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> EncodedTexts:
-    """The tokens of `text` in windows of at most `length`, in its order."""
+    """Cuts the tokens of `text` into windows of at most `length`, in its order."""
     tokens = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
     first = _first_token(tokenizer)
     step = length - len(first)
@@ -136,7 +136,7 @@ def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int) -> Encod
 
 
 def _first_token(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """The token that begins every text, (1,), or (0,) where the tokenizer puts none there."""
+    """Returns the token that begins every text, (1,), or (0,) where the tokenizer puts none there."""
     begins = tokenizer.bos_token_id
     wrapped = tokenizer("a")["input_ids"]
     return np.asarray([begins] if begins is not None and wrapped[:1] == [begins] else [], dtype=np.int32)

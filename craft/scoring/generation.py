@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], special: bool = True) -> list[list[int]]:
-    """Prompts as tokens, without an end-of-text token that a tokenizer may add."""
-    end, found = tokenizer.eos_token_id, tokenizer(list(prompts), add_special_tokens=special)["input_ids"]
-    return [ids[:-1] if special and ids and ids[-1] == end else list(ids) for ids in found]
+    """Tokenizes prompts, without an end-of-text token that a tokenizer may add."""
+    end, tokens = tokenizer.eos_token_id, tokenizer(list(prompts), add_special_tokens=special)["input_ids"]
+    return [ids[:-1] if special and ids and ids[-1] == end else list(ids) for ids in tokens]
 
 
-def fitted(tokens: list[int], room: int, first: int | None) -> list[int]:
-    """The last `room` tokens; the first token of the text stays if it is `first` (the token that begins a text)."""
+def cut_left(tokens: list[int], room: int, first: int | None) -> list[int]:
+    """Returns the last `room` tokens; the first token of the text stays if it is `first` (the token that begins a text)."""
     if len(tokens) <= room:
         return tokens
     return [tokens[0], *tokens[len(tokens) - room + 1 :]] if tokens[0] == first else tokens[-room:]
@@ -47,10 +47,10 @@ def generate(
     prompts: Sequence[list[int]],
     settings: GenerationSettings,
     batch_size: int,
-    tick: Tick = lambda what, done, total: None,
-    what: str = "",
+    tick: Tick = lambda name, done, total: None,
+    name: str = "",
 ) -> list[list[int]]:
-    """The tokens that the model writes after each prompt, by beam search without sampling, without the end of text.
+    """Writes tokens after each prompt, by beam search without sampling; returns them without the end of text.
 
     The model is left in the mode, training or not, that it was in.
     """
@@ -74,16 +74,16 @@ def generate(
         pad_token_id=tokenizer.pad_token_id,
     )
     stops = set(ends if isinstance(ends, list) else [ends])
-    written: list[list[int]] = [[] for _ in prompts]
+    outputs: list[list[int]] = [[] for _ in prompts]
     with _answering(model) as device:
         for rows, done in by_length([len(prompt) for prompt in prompts], batch_size):
             ids, mask = _left_padded([prompts[row] for row in rows], int(tokenizer.pad_token_id))
             out = base.generate(input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config)
             for row, tokens in zip(rows, out[:, ids.shape[1] :].tolist(), strict=True):
                 end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
-                written[row] = tokens[:end]
-            tick(what, done, len(prompts))
-    return written
+                outputs[row] = tokens[:end]
+            tick(name, done, len(prompts))
+    return outputs
 
 
 def log_likelihoods(
@@ -91,32 +91,32 @@ def log_likelihoods(
     texts: Sequence[TaughtText],
     pad_token_id: int,
     batch_size: int,
-    tick: Tick = lambda what, done, total: None,
-    what: str = "",
+    tick: Tick = lambda name, done, total: None,
+    name: str = "",
 ) -> np.ndarray:
-    """log p(tokens from `start` on | those before) of each text, float64 (n,)."""
-    found = torch.zeros(len(texts), dtype=torch.float64)
+    """Computes log p(tokens from `start` on | those before) of each text, float64 (n,)."""
+    sums = torch.zeros(len(texts), dtype=torch.float64)
     with _answering(model) as device:
         for rows, done in by_length([len(text.tokens) for text in texts], batch_size):
             ids, mask = _left_padded([texts[row].tokens for row in rows], pad_token_id)
             answers = [len(texts[row].tokens) - texts[row].start for row in rows]
             places = (mask.cumsum(dim=1) - 1).clamp(min=0)
             # Responses end where the batch ends, so only the last few positions need logits over the whole vocabulary.
-            kept = max(answers) + 1
-            last = torch.arange(ids.shape[1] - kept, ids.shape[1]).expand(len(rows), kept)
+            width = max(answers) + 1
+            last = torch.arange(ids.shape[1] - width, ids.shape[1]).expand(len(rows), width)
             logits = model(
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
                 position_ids=places.to(device),
                 # A GPU would read the output matrix once for each text, if it were given their number.
-                logits_to_keep=last.to(device) if chooses_on(model, device) else kept,
+                logits_to_keep=last.to(device) if chooses_on(model, device) else width,
             ).logits
-            log_p = logits[:, -kept:-1].float().log_softmax(dim=-1).cpu()
-            chosen = log_p.gather(2, ids[:, ids.shape[1] - kept + 1 :, None]).squeeze(2).double()
+            log_p = logits[:, -width:-1].float().log_softmax(dim=-1).cpu()
+            chosen = log_p.gather(2, ids[:, ids.shape[1] - width + 1 :, None]).squeeze(2).double()
             for at, (row, length) in enumerate(zip(rows, answers, strict=True)):
-                found[row] = chosen[at, chosen.shape[1] - length :].sum()
-            tick(what, done, len(texts))
-    return found.numpy()
+                sums[row] = chosen[at, chosen.shape[1] - length :].sum()
+            tick(name, done, len(texts))
+    return sums.numpy()
 
 
 @contextmanager

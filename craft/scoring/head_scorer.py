@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,13 +18,18 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from craft.results import PREDICTIONS_FOLDER
-from craft.scoring.credits import credits_of
-from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits
+from craft.scoring.encoding import Collator, EncodedSplit, EncodedSplits, encode, longest_input, token_key
 from craft.scoring.predictions import predictions_of, write_predictions
-from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported
+from craft.scoring.scorer import PREDICTIONS_FILE, Keep, Reported, count_examples, split_name
 from craft.scoring.texts import Tick, by_length, eval_mode, token_loss
 from craft.tasks.metrics import METRICS, collapsed, compute_metrics, compute_reported, decide
 from craft.tasks.task import Kind, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from craft.spec import RunSpec
+    from craft.tasks.splits import Splits
 
 
 def predict(
@@ -32,10 +37,10 @@ def predict(
     split: EncodedSplit,
     collator: Collator,
     batch_size: int,
-    tick: Tick = lambda what, done, total: None,
-    what: str = "",
+    tick: Tick = lambda name, done, total: None,
+    name: str = "",
 ) -> np.ndarray:
-    """Outputs of the task head for every example, float32 (n, outputs), in the split's order.
+    """Computes the outputs of the task head for every example, float32 (n, outputs), in the split's order.
 
     The model is left in the mode, training or not, that it was in. `tick` is called after every batch.
     """
@@ -48,7 +53,7 @@ def predict(
             del batch["labels"]
             logits = model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
             outputs.append(logits.float().cpu().numpy())
-            tick(what, done, len(split))
+            tick(name, done, len(split))
     restored = np.empty((len(split), outputs[0].shape[1]), dtype=np.float32)
     restored[[row for rows, _ in batches for row in rows]] = np.concatenate(outputs)
     return restored
@@ -72,7 +77,7 @@ LOSSES: dict[Kind, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def collapse_note(task: Task, outputs: Mapping[str, np.ndarray]) -> str | None:
-    """A note on a model that gives the same answer to every example; None for other models."""
+    """Notes that a model gives the same answer to every example; returns None for other models."""
     together = np.concatenate(list(outputs.values()))
     if not collapsed(together):
         return None
@@ -88,22 +93,26 @@ class HeadScorer:
     """
 
     def __init__(
-        self, task: Task, data: EncodedSplits, collator: Collator, batch_size: int, tick: Tick, rows: Mapping[str, Any]
+        self,
+        spec: RunSpec,
+        task: Task,
+        splits: Splits,
+        tokenizer: PreTrainedTokenizerBase,
+        model: nn.Module,
+        tick: Tick,
     ) -> None:
         """
         Args:
-            rows: the reported splits before they were tokenized.
+            model: the base model, whose positions bound a text.
             tick: called after every batch.
         """
-        self._tick, self._task, self._data, self._collator, self._batch_size = tick, task, data, collator, batch_size
-        self._rows = rows
+        length = longest_input(spec.training.max_length, tokenizer, model)
+        self._data = data = encode(splits, task, tokenizer, length, key=token_key(spec))
+        self._tick, self._task, self._rows, self._batch_size = tick, task, splits.reported, spec.training.eval_batch_size
+        self._collator = Collator(int(tokenizer.pad_token_id))
         self.train: Dataset[Any] = data.train
-        self.sizes = {
-            "train_examples": len(data.train),
-            "search_examples": len(data.search),
-            "reported_examples": sum(len(split) for split in data.reported.values()),
-        }
-        self.passes = {"search": len(data.search)} | {_name(suffix): len(split) for suffix, split in data.reported.items()}
+        reported = {split_name(suffix): len(split) for suffix, split in data.reported.items()}
+        self.sizes, self.passes = count_examples(len(data.train), len(data.search), reported)
         self._last: tuple[EncodedSplit, list[tuple[int, int]], np.ndarray] | None = None
         self.notes: list[str] = _cut_note(data)
         self.facts: dict[str, Any] = _chance(task, data)
@@ -117,35 +126,32 @@ class HeadScorer:
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
         splits = self._data.reported
-        outputs = {suffix: self._predict(model, split, _name(suffix)) for suffix, split in splits.items()}
+        outputs = {suffix: self._predict(model, split, split_name(suffix)) for suffix, split in splits.items()}
         metrics = compute_reported(self._task, {name: (outputs[name], split.labels) for name, split in splits.items()})
         tensors = {f"outputs{suffix}": torch.from_numpy(values) for suffix, values in outputs.items()}
         labels = {f"labels{suffix}": torch.from_numpy(split.labels) for suffix, split in splits.items()}
         save_file(tensors | labels, directory / PREDICTIONS_FILE)
         for suffix, values in outputs.items():
             lines = predictions_of(self._task, self._rows[suffix], values)
-            write_predictions(directory / PREDICTIONS_FOLDER / f"{_name(suffix)}.jsonl.gz", lines)
+            write_predictions(directory / PREDICTIONS_FOLDER / f"{split_name(suffix)}.jsonl.gz", lines)
         note = collapse_note(self._task, outputs)
-        together = [
-            np.concatenate(side)
-            for side in zip(*((outputs[name], split.labels) for name, split in splits.items()), strict=True)
-        ]
-        decided, answers = decide(together[0], self._task.kind), together[1]
-        metric = METRICS[self._task.primary]
-        facts = credits_of(lambda rows: 100 * metric(decided[rows], answers[rows]), len(answers))
-        return Reported(metrics, [note] if note else [], facts)
+        answers = decide(np.concatenate([*outputs.values()]), self._task.kind)
+        right = np.concatenate([split.labels for split in splits.values()])
+        compute = METRICS[self._task.primary].compute
+        notes = [note] if note else []
+        return Reported.of_rows(metrics, notes, len(right), lambda rows: 100 * compute(answers[rows], right[rows]))
 
-    def _predict(self, model: nn.Module, split: EncodedSplit, what: str) -> np.ndarray:
-        """Outputs of the split: those of the last pass if it was this split with these weights, as at the end of a run under
-        `customary`."""
+    def _predict(self, model: nn.Module, split: EncodedSplit, name: str) -> np.ndarray:
+        """Computes the outputs of the split. It returns those of the last pass if that was this split with these weights, as at
+        the end of a run under `customary`."""
         weights = [(id(weight), 0 if weight.is_inference() else weight._version) for weight in model.parameters()]
         if self._last is None or self._last[0] is not split or self._last[1] != weights:
-            self._last = split, weights, predict(model, split, self._collator, self._batch_size, self._tick, what)
+            self._last = split, weights, predict(model, split, self._collator, self._batch_size, self._tick, name)
         return self._last[2]
 
 
 def _chance(task: Task, data: EncodedSplits) -> dict[str, float]:
-    """`chance`: the reported score of always answering the training split's most frequent class."""
+    """Computes `chance`: the reported score of always answering the training split's most frequent class."""
     if task.kind != "classification":
         return {}
     classes, counts = np.unique(data.train.labels, return_counts=True)
@@ -155,14 +161,11 @@ def _chance(task: Task, data: EncodedSplits) -> dict[str, float]:
 
 
 def _cut_note(data: EncodedSplits) -> list[str]:
-    """How many inputs lose their end, if that is one in a hundred or more of a split."""
-    splits = {"training": data.train} | {_name(suffix): split for suffix, split in data.reported.items()}
+    """Notes the inputs that lose their end, if they are one in a hundred or more of a split."""
+    splits = {"training": data.train} | {split_name(suffix): split for suffix, split in data.reported.items()}
     shares = [
-        f"{100 * one.cut / len(one):.0f} % of the {name} split" for name, one in splits.items() if 100 * one.cut >= len(one)
+        f"{100 * split.cut / len(split):.0f} % of the {name} split"
+        for name, split in splits.items()
+        if 100 * split.cut >= len(split)
     ]
     return [f"inputs cut to max_length: {', '.join(shares)}; a larger training.max_length reads them whole"] if shares else []
-
-
-def _name(suffix: str) -> str:
-    """How progress names a reported split."""
-    return suffix.removeprefix("_") or "reported"

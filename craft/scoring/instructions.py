@@ -5,7 +5,7 @@
     chrf            chrF of the answers (Popović 2015), by sacrebleu
 
 `likelihood` is the geometric mean of a token's probability in percent, so it rises from 0 to 100 as bits fall. Answers are
-written only where they decide the score. `predictions/reported.jsonl` has one line for each response.
+written only where they decide the score. `predictions/reported.jsonl` has a line for each response.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from craft.scoring.answers import WordScorer
-from craft.scoring.credits import credits_of
 from craft.scoring.predictions import Prediction
 from craft.scoring.scorer import Keep, Reported
 from craft.tasks.forms import Form
+from craft.tasks.metrics import METRICS
 from craft.tasks.prompts import encode
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class InstructionScorer(WordScorer):
 
     def __init__(self, spec: RunSpec, task: Task, splits: Splits, tokenizer: PreTrainedTokenizerBase, *arguments: Any) -> None:
         self._chat = Form(tokenizer, spec.data.generation)
+        self._metric = METRICS[task.primary]
+        self._answers = "output" in self._metric.reads
         super().__init__(spec, task, splits, tokenizer, *arguments, form=self._chat)
         self.facts = {"prompt_form": self._chat.name}
         first = splits.train[:1]
@@ -51,65 +54,66 @@ class InstructionScorer(WordScorer):
         return {f"search_{name}": value for name, value in values.items()}
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
-        found = self._predict_reported(model, "reported", directory)
-        outputs = {one["output"] for one in found if "output" in one}
-        notes = [f"collapsed to one answer to every prompt: {outputs.pop()[:80]!r}"] if len(outputs) == 1 < len(found) else []
-        metrics = self._metrics(found)
-        values = {name: value for name, value in metrics.items() if name != "loss"}
-        return Reported(values, notes + self._cut_note(found), self._credits(found))
+        predictions = self._predict_reported(model, "reported", directory)
+        outputs = {prediction.get("output") for prediction in predictions}
+        collapsed = self._answers and len(outputs) == 1 < len(predictions)
+        notes = [f"collapsed to one answer to every prompt: {str(outputs.pop())[:80]!r}"] if collapsed else []
+        metrics = self._metrics(predictions)
+        del metrics["loss"]
+        notes += self._cut_note(predictions)
+        if not self._metric.credits:
+            return Reported(metrics, notes)
+        sides = [_column(predictions, name) for name in self._metric.reads]
 
-    def _credits(self, found: Sequence[Prediction]) -> dict[str, str]:
-        """The fact of the credits; a text's chrF is no sum over rows, so it has none."""
-        if self._task.primary == "chrf":
-            return {}
-        if self._task.primary == "likelihood":
-            sums, tokens = (np.array([one[name] for one in found], dtype=float) for name in ("log_likelihood", "tokens"))
-            return credits_of(lambda rows: 100 * math.exp(sums[rows].sum() / tokens[rows].sum()), len(found))
-        right = np.array([one["output"] == one["response"].strip() for one in found])
-        return credits_of(lambda rows: 100 * float(right[rows].mean()), len(found))
+        def score(rows: NDArray[np.bool_]) -> float:
+            return 100 * self._metric.compute(*(side[rows] for side in sides))
 
-    def _predict(self, model: nn.Module, split: Any, what: str) -> list[Prediction]:
+        return Reported.of_rows(metrics, notes, len(predictions), score)
+
+    def _predict(self, model: nn.Module, split: Any, name: str) -> list[Prediction]:
         prompts, taught = self._chat.taught(split[:])
-        special, answers = not self._chat.templated, self._task.primary != "likelihood"
+        special = not self._chat.templated
         texts = encode(self._tokenizer, prompts, taught, max_length=None, loss="response", special=special)
-        fits = [self._fitted(text) for text in texts]
-        values = self._log_likelihoods(model, fits, "loss" if answers else what)  # answers take the time, where there are some
-        asked, responses = prompts, split["response"][:]
+        fits = [self._fit(text) for text in texts]
+        # Answers take the time, where there are some.
+        values = self._log_likelihoods(model, fits, "loss" if self._answers else name)
+        responses = split["response"][:]
         if not self._chat.templated:
-            asked = [self._chat.prompt(text) for text in split["text"][:]]
-        elif answers or not all(responses):  # an answer, as what is taught, may hold thoughts and calls of tools
+            prompts = [self._chat.prompt(text) for text in split["text"][:]]
+        elif self._answers or not all(responses):  # an answer, as what is taught, may hold thoughts and calls of tools
             parts = [text.tokens[text.start :] for text in texts]
             responses = [part.strip() for part in self._tokenizer.batch_decode(parts, skip_special_tokens=True)]
-        found: list[Prediction] = [
+        predictions: list[Prediction] = [
             {"prompt": prompt, "response": response, "log_likelihood": value, "tokens": len(fit.tokens) - fit.start}
             | ({"cut": True} if fit is not text else {})
-            for prompt, response, value, fit, text in zip(asked, responses, values, fits, texts, strict=True)
+            for prompt, response, value, fit, text in zip(prompts, responses, values, fits, texts, strict=True)
         ]
-        if answers:
-            written, _ = self._write(model, asked, what, special)
-            for one, output in zip(found, written, strict=True):
-                one["output"] = output.strip()
-        return found
+        if self._answers:
+            outputs, _ = self._write(model, prompts, name, special)
+            for prediction, output in zip(predictions, outputs, strict=True):
+                prediction["output"] = output.strip()
+        return predictions
 
-    def _metrics(self, found: Sequence[Prediction]) -> dict[str, float]:
-        sums, tokens = (np.array([one[name] for one in found], dtype=float) for name in ("log_likelihood", "tokens"))
+    def _metrics(self, predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Computes the task's metric, and every other one that can be read without a package."""
+        sums, tokens = (_column(predictions, name) for name in METRICS["likelihood"].reads)
         loss = -sums.sum() / tokens.sum()
-        # A ratio's error, by how far each response's sum lies from the mean's.
-        spread = math.sqrt(float(np.square(sums + loss * tokens).sum()) * len(found) / max(1, len(found) - 1)) / tokens.sum()
-        likelihood = 100 * math.exp(-loss)
+        # A ratio's error, by how far each response's sum is from the mean's.
+        squares, rows = float(np.square(sums + loss * tokens).sum()), len(predictions)
         values = {
-            "likelihood": likelihood,
-            "likelihood_error": likelihood * spread,
+            name: 100 * metric.compute(*(_column(predictions, column) for column in metric.reads))
+            for name, metric in METRICS.items()
+            if metric is self._metric
+            or (name in self._task.metrics and not metric.package and (self._answers or "output" not in metric.reads))
+        }
+        values |= {
+            "likelihood_error": values["likelihood"] * math.sqrt(squares * rows / max(1, rows - 1)) / tokens.sum(),
             "bits_per_token": loss / math.log(2),
             "loss": loss,
         }
-        metric = self._task.primary
-        if metric != "likelihood":
-            pairs = [(one["output"], one["response"].strip()) for one in found]
-            values["exact_match"] = 100 * sum(output == response for output, response in pairs) / len(pairs)
-        if metric == "chrf":
-            from sacrebleu.metrics import CHRF
+        return {name: float(value) for name, value in values.items()} | {"score": values[self._task.primary]}
 
-            values["chrf"] = float(CHRF().corpus_score([one for one, _ in pairs], [[other for _, other in pairs]]).score)
-        values = {name: float(value) for name, value in values.items()}
-        return values | {"score": values[metric]}
+
+def _column(predictions: Sequence[Prediction], name: str) -> NDArray[Any]:
+    cells = [prediction[name] for prediction in predictions]
+    return np.array([cell.strip() if isinstance(cell, str) else float(cell) for cell in cells])

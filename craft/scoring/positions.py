@@ -23,7 +23,7 @@ from craft.tasks.prompts import IGNORED
 
 
 def can_choose(model: nn.Module) -> bool:
-    """Whether a transformers model computes logits at chosen positions of each text (`logits_to_keep`, (b, k))."""
+    """Returns whether a transformers model computes logits at chosen positions of each text (`logits_to_keep`, (b, k))."""
     wrapped: Any = model
     base = wrapped.get_base_model() if hasattr(model, "get_base_model") else model
     takes = "logits_to_keep" in inspect.signature(base.forward).parameters
@@ -32,19 +32,19 @@ def can_choose(model: nn.Module) -> bool:
 
 
 def chooses_on(model: nn.Module, device: torch.device) -> bool:
-    """Whether the loss of `model` is computed at chosen positions on `device`."""
+    """Returns whether the loss of `model` is computed at chosen positions on `device`."""
     return device.type == "cuda" and can_choose(model)
 
 
 def places_in_loss(labels: torch.Tensor) -> torch.Tensor:
-    """The positions whose next token is in the loss, (b, k), in order; `labels` are (b, tokens), on the CPU."""
+    """Returns the positions whose next token is in the loss, (b, k), in order; `labels` are (b, tokens), on the CPU."""
     taught = labels[:, 1:] != IGNORED
     most = max(1, int(taught.sum(dim=1).max()))
     return (~taught).int().argsort(dim=1, stable=True)[:, :most].sort(dim=1).values
 
 
 def loss_at(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """`craft.scoring.texts.token_loss` of `model` on `inputs`, computed at `places` alone.
+    """Computes `craft.scoring.texts.token_loss` of `model` on `inputs`, computed at `places` alone.
 
     Args:
         labels: (b, tokens); -100 where a token is not in the loss.
@@ -56,7 +56,7 @@ def loss_at(model: nn.Module, inputs: dict[str, Any], labels: torch.Tensor, plac
 
 
 def next_token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy summed over the targets that are in the loss: (b, k, vocabulary) by (b, k)."""
+    """Sums the cross-entropy over the targets that are in the loss: (b, k, vocabulary) by (b, k)."""
     return nn.functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1), ignore_index=IGNORED, reduction="sum"
     )

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
+
+from craft.scoring.credits import credits_of
 
 PREDICTIONS_FILE = "predictions.safetensors"
 
 Keep = Callable[[dict[str, float]], None]
-"""Called with the metrics known so far while the reported splits are scored, so that a run that breaks off can go on there."""
+"""Called with the metrics so far while the reported splits are scored, so that a run that breaks off can continue there."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,13 @@ class Reported:
     metrics: dict[str, float]
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_rows(
+        cls, metrics: dict[str, float], notes: list[str], rows: int, score: Callable[[NDArray[np.bool_]], float]
+    ) -> Reported:
+        """Adds the credits of `rows` rows, by the `score` in points of those that a mask leaves."""
+        return cls(metrics, notes, credits_of(score, rows))
 
 
 class Scorer(Protocol):
@@ -38,13 +49,24 @@ class Scorer(Protocol):
     facts: dict[str, Any]
 
     def search(self, model: nn.Module) -> dict[str, float]:
-        """`search_score` and the other metrics of the search split. Raises ValueError if an output is not finite."""
+        """Computes `search_score` and the other metrics of the search split. Raises ValueError if an output is not finite."""
         ...
 
     def reported(self, model: nn.Module, directory: Path, keep: Keep) -> Reported:
-        """The reported splits' scores.
+        """Scores the reported splits.
 
-        Writes the outputs behind them into `directory`; outputs of the same run and weights that lie there already are read.
-        Raises ValueError as `search` does.
+        Writes the outputs behind the scores into `directory`; outputs of the same run and weights that are there already are
+        read. Raises ValueError as `search` does.
         """
         ...
+
+
+def split_name(suffix: str) -> str:
+    """Returns the name of a reported split in ticks and files: `reported`, or MNLI's `matched` and `mismatched`."""
+    return suffix.removeprefix("_") or "reported"
+
+
+def count_examples(train: int, search: int, reported: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """Makes a scorer's `sizes` and `passes` from the numbers of its examples."""
+    sizes = {"train_examples": train, "search_examples": search, "reported_examples": sum(reported.values())}
+    return sizes, {"search": search, **reported}

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Tick = Callable[[str, int, int], None]
-"""Called during long work: what is done, how many are done, how many there are."""
+"""Called during long work with its name, the number that is done and the number of all."""
 
 _PIECE = 2048
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode, without gradients; its own mode comes back. PEFT computes DoRA's norms once inside."""
+    """Puts the model in eval mode, without gradients, and restores its own mode. PEFT computes DoRA's norms once inside."""
     training = model.training
     model.train()  # empties PEFT's cache of norms
     model.eval()
@@ -48,7 +48,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def by_length(lengths: Sequence[int] | np.ndarray, batch_size: int) -> list[tuple[list[int], int]]:
-    """Batches of row numbers, longest first so that a batch too large for memory fails at once; and how many rows are done."""
+    """Batches row numbers, longest first so that one too large for memory fails at once. Each has the number of rows done."""
     order = np.argsort(np.asarray(lengths), kind="stable")[::-1].tolist()
     parts = [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
     return [(rows, min((number + 1) * batch_size, len(order))) for number, rows in enumerate(parts)]
@@ -90,7 +90,7 @@ def encode_texts(
     key: object,
     form: Form | None = None,
 ) -> EncodedTexts:
-    """The training texts of a split, from this process's memory if it has seen them before.
+    """Encodes the training texts of a split, or takes them from this process's memory if it has seen them before.
 
     Args:
         split: with the columns of `craft.tasks.commonsense.COLUMNS`, or of own instructions, whose `form` is given.
@@ -117,7 +117,7 @@ def _encoded(
         prompts, responses = (
             form.taught(rows)
             if form
-            else cloze.taught(rows)
+            else cloze.read_taught(rows)
             if settings.score == "cloze"
             else ([prompt.for_training(*pair) for pair in zip(rows["text"], rows["input"], strict=True)], rows["response"])
         )
@@ -140,7 +140,7 @@ def _encoded(
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of the next token, summed over the tokens that are in the loss.
+    """Computes the cross-entropy of the next token, summed over the tokens that are in the loss.
 
     Args:
         logits: (b, tokens, vocabulary).
@@ -150,7 +150,7 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def mean_token_loss(model: nn.Module, texts: EncodedTexts, collator: Collator, batch_size: int, tick: Tick) -> float:
-    """The training loss over a whole split, by token; the model is left in the mode that it was in."""
+    """Computes the training loss over a split, by token; the model is left in the mode that it was in."""
     batches = by_length(texts.lengths, batch_size)
     device = next(model.parameters()).device
     chooses = chooses_on(model, device)

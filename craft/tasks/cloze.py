@@ -34,21 +34,21 @@ class Choices:
     continuations: tuple[str, ...]
 
 
-def choices(instruction: str, given: str, family: str) -> Choices:
-    """The options of an instruction in cloze form.
+def read_choices(instruction: str, context: str, family: str) -> Choices:
+    """Reads the options of an instruction in cloze form.
 
     Args:
         instruction: as in the mixture: task, question, `Answer1: ...` for each option, `Answer format: ...`.
-        given: further context, which comes first.
+        context: further context, which comes first.
         family: a key of `craft.tasks.extraction.PATTERNS`.
     """
     text = _FORMAT.sub("", instruction)
     begin = _TASK.match(text)
     text = text[begin.end() :] if begin else text
-    before = f"{given}\n" if given else ""
+    before = f"{context}\n" if context else ""
     if family == "truth":
         answers: tuple[str, ...] = ("true", "false")
-        return Choices(answers, (f"{before}Question: {text.strip()}\nAnswer:",) * 2, tuple(f" {one}" for one in answers))
+        return Choices(answers, (f"{before}Question: {text.strip()}\nAnswer:",) * 2, tuple(f" {answer}" for answer in answers))
     answers = options(instruction, family)
     question, texts = _split(text, answers)
     if len(answers) < 2 or not question or not all(texts):
@@ -56,38 +56,38 @@ def choices(instruction: str, given: str, family: str) -> Choices:
             f"no question or no text of an option in {instruction[:120]!r}: score: cloze reads 'Answer1: text Answer2: ...'"
         )
     if family == "ending":
-        return Choices(answers, (before + question,) * len(answers), tuple(f" {one}" for one in texts))
+        return Choices(answers, (before + question,) * len(answers), tuple(f" {text}" for text in texts))
     if family == "option":
         before_blank, _, rest = question.partition("_")
         if not rest.strip():
             raise ValueError(f"no blank '_' with text behind it in {instruction[:120]!r}: score: cloze puts each option there")
-        contexts = tuple(before + before_blank + one for one in texts)
+        contexts = tuple(before + before_blank + text for text in texts)
         return Choices(answers, contexts, (f" {rest.strip()}",) * len(answers))
-    return Choices(answers, (f"{before}Question: {question}\nAnswer:",) * len(answers), tuple(f" {one}" for one in texts))
+    return Choices(answers, (f"{before}Question: {question}\nAnswer:",) * len(answers), tuple(f" {text}" for text in texts))
 
 
-def taught(rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Contexts and right continuations of a mixture's rows (the columns of `craft.tasks.commonsense.COLUMNS`)."""
+def read_taught(rows: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Reads contexts and right continuations of a mixture's rows (the columns of `craft.tasks.commonsense.COLUMNS`)."""
     contexts, continuations = [], []
-    for text, given, family, label in zip(rows["text"], rows["input"], rows["family"], rows["label"], strict=True):
-        found = choices(text, given, family)
-        if label not in found.answers:
-            raise ValueError(f"the answer {label!r} is none of {', '.join(found.answers)} in {text[:120]!r}")
-        at = found.answers.index(label)
-        contexts.append(found.contexts[at])
-        continuations.append(found.continuations[at])
+    for text, context, family, label in zip(rows["text"], rows["input"], rows["family"], rows["label"], strict=True):
+        choices = read_choices(text, context, family)
+        if label not in choices.answers:
+            raise ValueError(f"the answer {label!r} is none of {', '.join(choices.answers)} in {text[:120]!r}")
+        at = choices.answers.index(label)
+        contexts.append(choices.contexts[at])
+        continuations.append(choices.continuations[at])
     return contexts, continuations
 
 
 def _split(text: str, answers: Sequence[str]) -> tuple[str, list[str]]:
-    """The question and the text of each option; texts are empty where the option's mark is missing."""
+    """Splits `text` into the question and the text of each option; texts are empty where the option's mark is missing."""
     begins, ends, at = [], [], 0
     for answer in answers:
         mark = f"{answer.capitalize()}:"
-        found = text.find(mark, at)
-        if found < 0:
+        place = text.find(mark, at)
+        if place < 0:
             return text.strip(), [""] * len(answers)
-        at = found + len(mark)
+        at = place + len(mark)
         begins.append(at)
-        ends.append(found)
-    return text[: ends[0]].strip(), [text[one:end].strip() for one, end in zip(begins, [*ends[1:], len(text)], strict=True)]
+        ends.append(place)
+    return text[: ends[0]].strip(), [text[begin:end].strip() for begin, end in zip(begins, [*ends[1:], len(text)], strict=True)]

@@ -39,35 +39,32 @@ _NAMES = 10
 """So many labels, each of one row, are names of rows and no classes."""
 
 
-def row(name: str, given: CustomTask) -> Task:
+def row(name: str, settings: CustomTask) -> Task:
     """The task `custom/NAME`."""
-    return _row(name, given, _stamp(given.train))
+    return _row(name, settings, _stamp(settings.train))
 
 
 @lru_cache(maxsize=64)
-def _row(name: str, given: CustomTask, stamp: tuple[int, int] | None) -> Task:
+def _row(name: str, settings: CustomTask, stamp: tuple[int, int] | None) -> Task:
     from craft.tasks.metrics import METRICS
 
-    rows = _read(given.train, stamp)
-    words = given.kind == "generation"
-    label = given.label or ""
-    for column in instructions.columns(given) if words else (*given.text, label):
+    rows = _read(settings.train, stamp)
+    in_words = settings.kind == "generation"
+    label = settings.label or ""
+    for column in instructions.columns(settings) if in_words else (*settings.text, label):
         rows.column(column)
-    labels = _labels(given, rows) if given.kind == "classification" else ()
-    usual: tuple[str, ...] = instructions.METRICS if words else ("pearson", "spearman")
-    if given.kind == "classification":
-        usual = ("accuracy", "macro_f1", "matthews") if len(labels) > 2 else ("accuracy", "f1", "macro_f1", "matthews")
-    if given.metric is not None and given.metric not in usual:
-        known = "" if given.metric in METRICS or given.metric in instructions.METRICS else "unknown "
-        raise ValueError(
-            f"data.custom.{name}.metric: {known}metric {given.metric!r} does not fit; allowed are: {', '.join(usual)}"
-        )
-    if given.metric == "chrf" and find_spec("sacrebleu") is None:
-        raise ValueError(f"data.custom.{name}.metric: chrf is computed by sacrebleu: pip install 'craft-sweeps[chrf]'")
+    labels = _labels(settings, rows) if settings.kind == "classification" else ()
+    usual = tuple(metric for metric, scores in METRICS.items() if scores.fits(settings.kind, len(labels)))
+    metric = settings.metric or usual[0]
+    if metric not in usual:
+        unknown = "" if metric in METRICS else "unknown "
+        raise ValueError(f"data.custom.{name}.metric: {unknown}metric {metric!r} does not fit; allowed are: {', '.join(usual)}")
+    if (package := METRICS[metric].package) and find_spec(package) is None:
+        raise ValueError(f"data.custom.{name}.metric: {metric} is computed by {package}: pip install 'craft-sweeps[{metric}]'")
     return Task(
-        f"custom/{name}", f"{name} ({Path(given.train).name})", given.kind, given.text, label, labels, usual,
-        given.metric or usual[0], load, groups=instructions.same_opening if words else None,
-        meaning=instructions.meaning if words else str.strip,
+        f"custom/{name}", f"{name} ({Path(settings.train).name})", settings.kind, settings.text, label, labels, usual,
+        metric, load, groups=instructions.same_opening if in_words else None,
+        meaning=instructions.meaning if in_words else str.strip,
     )  # fmt: skip
 
 
@@ -75,35 +72,35 @@ def load(task: Task, data: DataSettings) -> RawData:
     """The user's rows, checked cell by cell. Raises DataError with file, row and column."""
     from craft.tasks.splits import groups_of, set_apart
 
-    given = data.custom[task.name.removeprefix("custom/")]
-    parts = [given.train] if given.validation is None else [given.train, given.validation]
+    settings = data.custom[task.name.removeprefix("custom/")]
+    parts = [settings.train] if settings.validation is None else [settings.train, settings.validation]
     tables = [_read(part, _stamp(part)) for part in parts]
-    named = given.labels is not None
+    named = settings.labels is not None
     splits = [
-        instructions.to_dataset(table, given)
+        instructions.to_dataset(table, settings)
         if task.kind == "generation"
         else to_dataset(table, text=task.text, label=task.label, labels=task.labels, positions=named, empty=False)
         for table in tables
     ]
-    whole = fingerprint(splits)
-    if given.validation is None:
-        share, rows = given.reported or _REPORTED_SHARE, splits[0]
+    digest = fingerprint(splits)
+    if settings.validation is None:
+        share, rows = settings.reported or _REPORTED_SHARE, splits[0]
         splits = list(set_apart(task, rows, share, _REPORTED_SEED, groups_of(task, rows), "reported"))
-    return RawData(splits[0], {"": splits[1]}, whole, tuple(Path(part).expanduser() for part in parts))
+    return RawData(splits[0], {"": splits[1]}, digest, tuple(Path(part).expanduser() for part in parts))
 
 
-def _labels(given: CustomTask, rows: Rows) -> tuple[str, ...]:
-    assert given.label is not None, "checked with the settings"
-    cells = rows.column(given.label)
-    if given.labels is not None:
-        labels = tuple(label_name(name) or name for name in given.labels)
+def _labels(settings: CustomTask, rows: Rows) -> tuple[str, ...]:
+    assert settings.label is not None, "checked with the settings"
+    cells = rows.column(settings.label)
+    if settings.labels is not None:
+        labels = tuple(label_name(name) or name for name in settings.labels)
         if len(labels) < 2 or len(set(labels)) < len(labels):
             raise DataError(f"labels: {', '.join(labels)}: two or more different names are needed")
         for at, cell in enumerate(cells):
-            class_index(cell, labels, rows, at, given.label, positions=True)
+            class_index(cell, labels, rows, at, settings.label, positions=True)
         return labels
-    names = {read_label(cell, rows, at, given.label) for at, cell in enumerate(cells)}
-    place, scale = f"{rows.source}: column {given.label!r} holds", "For numbers on a scale set kind: regression"
+    names = {read_label(cell, rows, at, settings.label) for at, cell in enumerate(cells)}
+    place, scale = f"{rows.source}: column {settings.label!r} holds", "For numbers on a scale set kind: regression"
     if len(names) == len(cells) >= _NAMES:
         raise DataError(f"{place} {len(names)} different labels in {len(cells)} rows: is it the label? {scale}")
     if not 2 <= len(names) <= _MOST_CLASSES:
@@ -114,12 +111,12 @@ def _labels(given: CustomTask, rows: Rows) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-def describe_classes(task: Task, given: CustomTask) -> Iterator[str]:
+def describe_classes(task: Task, settings: CustomTask) -> Iterator[str]:
     """How many rows of the training file each class has; then a line for each doubt about the labels."""
-    assert given.label is not None, "checked with the settings"
-    rows, spellings = _read(given.train, _stamp(given.train)), dict[str, list[str]]()
-    cells = enumerate(rows.column(given.label))
-    places = [class_index(cell, task.labels, rows, at, given.label, given.labels is not None) for at, cell in cells]
+    assert settings.label is not None, "checked with the settings"
+    rows, spellings = _read(settings.train, _stamp(settings.train)), dict[str, list[str]]()
+    cells = enumerate(rows.column(settings.label))
+    places = [class_index(cell, task.labels, rows, at, settings.label, settings.labels is not None) for at, cell in cells]
     counts = {name: places.count(place) for place, name in enumerate(task.labels)}
     yield f"{len(counts)} classes: {_listed(counts)}"
     for name in counts:
@@ -137,18 +134,18 @@ def describe_classes(task: Task, given: CustomTask) -> Iterator[str]:
             yield f"class {name!r}: leave these rows out if it says that there is no label"
 
 
-def doubt_texts(given: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> Iterator[str]:
+def doubt_texts(own: CustomTask, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> Iterator[str]:
     """A line for each column of texts in which the tokenizer finds control tokens.
 
     Raises:
         DataError: instructions or chats that the tokenizer's model would not read as they are; with the place.
     """
     form, tokens = Form(tokenizer, settings), control_tokens(tokenizer)
-    for part in filter(None, (given.train, given.validation)):
+    for part in filter(None, (own.train, own.validation)):
         rows = _read(part, _stamp(part))
-        if given.kind == "generation":
-            check_chats(rows, given, form)
-        for column in given.text:
+        if own.kind == "generation":
+            check_chats(rows, own, form)
+        for column in own.text:
             hits = [(row, match[0]) for row, cell in enumerate(rows.column(column)) if (match := tokens.search(str(cell)))]
             if hits:
                 more = f", as do {len(hits) - 1} more rows" if hits[1:] else ""

@@ -22,8 +22,6 @@ from craft.tasks.rows import check_text, is_blank, numbered
 if TYPE_CHECKING:
     from datasets import Dataset
 
-METRICS = ("likelihood", "exact_match", "chrf")
-"""The first is the score unless the task says another."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MARKS = ("weight", "train", "training", "loss", "trainable")
 """Keys of a turn by which files say whether a reply is learnt: OpenAI's, axolotl's, ms-swift's."""

@@ -1,8 +1,8 @@
 """METRICS: one row for each way to compare predictions with labels; and the scores of a task (x 100).
 
-scikit-learn and scipy compute the numbers. They are imported by the functions that need them, because checking a sweep file
-reads this table. Where a library gives NaN or a warning, a convention gives 0 instead, so that a model which has learnt nothing
-scores a plain 0:
+scikit-learn, scipy and sacrebleu compute the numbers. They are imported by the functions that need them, because checking a
+sweep file reads this table. Where a library gives NaN or a warning, a convention gives 0 instead, so that a model which has
+learnt nothing scores a plain 0:
 
 - Matthews is 0 if the predictions or the labels contain a single class;
 - Pearson and Spearman are 0 if the predictions or the labels are constant up to float32's rounding;
@@ -13,12 +13,14 @@ scores a plain 0:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from craft.tasks import extraction
+from craft.tasks.task import Metric
 
 if TYPE_CHECKING:
     from craft.tasks.task import Task
@@ -26,9 +28,7 @@ if TYPE_CHECKING:
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Share of equal entries."""
-    from sklearn.metrics import accuracy_score
-
-    return float(accuracy_score(labels, predictions))
+    return float(np.mean(np.asarray(predictions) == np.asarray(labels)))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -74,15 +74,30 @@ def _constant(values: np.ndarray) -> bool:
     return bool(np.ptp(values) <= 1e-5 * np.max(np.abs(values)))
 
 
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "macro_f1": macro_f1,
-    "matthews": matthews,
-    "pearson": pearson,
-    "spearman": spearman,
+def likelihood(log_likelihoods: np.ndarray, tokens: np.ndarray) -> float:
+    """Geometric mean of a token's probability, from each text's log-likelihood and number of tokens."""
+    return math.exp(log_likelihoods.sum() / tokens.sum())
+
+
+def chrf(answers: Sequence[str], responses: Sequence[str]) -> float:
+    """chrF of the answers (Popović 2015), by sacrebleu."""
+    from sacrebleu.metrics import CHRF
+
+    return float(CHRF().corpus_score(list(answers), [list(responses)]).score) / 100
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(accuracy, "classification", percent=True),
+    "f1": Metric(f1, "classification", most_classes=2),
+    "macro_f1": Metric(macro_f1, "classification"),
+    "matthews": Metric(matthews, "classification", signed=True),
+    "pearson": Metric(pearson, "regression", signed=True),
+    "spearman": Metric(spearman, "regression", signed=True),
+    "likelihood": Metric(likelihood, "generation", percent=True, reads=("log_likelihood", "tokens"), by_token=True),
+    "exact_match": Metric(accuracy, "generation", percent=True),
+    "chrf": Metric(chrf, "generation", by_token=True, credits=False, package="sacrebleu"),
 }
-"""Name -> a function of predictions (n,) and labels (n,); 1 is perfect."""
+"""Own tasks may choose among the metrics that fit; the first of them is the default."""
 
 
 def decide(predictions: Any, kind: str) -> np.ndarray:
@@ -108,7 +123,7 @@ def compute_metrics(task: Task, predictions: Any, labels: Any) -> dict[str, floa
     decided, answers = decide(predictions, task.kind), np.asarray(labels)
     if not len(decided) or len(decided) != len(answers):
         raise ValueError(f"{task.name}: {len(decided)} predictions for {len(answers)} labels")
-    values = {name: 100.0 * METRICS[name](decided, answers) for name in task.metrics}
+    values = {name: 100.0 * METRICS[name].compute(decided, answers) for name in task.metrics}
     return values | {"score": values[task.primary]}
 
 

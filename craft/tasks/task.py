@@ -1,11 +1,12 @@
-"""`Task`: what one row of TASKS is, and the data it reads."""
+"""`Task` and `Metric`: the rows of TASKS and of METRICS, and the data that a task reads."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from craft.settings import DataSettings
 
@@ -32,6 +33,30 @@ class RawData:
     reported: Mapping[str, Dataset]
     fingerprint: str
     files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row of METRICS: `compute(predictions, labels)` of n rows, where 1 is perfect, and the `kind` of tasks that it scores.
+
+    Own instructions give the two columns of their predictions that `reads` names. `percent`: x 100 it is a percentage.
+    `signed`: it goes from -1 to 1. `most_classes` bounds the classes that it can score. `by_token`: its error is far smaller
+    than that of right and wrong, as it is a mean over tokens. `credits` may be computed unless that takes minutes. `package`
+    is what has to be installed, with the extra of the metric's name.
+    """
+
+    compute: Callable[[Any, Any], float]
+    kind: Kind
+    percent: bool = False
+    signed: bool = False
+    most_classes: float = math.inf
+    reads: tuple[str, str] = ("output", "response")
+    by_token: bool = False
+    credits: bool = True
+    package: str | None = None
+
+    def fits(self, kind: Kind, classes: int) -> bool:
+        return self.kind == kind and classes <= self.most_classes
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from craft.settings import TrainingSettings
 from craft.tasks import find_task
+from craft.tasks.metrics import METRICS
 from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan
 from orchestrator.sweepfile.sweep import Sweep
@@ -71,9 +72,7 @@ def scored_line(sweep: Sweep, sizes: Mapping[str, tuple[int, int]]) -> str:
     if not sizes:
         return ""
     line = f"scored on {', '.join(f'{scored:,} examples of {task}' for task, (_, scored) in sizes.items())}"
-    judged = [
-        scored for task, (_, scored) in sizes.items() if find_task(task, sweep.data).primary not in ("likelihood", "chrf")
-    ]
+    judged = [scored for task, (_, scored) in sizes.items() if not METRICS[find_task(task, sweep.data).primary].by_token]
     if min(judged, default=FEW) < FEW:
         few = [task for task, (_, scored) in sizes.items() if scored < FEW]
         ways = more_rows(few, any(sweep.training_for(task, {}).eval_examples == sizes[task][1] for task in few))

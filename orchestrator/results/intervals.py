@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from craft.tasks.metrics import METRICS
+
 Scores = Mapping[tuple[str, int], float]
-SIGNED = ("matthews", "pearson", "spearman")
+SIGNED = tuple(name for name, metric in METRICS.items() if metric.signed)
 """Metrics that go from -100 to 100."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from craft.tasks.metrics import METRICS as TASK_METRICS
 from craft.words import format_bytes, format_duration
 from orchestrator.results.chances import EXPECTED, LUCK, P_FRONT, P_WITHIN
 from orchestrator.results.control import NORMALIZED
@@ -67,7 +68,7 @@ METRICS = {
         Metric("forgetting", "forgetting (nats a token)", "minimize"),
     )
 }
-PERCENT = ("accuracy", "exact_match", "likelihood")
+PERCENT = tuple(name for name, metric in TASK_METRICS.items() if metric.percent)
 """Metrics that are shares of something, so that x 100 they are percent."""
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "bytes": ((1, "bytes"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB")),

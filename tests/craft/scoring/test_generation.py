@@ -12,7 +12,7 @@ import torch
 from craft.methods import METHODS
 from craft.methods.method import BuildContext
 from craft.models.loading import load_model, load_tokenizer
-from craft.scoring.generation import encode_prompts, fitted, generate, log_likelihoods
+from craft.scoring.generation import cut_left, encode_prompts, generate, log_likelihoods
 from craft.settings import GenerationSettings
 from craft.tasks.prompts import PROMPTS, TaughtText, encode
 from craft.tuners.craft.layer import CraftLinear
@@ -108,10 +108,10 @@ def test_likelihoods_are_those_of_the_plain_forward_pass(spoken: tuple[Any, Any]
 
 
 def test_a_prompt_too_long_keeps_its_end_and_the_token_that_begins_it() -> None:
-    assert fitted([1, 5, 6, 7, 8], 3, 1) == [1, 7, 8]
-    assert fitted([4, 5, 6, 7, 8], 3, 1) == [6, 7, 8]
-    assert fitted([4, 5, 6, 7, 8], 3, None) == [6, 7, 8]
-    assert fitted([1, 5, 6], 3, 1) == [1, 5, 6]
+    assert cut_left([1, 5, 6, 7, 8], 3, 1) == [1, 7, 8]
+    assert cut_left([4, 5, 6, 7, 8], 3, 1) == [6, 7, 8]
+    assert cut_left([4, 5, 6, 7, 8], 3, None) == [6, 7, 8]
+    assert cut_left([1, 5, 6], 3, 1) == [1, 5, 6]
 
 
 @pytest.mark.parametrize(("dtype", "held"), [("float32", True), ("bf16-mixed", False), ("bfloat16", False)])

@@ -10,7 +10,7 @@ import torch
 
 from craft.scoring.generation import log_likelihoods
 from craft.settings import GenerationSettings
-from craft.tasks.cloze import choices, taught
+from craft.tasks.cloze import read_choices, read_taught
 from craft.tasks.prompts import encode
 
 FORMS = {
@@ -44,12 +44,12 @@ FORMS = {
 
 @pytest.mark.parametrize(("instruction", "kind", "expected"), FORMS.values(), ids=FORMS)
 def test_the_forms(instruction: str, kind: str, expected: list[tuple[str, str]]) -> None:
-    found = choices(instruction, "", kind)
+    found = read_choices(instruction, "", kind)
     assert list(zip(found.contexts, found.continuations, strict=True)) == expected
-    given = choices(instruction, "A passage.", kind)
+    given = read_choices(instruction, "A passage.", kind)
     assert given.contexts == tuple(f"A passage.\n{context}" for context, _ in expected)
     rows = {"text": [instruction], "input": [""], "family": [kind], "label": [found.answers[1]]}
-    assert taught(rows) == ([expected[1][0]], [expected[1][1]])
+    assert read_taught(rows) == ([expected[1][0]], [expected[1][1]])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_forms(instruction: str, kind: str, expected: list[tuple[str, str]])
 )
 def test_another_form_is_refused(instruction: str, kind: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        choices(instruction, "", kind)
+        read_choices(instruction, "", kind)
 
 
 def test_settings_that_cloze_does_not_have() -> None:

@@ -49,7 +49,7 @@ def test_credits_have_the_bootstraps_error_of_every_metric(metric: str) -> None:
     answers = np.where(random.random(400) < 0.8, labels, 1 - labels)
     if metric in ("pearson", "spearman"):
         labels, answers = (x := random.normal(size=400)), x + random.normal(size=400)
-    score = METRICS[metric]
+    score = METRICS[metric].compute
     credits = read_credits(credits_of(lambda rows: 100 * score(answers[rows], labels[rows]), 400)[CREDITS])
     drawn = [100 * score(answers[rows], labels[rows]) for rows in random.integers(0, 400, (300, 400))]
     assert math.sqrt(credits.var(ddof=1) / len(credits)) == pytest.approx(np.std(drawn), rel=0.2)
