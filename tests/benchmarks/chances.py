@@ -36,11 +36,11 @@ def simulate(many: int, seeds: int, differences: float, unequal: bool, effect: f
         size, true = truth_of(random, many, differences)
         noise = 2 * (np.exp(random.normal(0, 0.5, many)) if unequal else np.ones(many))
         seen = true + random.normal(0, 1, (seeds, many)) * noise + random.normal(0, effect, (seeds, 1))
-        found = with_chances([summary(f"c{i}", seen[:, i], size[i]) for i in range(many)], DEFAULT_OBJECTIVES)
-        inside += [one.score.low <= value <= one.score.high for one, value in zip(found, true, strict=True)]
+        judged = with_chances([summary(f"c{i}", seen[:, i], size[i]) for i in range(many)], DEFAULT_OBJECTIVES)
+        inside += [result.score.low <= value <= result.score.high for result, value in zip(judged, true, strict=True)]
         for name, within in ((P_FRONT, 0.0), (P_WITHIN, 1.0)):
             truth = shares(true[None], size[:, None] if name == P_FRONT else np.zeros((many, 1)), within) > 0
-            predicted[name] += [(one.counts[name], bool(yes)) for one, yes in zip(found, truth, strict=True)]
+            predicted[name] += [(result.counts[name], bool(yes)) for result, yes in zip(judged, truth, strict=True)]
     return [f"{100 * np.mean(inside):.1f} %", *(bins(predicted[name]) for name in (P_FRONT, P_WITHIN))]
 
 
@@ -58,15 +58,15 @@ def simulate_luck(shared: float, each: float, stored: bool, sweeps: int) -> list
         summaries = [summary(f"c{i}", seen[:, i], size[i]) for i in range(16)]
         if stored:
             own = [{("task", seed): credits[seed, i] for seed in range(3)} for i in range(16)]
-            summaries = [replace(one, credits=values) for one, values in zip(summaries, own, strict=True)]
-        found = with_chances(summaries, DEFAULT_OBJECTIVES)
+            summaries = [replace(result, credits=values) for result, values in zip(summaries, own, strict=True)]
+        judged = with_chances(summaries, DEFAULT_OBJECTIVES)
         for name, within, costs in ((P_FRONT, 0.0, size[:, None]), (P_WITHIN, 1.0, np.zeros((16, 1)))):
             truth = shares(true[None], costs, within) > 0
-            predicted[name] += [(one.counts[name], bool(yes)) for one, yes in zip(found, truth, strict=True)]
+            predicted[name] += [(result.counts[name], bool(yes)) for result, yes in zip(judged, truth, strict=True)]
         front = shares(seen.mean(axis=0)[None], size[:, None]) > 0
         common = np.mean(seen - true)  # what the examples do to all
         chosen += [
-            (found[i].score.mean - true[i] - common, found[i].counts[EXPECTED] - true[i] - common)
+            (judged[i].score.mean - true[i] - common, judged[i].counts[EXPECTED] - true[i] - common)
             for i in np.flatnonzero(front)
         ]
     score, expected = np.mean(chosen, axis=0)

@@ -43,23 +43,23 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4, help="with --large; LLaMA3-8B has 32")
     parser.add_argument("--rank", type=int, default=128, help="with --large, of outputs and inputs")
     add_device(parser)
-    given = parser.parse_args()
-    check_device(parser, given.device)
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    if given.large:
-        large(layers=given.layers, rank=given.rank, device=given.device)
+    options = parser.parse_args()
+    check_device(parser, options.device)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.large:
+        large(layers=options.layers, rank=options.rank, device=options.device)
         return
-    rounds, device = 2 if given.quick else given.rounds, given.device
+    rounds, device = 2 if options.quick else options.rounds, options.device
     stacks = {name: [weight.to(device) for weight in weights] for name, weights in minilm().items()}
     print(f"decomposition, MiniLM q and v, {machine(device)}\n")
 
-    one_svd, whole = "full SVD, one trial of 27", "store, cold, all 27 trials"
+    one_svd, grid = "full SVD, one trial of 27", "store, cold, all 27 trials"
     timings = alternate(
-        {one_svd: lambda: svd_trial(stacks), whole: lambda: store_grid(stacks)}, one_svd, rounds=rounds, warmup=1, device=device
+        {one_svd: lambda: svd_trial(stacks), grid: lambda: store_grid(stacks)}, one_svd, rounds=rounds, warmup=1, device=device
     )
     print(table("A grid of 27 rank triples, ratio to ONE trial's full SVD (float32, three unfoldings)", timings))
-    share = {timing.name: timing.ratio for timing in timings}[whole] / len(GRID)
+    share = {timing.name: timing.ratio for timing in timings}[grid] / len(GRID)
     print(f"the grid with the store over 27 full SVDs: 1/{1 / share:.0f}  goal 1/50 {'met' if share <= 1 / 50 else 'MISSED'}\n")
 
     stack = torch.stack(stacks["q"])
@@ -84,21 +84,21 @@ def large(width: int = 4096, layers: int = 4, rank: int = 128, device: str = "cp
     warm = torch.randn(2, 1100, 1100, generator=generator).to(device)
     hosvd(warm, ("all", 32, 32))  # libraries and their thread buffers
     weights = [torch.randn(width, width, generator=generator).to(device, torch.bfloat16) for _ in range(layers)]
-    made: list[TuckerFactors] = []
+    results: list[TuckerFactors] = []
     if device == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     else:
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    seconds = timed(lambda: made.append(hosvd(weights, ("all", rank, rank))), device)
+    seconds = timed(lambda: results.append(hosvd(weights, ("all", rank, rank))), device)
     peak = (torch.cuda.max_memory_allocated() if device == "cuda" else memory("VmHWM")) - before
-    (factors,) = made
+    (factors,) = results
     result = sum(part.nbytes for part in (factors.core, factors.u1, factors.u2, factors.u3))
-    slices, kept = peak / (width * width * 8), result / (width * width * 8)
+    slices, result_slices = peak / (width * width * 8), result / (width * width * 8)
     print(f"{layers} x {width} x {width} bfloat16 at rank {rank}, {machine(device)}")
     print(f"{seconds:.0f} s; {peak / 2**20:.0f} MiB beyond the weights = {slices:.2f} float64 slices  goal 2")
-    print(f"the result alone is {kept:.2f}")
+    print(f"the result alone is {result_slices:.2f}")
 
 
 def memory(name: str) -> int:

@@ -29,4 +29,4 @@ def reference_point(points: ArrayLike, directions: Sequence[str]) -> Points:
 
 
 def _signs(directions: Sequence[str]) -> Points:
-    return np.array([-1.0 if one == "maximize" else 1.0 for one in directions])
+    return np.array([-1.0 if direction == "maximize" else 1.0 for direction in directions])

@@ -55,26 +55,28 @@ class Answers:
 
 def sweep(scores: Any, credits: Any, sizes: Any, stored: bool) -> list[Summary]:
     """The configurations of a sweep with these scores `(configurations, seeds)` and credits."""
-    found = []
+    summaries = []
     for number, size in enumerate(sizes):
-        one = summary(f"c{number}", scores[number], float(size))
-        kept = {("task", seed): values for seed, values in enumerate(credits[number])}
-        found.append(replace(one, credits=kept if stored else {}))
-    return found
+        result = summary(f"c{number}", scores[number], float(size))
+        by_seed = {("task", seed): values for seed, values in enumerate(credits[number])}
+        summaries.append(replace(result, credits=by_seed if stored else {}))
+    return summaries
 
 
 def held_half(answers: Answers, random: np.random.Generator, third: int, stored: bool) -> Cases:
     """Predictions and what came true, of a random half of the rows with two of three seeds."""
-    rows, others = np.array_split(random.permutation(answers.values.shape[2]), 2)
+    rows, other_rows = np.array_split(random.permutation(answers.values.shape[2]), 2)
     seeds, (scores, credits) = [seed for seed in range(3) if seed != third], answers.parts(rows)
-    found = sweep(scores[:, seeds], credits[:, seeds], answers.sizes, stored)
-    errors = chances._moderated(found)[1]
-    drawn = chances._draws(found, errors, {"score": "maximize"})
+    summaries = sweep(scores[:, seeds], credits[:, seeds], answers.sizes, stored)
+    errors = chances._moderated(summaries)[1]
+    drawn = chances._draws(summaries, errors, {"score": "maximize"})
     assert drawn is not None
-    noise = np.array([2 * errors[one.configuration][0] for one in found]) + (np.array(luck(found)) if stored else 0.0)
+    noise = np.array([2 * errors[result.configuration][0] for result in summaries]) + (
+        np.array(luck(summaries)) if stored else 0.0
+    )
     asked = drawn + random.normal(size=drawn.shape) * np.sqrt(noise)
-    truth, size, free = answers.parts(others)[0][:, third], answers.sizes[:, None], np.zeros((len(found), 1))
-    values = np.array([one.score.mean for one in found])
+    truth, size, free = answers.parts(other_rows)[0][:, third], answers.sizes[:, None], np.zeros((len(summaries), 1))
+    values = np.array([result.score.mean for result in summaries])
     front = chances.shares(values[None], size) > 0
     return {
         "front": list(zip(chances.shares(asked, size), chances.shares(truth[None], size) > 0, strict=True)),
@@ -91,14 +93,17 @@ def resampled(answers: Answers, random: np.random.Generator, differences: float,
     credits = (credits - credits.mean(axis=2, keepdims=True))[random.permutation(many)][:, :, random.integers(0, rows, rows)]
     size, true = truth_of(random, many, differences)
     seen = true[:, None] + credits.mean(axis=2) + random.normal(0, 1, (many, seeds))
-    found = chances.with_chances(sweep(seen, credits, size, stored), DEFAULT_OBJECTIVES)
+    summaries = chances.with_chances(sweep(seen, credits, size, stored), DEFAULT_OBJECTIVES)
     front = chances.shares(seen.mean(axis=1)[None], size[:, None]) > 0
-    gaps = np.array([(one.score.mean, one.counts[chances.EXPECTED]) for one in found]) - (true + credits.mean())[:, None]
+    gaps = (
+        np.array([(result.score.mean, result.counts[chances.EXPECTED]) for result in summaries])
+        - (true + credits.mean())[:, None]
+    )
     kinds = ("front", chances.P_FRONT, size[:, None], 0.0), ("within", chances.P_WITHIN, np.zeros((many, 1)), 1.0)
     cases: Cases = {"curse": list(gaps[front])}
     for name, column, costs, within in kinds:
         truth = chances.shares(true[None], costs, within) > 0
-        cases[name] = list(zip([one.counts[column] for one in found], truth, strict=True))
+        cases[name] = list(zip([result.counts[column] for result in summaries], truth, strict=True))
     return cases
 
 

@@ -21,10 +21,10 @@ from tests.benchmarks.trials import read_trials
 
 def summaries_of(records: Sequence[Path]) -> list[Summary]:
     """The configurations that ran with all seeds, with their marks."""
-    read = [one for path in records for one in (read_trials(path) if path.suffix == ".csv" else read_folder(path).entries)]
-    entries = [one for one in read if one.result is not None and one.result.status == "finished"]
+    read = [entry for path in records for entry in (read_trials(path) if path.suffix == ".csv" else read_folder(path).entries)]
+    entries = [entry for entry in read if entry.result is not None and entry.result.status == "finished"]
     marked = mark_front(summarize_entries(entries), DEFAULT_OBJECTIVES)
-    return [one for one in marked if one.complete]
+    return [entry for entry in marked if entry.complete]
 
 
 def main() -> None:

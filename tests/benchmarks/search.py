@@ -54,13 +54,13 @@ class Row:
     @property
     def middle(self) -> float:
         """The median, replays that never came so far counted as endless."""
-        return median(math.inf if one is None else one for one in self.epochs)
+        return median(math.inf if needed is None else needed for needed in self.epochs)
 
     @property
     def quarters(self) -> tuple[float, float]:
-        known = sorted(math.inf if one is None else one for one in self.epochs)
-        place = (len(known) - 1) // 4  # of the replays themselves: between one and an endless one there is no number
-        return known[place], known[-1 - place]
+        ordered = sorted(math.inf if needed is None else needed for needed in self.epochs)
+        place = (len(ordered) - 1) // 4  # of the replays themselves: between one and an endless one there is no number
+        return ordered[place], ordered[-1 - place]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,17 +73,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags.add_argument("--grid", default=GRID)
     flags.add_argument("--searchers", nargs="+")
     flags.add_argument("--schedulers", nargs="+", choices=SCHEDULERS, default=list(SCHEDULERS))
-    given = flags.parse_args(arguments)
+    options = flags.parse_args(arguments)
     console = Console(highlight=False, width=110)
-    searchers = given.searchers or SEARCHERS
-    record = read_record(Path(__file__).with_name(f"{given.grid}.csv.gz"))
+    searchers = options.searchers or SEARCHERS
+    record = read_record(Path(__file__).with_name(f"{options.grid}.csv.gz"))
     rows = []
-    seeds = range(given.first_seed, given.first_seed + given.seeds)
-    for row in measure(record, given.grid, searchers, given.schedulers, seeds, given.workers, given.reach, given.block):
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    for row in measure(
+        record, options.grid, searchers, options.schedulers, seeds, options.workers, options.reach, options.block
+    ):
         console.print(f"{row.searcher} + {row.scheduler}: {_epochs(row.middle)} ({row.seconds:.0f} s)", style="dim")
         rows.append(row)
-    _, whole = whole_record(sweep_of("grid", "none", 0, given.block, None, grid=given.grid, training=record.unnamed), record)
-    console.print(table(rows, f"trial-epochs to {given.reach:.0%} of the grid's hypervolume; the grid takes {whole:g}"))
+    _, cost = whole_record(sweep_of("grid", "none", 0, options.block, None, grid=options.grid, training=record.unnamed), record)
+    console.print(table(rows, f"trial-epochs to {options.reach:.0%} of the grid's hypervolume; the grid takes {cost:g}"))
 
 
 def measure(
@@ -114,16 +116,16 @@ def measure(
 
 def table(rows: Sequence[Row], title: str) -> Table:
     """The table of a run; ratios are to random search without stopping, where that was run."""
-    found = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    grid_table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in ("searcher", "scheduler"):
-        found.add_column(name)
+        grid_table.add_column(name)
     for name in ("median", "quartiles", "of random", "reached"):
-        found.add_column(name, justify="right")
+        grid_table.add_column(name, justify="right")
     plain = next((row.middle for row in rows if (row.searcher, row.scheduler) == ("random", "none")), math.nan)
     for row in rows:
         low, high = row.quarters
-        reached = sum(one is not None for one in row.epochs)
-        found.add_row(
+        reached = sum(needed is not None for needed in row.epochs)
+        grid_table.add_row(
             row.searcher,
             row.scheduler,
             _epochs(row.middle),
@@ -131,7 +133,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
             f"{row.middle / plain:.2f}" if row.middle < math.inf else "",
             f"{reached}/{len(row.epochs)}",
         )
-    return found
+    return grid_table
 
 
 def _epochs(number: float) -> str:
@@ -141,7 +143,7 @@ def _epochs(number: float) -> str:
 def epochs_of(record: RecordedCurves) -> list[float]:
     """At which epoch every trial of the record has had its first evaluation, its second ..."""
     curves = [curve.evaluations for curve in record.curves]
-    return [max(one[place][0] for one in curves) for place in range(min(map(len, curves)))]
+    return [max(evaluations[place][0] for evaluations in curves) for place in range(min(map(len, curves)))]
 
 
 def sweep_of(

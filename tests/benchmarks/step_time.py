@@ -134,17 +134,17 @@ def _smallest(shape: Shape) -> int:
 
 
 def main() -> None:
-    given = arguments(__doc__, list(SHAPES), on_gpu=ON_GPU, dtypes="float32, bfloat16", only="parts of contenders' names")
-    print(f"step time, {machine(given.device)}")
-    for name in given.models:
+    options = arguments(__doc__, list(SHAPES), on_gpu=ON_GPU, dtypes="float32, bfloat16", only="parts of contenders' names")
+    print(f"step time, {machine(options.device)}")
+    for name in options.models:
         shape = SHAPES[name]
         default = ["bfloat16"] if name.startswith("llama3") else list(DTYPES)
-        for dtype in given.dtypes or default:
-            steps, baseline, goals = contenders(shape, DTYPES[dtype], given.device)
-            if given.only:
-                steps = {key: run for key, run in steps.items() if key == baseline or any(part in key for part in given.only)}
-            rounds = given.rounds or (3 if given.quick else 15 if name.startswith("llama3") else 40)
-            timings = alternate(steps, baseline, rounds=rounds, warmup=1 if given.quick else 3, device=given.device)
+        for dtype in options.dtypes or default:
+            steps, baseline, goals = contenders(shape, DTYPES[dtype], options.device)
+            if options.only:
+                steps = {key: run for key, run in steps.items() if key == baseline or any(part in key for part in options.only)}
+            rounds = options.rounds or (3 if options.quick else 15 if name.startswith("llama3") else 40)
+            timings = alternate(steps, baseline, rounds=rounds, warmup=1 if options.quick else 3, device=options.device)
             counts = {key: multiplications(run) for key, run in steps.items()}
             operations = {key: count / counts[baseline] for key, count in counts.items()}
             title = f"\n{name}, {dtype}, {shape.batch} x {shape.length} tokens, ratio to {baseline}"

@@ -371,19 +371,19 @@ def main() -> None:
     table.add_argument("files", type=Path, nargs=2, help="of the plain run (or `recorded`), and of sizes")
     for each in (run, table):
         each.add_argument("--task", choices=(*EXAMPLES, RECORDED), default="toy/sentiment")
-    given = parser.parse_args()
-    if given.command == "run":
-        given.to.write_text("")
-        if given.which == "plain":
-            run_plain(given.task, given.data, given.to.resolve())
+    options = parser.parse_args()
+    if options.command == "run":
+        options.to.write_text("")
+        if options.which == "plain":
+            run_plain(options.task, options.data, options.to.resolve())
         else:
-            with given.to.open("a", newline="", buffering=1) as out:
-                run_sizes(given.task, given.data, csv.writer(out).writerow, given.head_start)
-    elif given.task == RECORDED:
+            with options.to.open("a", newline="", buffering=1) as out:
+                run_sizes(options.task, options.data, csv.writer(out).writerow, options.head_start)
+    elif options.task == RECORDED:
         plain, costs = recorded()
-        print_table(plain, with_recorded_seconds(_read(given.files[1]), costs), IMPORTS, 50.0)
+        print_table(plain, with_recorded_seconds(_read(options.files[1]), costs), IMPORTS, 50.0)
     else:
-        print_table(_read(given.files[0]), *warm(_read(given.files[1])), CHANCE.get(given.task, 50.0))
+        print_table(_read(options.files[0]), *warm(_read(options.files[1])), CHANCE.get(options.task, 50.0))
 
 
 if __name__ == "__main__":

@@ -144,9 +144,9 @@ def arguments(
     parser.add_argument("--threads", type=int, default=None)
     for flag, text in flags.items():
         parser.add_argument(f"--{flag}", nargs="+", default=None, help=text)
-    given = parser.parse_args()
-    check_device(parser, given.device)
-    given.models = given.models or [name for name in models if given.device == "cuda" or name not in on_gpu]
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    return given
+    options = parser.parse_args()
+    check_device(parser, options.device)
+    options.models = options.models or [name for name in models if options.device == "cuda" or name not in on_gpu]
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    return options

@@ -86,7 +86,7 @@ def one_sweep(plan: Plan, random: np.random.Generator) -> float:
     measured = [trial for best in tuned(plan, results) for trial in plan.planner.trials(best, rule.seeds)]
     results |= {trial.key: draw(trial, random) for trial in measured}
     summaries = mark_front(summarize([*plan.trials, *measured], results), plan.sweep.objectives)
-    return fmean(one.score.mean for one in summaries if one.complete) - fmean(map(truth, measured))
+    return fmean(cell.score.mean for cell in summaries if cell.complete) - fmean(map(truth, measured))
 
 
 def bias(draws: int, seed: int = 0) -> tuple[float, float]:
@@ -98,15 +98,15 @@ def bias(draws: int, seed: int = 0) -> tuple[float, float]:
 
 def rules_compared(record: Path) -> list[str]:
     """A row for each rule: what the reported split has of the rates that it chooses, as a Markdown table."""
-    entries = [one for one in read_trials(record) if one.tunes is not None and one.result is not None]
+    entries = [cell for cell in read_trials(record) if cell.tunes is not None and cell.result is not None]
     search, reported = (
-        {(one.configuration, one.task): one.result.metrics[name] for one in entries if one.result is not None}
+        {(cell.configuration, cell.task): cell.result.metrics[name] for cell in entries if cell.result is not None}
         for name in ("search_score", "score")
     )
-    full = {one.configuration for one in entries if one.method == "full"}
-    tasks, groups = list(dict.fromkeys(one.task for one in entries)), dict[str, dict[str, None]]()
-    for one in entries:
-        groups.setdefault(str(one.tunes), {})[one.configuration] = None
+    full = {cell.configuration for cell in entries if cell.method == "full"}
+    tasks, groups = list(dict.fromkeys(cell.task for cell in entries)), dict[str, dict[str, None]]()
+    for cell in entries:
+        groups.setdefault(str(cell.tunes), {})[cell.configuration] = None
 
     def scaled(scores: Scores) -> Scores:
         """Each task between the lowest score of any trial, at least 0, and full fine-tuning at its best rate."""
@@ -117,7 +117,7 @@ def rules_compared(record: Path) -> list[str]:
         return {key: 100 * (score - ends[key[1]][0]) / (ends[key[1]][1] - ends[key[1]][0]) for key, score in scores.items()}
 
     def over_tasks(scores: Scores) -> Callable[[str, str], float]:
-        return lambda name, task: fmean(scores[name, one] for one in tasks)
+        return lambda name, task: fmean(scores[name, cell] for cell in tasks)
 
     rules: dict[str, Callable[[str, str], float]] = {
         "one rate, by the mean over tasks": over_tasks(search),

@@ -31,17 +31,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-k", metavar="NAMES", help="the checks of these names alone, as pytest's -k")
     parser.add_argument("--benchmarks", type=Path, metavar="FILE", help="run the benchmarks instead")
     parser.add_argument("--quick", action="store_true", help="few rounds of each benchmark: shows that it runs, says little")
-    given = parser.parse_args(arguments)
-    if given.device == "cuda" and not torch.cuda.is_available():
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
         print(f"No GPU: torch {torch.__version__} finds none that it can use on this machine. Nothing to check.")
         print("python -m tests.gpu --device cpu tries the checks' own logic on the processor.")
         return 0
-    if given.benchmarks:
-        return benchmarks(given.benchmarks, given.device, given.quick)
-    on_gpu = given.device == "cuda"
+    if options.benchmarks:
+        return benchmarks(options.benchmarks, options.device, options.quick)
+    on_gpu = options.device == "cuda"
     print(f"{machine('cuda' if on_gpu else 'cpu')}, {torch.cuda.device_count() if on_gpu else 0} GPUs")
-    flags = ["-m", "gpu", "-q", "--no-header", "-p", "no:cacheprovider", "--rootdir", str(ROOT), f"--device={given.device}"]
-    return 1 if pytest.main([str(Path(__file__).parent), *flags, *(["-k", given.k] if given.k else [])]) else 0
+    flags = ["-m", "gpu", "-q", "--no-header", "-p", "no:cacheprovider", "--rootdir", str(ROOT), f"--device={options.device}"]
+    return 1 if pytest.main([str(Path(__file__).parent), *flags, *(["-k", options.k] if options.k else [])]) else 0
 
 
 def benchmarks(file: Path, device: str, quick: bool) -> int:

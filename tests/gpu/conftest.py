@@ -45,10 +45,10 @@ def room(request: pytest.FixtureRequest) -> Iterator[None]:
     """Skips a check that this machine cannot run, with the reason."""
     place = request.config.getoption("--device", default="cuda")
     mark = request.node.get_closest_marker("gpus")
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if mark and found < mark.args[0]:
-        pytest.skip(f"needs {mark.args[0]} GPU{'s' if mark.args[0] > 1 else ''}, {found} here")
-    if not mark and not found and place == "cuda":
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if mark and count < mark.args[0]:
+        pytest.skip(f"needs {mark.args[0]} GPU{'s' if mark.args[0] > 1 else ''}, {count} here")
+    if not mark and not count and place == "cuda":
         pytest.skip("no GPU that torch can use")
     if place == "pretended":
         from tests.craft.pretended_gpu.gpu import pretended

@@ -37,10 +37,10 @@ def true_float32() -> None:
     torch.backends.cuda.matmul.fp32_precision = "ieee"
 
 
-def distance(one: Tensor, other: Tensor) -> float:
+def distance(actual: Tensor, other: Tensor) -> float:
     """Relative, in float64."""
-    one, other = one.detach().cpu().double(), other.detach().cpu().double()
-    return float((one - other).norm() / other.norm())
+    actual, other = actual.detach().cpu().double(), other.detach().cpu().double()
+    return float((actual - other).norm() / other.norm())
 
 
 def learned(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
@@ -61,10 +61,10 @@ def test_outputs_and_gradients(
     family: str, form: str, dtype: torch.dtype, device: torch.device, tiny_model: Any, figure: Figure, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(layers, "cheapest", lambda *_sizes, **_told: form)
-    here, there = (adapted(tiny_model(family, dtype=dtype)).train() for _ in range(2))
-    expected, found = learned(here, torch.device("cpu")), learned(there, device)
-    assert expected.keys() == found.keys()
-    worst = max(distance(found[name], value) for name, value in expected.items())
+    here, on_device = (adapted(tiny_model(family, dtype=dtype)).train() for _ in range(2))
+    expected, result = learned(here, torch.device("cpu")), learned(on_device, device)
+    assert expected.keys() == result.keys()
+    worst = max(distance(result[name], value) for name, value in expected.items())
     figure(f"largest relative difference {worst:.1e}")
     assert worst < TOLERANCE[dtype]
 
@@ -104,30 +104,33 @@ def test_decompositions(device: torch.device, figure: Figure) -> None:
     """The key is that of the bytes, wherever they lie; factors of one key are interchangeable."""
     draw = torch.Generator().manual_seed(0)
     weights = [torch.randn(96, 64, generator=draw) / (1 + torch.arange(64)) for _ in range(4)]
-    there = [weight.to(device) for weight in weights]
-    assert hash_weights(there) == hash_weights(weights)
-    expected, found = hosvd(weights, ("all", 24, 24), dtype=torch.float64), hosvd(there, ("all", 24, 24), dtype=torch.float64)
-    parts = {name: distance(getattr(found, name), getattr(expected, name)) for name in ("core", "u1", "u2", "u3")}
-    parts["what they stand for"] = distance(found.reconstruct(), expected.reconstruct())
+    on_device = [weight.to(device) for weight in weights]
+    assert hash_weights(on_device) == hash_weights(weights)
+    expected, result = (
+        hosvd(weights, ("all", 24, 24), dtype=torch.float64),
+        hosvd(on_device, ("all", 24, 24), dtype=torch.float64),
+    )
+    parts = {name: distance(getattr(result, name), getattr(expected, name)) for name in ("core", "u1", "u2", "u3")}
+    parts["what they stand for"] = distance(result.reconstruct(), expected.reconstruct())
     figure(", ".join(f"{name} {value:.0e}" for name, value in parts.items()))
     assert max(parts.values()) < 1e-8
 
 
 def losses_of(spec: RunSpec, folder: Path) -> tuple[list[float], dict[str, float]]:
-    found: list[float] = []
+    result: list[float] = []
 
     def report(progress: Progress) -> None:
-        found.extend(point["train_loss"] for point in progress.points)
+        result.extend(point["train_loss"] for point in progress.points)
 
-    return found, train_run(spec, folder, report=report).metrics
+    return result, train_run(spec, folder, report=report).metrics
 
 
 @pytest.mark.parametrize("method", ["craft", "lora", "dora", "full"])
 def test_whole_runs(method: str, tiny_spec: Callable[..., RunSpec], tmp_path: Path, figure: Figure) -> None:
     spec = tiny_spec(method=method, training={"learning_rate": 1e-3})
     expected, scores = in_new_process(losses_of, spec, tmp_path / "cpu", hidden=True)
-    found, theirs = losses_of(spec, tmp_path / "device")
-    worst = max(abs(one - other) / other for one, other in zip(found, expected, strict=True))
-    figure(f"{len(found)} losses differ by at most {worst:.1e}")
+    result, theirs = losses_of(spec, tmp_path / "device")
+    worst = max(abs(actual - other) / other for actual, other in zip(result, expected, strict=True))
+    figure(f"{len(result)} losses differ by at most {worst:.1e}")
     assert worst < 1e-3
     assert theirs["search_loss"] == pytest.approx(scores["search_loss"], rel=1e-3)

@@ -50,7 +50,7 @@ def test_qlora_trains_and_loads(precision: str, tiny_bert: str, tmp_path: Path, 
     assert result.counts.total_parameters == planned_counts(spec).total_parameters
     model, _ = load_adapter(result.adapter)
     assert "Params4bit" in {type(weight).__name__ for weight in model.parameters()}
-    trained = {name: one.dtype for name, one in model.named_parameters() if "lora_" in name or "classifier" in name}
+    trained = {name: item.dtype for name, item in model.named_parameters() if "lora_" in name or "classifier" in name}
     assert set(trained.values()) == {torch.float32}
     assert load_file(tmp_path / "predictions.safetensors")["outputs"].isfinite().all()
 
@@ -61,11 +61,11 @@ def test_qlora_trains_and_loads(precision: str, tiny_bert: str, tmp_path: Path, 
 def test_craft_learns_over_it(bits: str, tiny_bert: str, device: torch.device, figure: Figure) -> None:
     base: Any = load_model(tiny_bert, "classification", ("a", "b"), device=device, quantization=BITS[bits])
     model = get_peft_model(base, CraftConfig(ranks=("all", 8, 8), projections=("q", "v"), task_type="SEQ_CLS", init_seed=0))
-    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-2)
-    words, labels = torch.arange(1000, 1096, device=device).view(8, 12), torch.arange(8, device=device) % 2
+    optimizer = torch.optim.AdamW([item for item in model.parameters() if item.requires_grad], lr=1e-2)
+    text, labels = torch.arange(1000, 1096, device=device).view(8, 12), torch.arange(8, device=device) % 2
     losses = []
     for _ in range(20):
-        loss = model(input_ids=words, labels=labels).loss
+        loss = model(input_ids=text, labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

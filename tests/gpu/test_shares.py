@@ -170,9 +170,9 @@ def modest(share: float) -> float:
     fence_gpu(share)
     ones = torch.ones(512, 512, device="cuda")
     kept = [take(int(share * total() / 2 / 64)) for _ in range(64)]
-    found = [(ones @ ones).sum().item() for _ in range(200)]
+    sums = [(ones @ ones).sum().item() for _ in range(200)]
     del kept
-    return max(abs(one - 512**3) for one in found)
+    return max(abs(value - 512**3) for value in sums)
 
 
 @pytest.mark.gpus(1)

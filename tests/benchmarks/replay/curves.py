@@ -72,26 +72,26 @@ class RecordedCurves:
 
     def curve(self, run: RunSpec) -> Curve:
         """The curve of a run. Raises MissingCurve."""
-        found = self._by_name.get(_name(asked(flat_parameters(run)), run.task, run.seed))
-        if found is None:
+        groups = self._by_name.get(_name(asked(flat_parameters(run)), run.task, run.seed))
+        if groups is None:
             raise MissingCurve(f"no curve of {run.method} with {flatten(run.parameters)} on {run.task} with seed {run.seed}")
-        return found
+        return groups
 
     def counts(self, run: RunSpec) -> Counts:
         """The costs of the run's method, from any curve of equal method parameters. Raises MissingCurve."""
         own = {"method": shown_method(run.method, run.parameters), **flatten(run.parameters)}
         key = content_hash(own, 16)
         if key not in self._counts:
-            found = next((one for one in self.curves if own.items() <= one.parameters.items()), None)
-            if found is None:
+            groups = next((part for part in self.curves if own.items() <= part.parameters.items()), None)
+            if groups is None:
                 raise MissingCurve(f"no trial with {own}")
-            self._counts[key] = Counts(**{name: int(value) for name, value in found.counts.items() if name in BEFOREHAND})
+            self._counts[key] = Counts(**{name: int(value) for name, value in groups.counts.items() if name in BEFOREHAND})
         return self._counts[key]
 
 
 def read_record(path: Path) -> RecordedCurves:
     """The record in a .csv or .csv.gz file."""
-    found: dict[str, Curve] = {}
+    groups: dict[str, Curve] = {}
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         for row in csv.DictReader(file):
             parameters = {
@@ -99,11 +99,13 @@ def read_record(path: Path) -> RecordedCurves:
             }
             counts = {k.removeprefix("count."): float(v) for k, v in row.items() if k.startswith("count.") and v}
             name = _name(parameters, row["task"], int(row["seed"]))
-            if name not in found:
+            if name not in groups:
                 search, score, seconds = (float(row[column]) for column in ("search_score", "score", "seconds"))
-                found[name] = Curve(row["label"], parameters, row["task"], int(row["seed"]), [], search, score, seconds, counts)
-            found[name].evaluations.append((float(row["epoch"]), float(row["evaluation"])))
-    return RecordedCurves(found.values())
+                groups[name] = Curve(
+                    row["label"], parameters, row["task"], int(row["seed"]), [], search, score, seconds, counts
+                )
+            groups[name].evaluations.append((float(row["epoch"]), float(row["evaluation"])))
+    return RecordedCurves(groups.values())
 
 
 def write_record(curves: Iterable[Curve], path: Path) -> None:
@@ -166,8 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     flags.add_argument("folder", type=Path)
     flags.add_argument("file", type=Path)
-    given = flags.parse_args(arguments)
-    write_record(record_sweep(given.folder), given.file)
+    options = flags.parse_args(arguments)
+    write_record(record_sweep(options.folder), options.file)
 
 
 if __name__ == "__main__":

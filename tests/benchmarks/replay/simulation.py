@@ -158,7 +158,7 @@ class Simulation:
         if self._rule is None:
             return False
         waiting = {
-            one: [trial.entrant for trial in trials.values()] for one, trials in self._left.items() if one not in self._out
+            key: [trial.entrant for trial in trials.values()] for key, trials in self._left.items() if key not in self._out
         }
         chosen = self._rule.next_turn(waiting)
         if chosen is None:

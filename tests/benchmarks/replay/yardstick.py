@@ -20,8 +20,8 @@ class Yardstick:
 
     def __init__(self, summaries: Sequence[Summary], objectives: dict[str, pareto.Direction]) -> None:
         self._names, self._directions = list(objectives), list(objectives.values())
-        self._log = [logarithmic(name, [one.value(name) for one in summaries]) for name in self._names]
-        points = [self.point(one) for one in summaries]
+        self._log = [logarithmic(name, [entry.value(name) for entry in summaries]) for name in self._names]
+        points = [self.point(entry) for entry in summaries]
         self._reference = reference_point(pareto.log_axes(points, self._log), self._directions)
         self.whole = self.measure(points)
 

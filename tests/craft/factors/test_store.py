@@ -65,9 +65,9 @@ def _parts(factors: TuckerFactors) -> list[torch.Tensor]:
     return [factors.core, factors.u1, factors.u2, factors.u3, *factors.singular_values]
 
 
-def _assert_same(one: TuckerFactors, other: TuckerFactors) -> None:
-    assert one.squared_norm == other.squared_norm
-    for ours, theirs in zip(_parts(one), _parts(other), strict=True):
+def _assert_same(first_store: TuckerFactors, other: TuckerFactors) -> None:
+    assert first_store.squared_norm == other.squared_norm
+    for ours, theirs in zip(_parts(first_store), _parts(other), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -93,11 +93,11 @@ def _children(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], list[
 
 def test_a_stack_is_decomposed_once_and_read_back_to_the_bit(tmp_path):
     first = Store(tmp_path)
-    made = stack_factors(_weights(), ("all", 6, 8), name="q", store=first)
-    _assert_same(made, hosvd(_weights(), (3, 6, 8)))
-    _assert_same(made, stack_factors(_weights(), (3, 6, 8), name="q", store=first))
+    factors_made = stack_factors(_weights(), ("all", 6, 8), name="q", store=first)
+    _assert_same(factors_made, hosvd(_weights(), (3, 6, 8)))
+    _assert_same(factors_made, stack_factors(_weights(), (3, 6, 8), name="q", store=first))
     second = Store(tmp_path)
-    _assert_same(made, stack_factors(_weights(), ("all", 6, 8), name="q", store=second))
+    _assert_same(factors_made, stack_factors(_weights(), ("all", 6, 8), name="q", store=second))
     assert (first.makes, second.makes) == (1, 0)
 
 
@@ -168,10 +168,10 @@ def test_bad_requests_are_refused_before_anything_is_made(tmp_path):
 def test_sixteen_processes_at_a_cold_store_decompose_once(tmp_path):
     with _children(tmp_path, 16, 6, 96, 40) as (parent, _):
         output, _ = parent.communicate("go\n", timeout=120)
-    found = [json.loads(line) for line in output.splitlines()]
-    assert len(found) == 16
-    assert sum(result["made"] for result in found) == 1
-    assert len({(result["digest"], result["norm"]) for result in found}) == 1
+    results = [json.loads(line) for line in output.splitlines()]
+    assert len(results) == 16
+    assert sum(result["made"] for result in results) == 1
+    assert len({(result["digest"], result["norm"]) for result in results}) == 1
     assert not list(tmp_path.rglob("*.tmp"))
 
 
@@ -204,9 +204,9 @@ def test_a_writer_killed_half_way_leaves_nothing_that_reads_as_good(tmp_path):
 
 
 def _flip_last_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
+    payload = bytearray(path.read_bytes())
+    payload[-3] ^= 1
+    path.write_bytes(payload)
 
 
 def _cut(path: Path) -> None:
@@ -224,9 +224,9 @@ def _other_weights(path: Path) -> None:
 
 
 def test_the_least_recently_used_go_first(tmp_path):
-    one = Store(tmp_path)
-    stack_factors(_weights(seed=0), (3, 4, 4), name="q", store=one)
-    size = one.files()[0].stat().st_size
+    first_store = Store(tmp_path)
+    stack_factors(_weights(seed=0), (3, 4, 4), name="q", store=first_store)
+    size = first_store.files()[0].stat().st_size
     bounded = Store(tmp_path, max_bytes=int(3.5 * size))
     for seed in (1, 2):
         stack_factors(_weights(seed=seed), (3, 4, 4), name="q", store=bounded)
@@ -311,8 +311,8 @@ def test_a_damaged_file_is_found_and_made_anew(tmp_path, damage):
     damage(Store(tmp_path).files()[0])
     cache = Store(tmp_path)
     with pytest.warns(StoreWarning, match="made again"):
-        found = stack_factors(_weights(), (3, 4, 4), name="q", store=cache)
-    _assert_same(found, hosvd(_weights(), (3, 4, 4)))
+        results = stack_factors(_weights(), (3, 4, 4), name="q", store=cache)
+    _assert_same(results, hosvd(_weights(), (3, 4, 4)))
     stack_factors(_weights(), (3, 4, 4), name="q", store=cache)
     assert cache.makes == 1
 

@@ -32,8 +32,8 @@ def test_what_is_stored_is_the_svd_bit_for_bit_with_its_strides(tmp_path, shape,
     u, s, vt = torch.linalg.svd(of.float(), full_matrices=False)
     for store in (Store(tmp_path), Store(tmp_path)):  # the second reads what the first has made
         for end, chosen in (("largest", slice(None, 5)), ("smallest", slice(-5, None))):
-            found = singular_vectors(of, 5, end, store)
-            for ours, theirs in zip(found, (u[:, chosen], s[chosen], vt[chosen]), strict=True):
+            stored = singular_vectors(of, 5, end, store)
+            for ours, theirs in zip(stored, (u[:, chosen], s[chosen], vt[chosen]), strict=True):
                 assert torch.equal(ours, theirs)
                 assert ours.dtype == torch.float32
                 assert ours.dim() == 1 or ours.stride(0) == 1  # LAPACK's order, by columns

@@ -35,9 +35,9 @@ def _parts(factors: TuckerFactors) -> tuple[torch.Tensor, ...]:
     return factors.core, factors.u1, factors.u2, factors.u3
 
 
-def _subspace_distance(one: np.ndarray, other: np.ndarray) -> float:
+def _subspace_distance(first: np.ndarray, other: np.ndarray) -> float:
     """Sine of the largest angle between two column spaces."""
-    return float(np.linalg.norm(one - other @ (other.T @ one), 2))
+    return float(np.linalg.norm(first - other @ (other.T @ first), 2))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -47,9 +47,9 @@ def test_spectra_and_subspaces_are_those_of_a_float64_svd(shape):
     factors = hosvd(stack, ranks, dtype=torch.float64)
     for mode, u in enumerate((factors.u1, factors.u2, factors.u3)):
         vectors, values, _ = np.linalg.svd(_unfold(stack.numpy(), mode), full_matrices=False)
-        found = factors.singular_values[mode].numpy()
-        np.testing.assert_allclose(found[: len(values)], values, rtol=1e-10)
-        assert np.all(found[len(values) :] < 1e-6 * values[0])  # more rows than columns: the rest of the spectrum is 0
+        spectrum = factors.singular_values[mode].numpy()
+        np.testing.assert_allclose(spectrum[: len(values)], values, rtol=1e-10)
+        assert np.all(spectrum[len(values) :] < 1e-6 * values[0])  # more rows than columns: the rest of the spectrum is 0
         assert _subspace_distance(vectors[:, : ranks[mode]], u.numpy()) < 1e-11
         np.testing.assert_allclose(u.T @ u, np.eye(ranks[mode]), atol=1e-13)
     assert factors.squared_norm == pytest.approx(float(stack.square().sum()), rel=1e-13)
@@ -61,11 +61,11 @@ def test_core_and_reconstruction_are_tensorlys_without_hooi(shape):
     ranks = tuple(max(1, min(size // 2, 7)) for size in shape)
     factors = hosvd(stack, ranks, dtype=torch.float64)
     with tensorly.backend_context("numpy", local_threadsafe=True):
-        _, others = tensorly_tucker(stack.numpy(), rank=list(ranks), init="svd", n_iter_max=0, tol=0)
+        _, reference = tensorly_tucker(stack.numpy(), rank=list(ranks), init="svd", n_iter_max=0, tol=0)
         # tensorly chooses its own signs, and its order of updates matters after the first sweep: project by its factors
-        projected = tensorly.tenalg.multi_mode_dot(stack.numpy(), [other.T for other in others])
-        expected = tensorly.tucker_to_tensor((projected, others))
-    for mode, (u, other) in enumerate(zip(_parts(factors)[1:], others, strict=True)):
+        projected = tensorly.tenalg.multi_mode_dot(stack.numpy(), [other.T for other in reference])
+        expected = tensorly.tucker_to_tensor((projected, reference))
+    for mode, (u, other) in enumerate(zip(_parts(factors)[1:], reference, strict=True)):
         signs = np.sign((u.numpy() * other).sum(0))
         np.testing.assert_allclose(u.numpy(), other * signs, atol=1e-10)
         projected = np.moveaxis(np.moveaxis(projected, mode, -1) * signs, -1, mode)
@@ -111,11 +111,11 @@ def test_leading_slices_are_the_smaller_decomposition():
 @pytest.mark.parametrize("block", [1, 100, 5000])
 def test_any_chunking_gives_the_same_factors(monkeypatch, block, ranks):
     stack = _stack((4, 150, 140))
-    whole = hosvd(stack, ranks, dtype=torch.float64)
+    unchunked = hosvd(stack, ranks, dtype=torch.float64)
     monkeypatch.setattr(tucker, "_BLOCK", block)
     chunked = hosvd([weight.clone() for weight in stack], ranks, dtype=torch.float64)
-    for one, other in zip(_parts(whole), _parts(chunked), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+    for first, other in zip(_parts(unchunked), _parts(chunked), strict=True):
+        torch.testing.assert_close(first, other, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("ranks", [(4, 12, 15), (4, 45, 80)], ids=["few", "most"])
@@ -123,17 +123,17 @@ def test_the_memory_saving_eigensolver_gives_the_same_factors(monkeypatch, ranks
     stack = _stack((4, 60, 80))
     usual = hosvd(stack, ranks, dtype=torch.float64)
     monkeypatch.setattr(tucker, "_LARGE", 16)
-    for one, other in zip(_parts(usual), _parts(hosvd(stack, ranks, dtype=torch.float64)), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+    for first, other in zip(_parts(usual), _parts(hosvd(stack, ranks, dtype=torch.float64)), strict=True):
+        torch.testing.assert_close(first, other, rtol=0, atol=1e-9)
 
 
 def test_transposed_views_and_half_precision_weights_are_read_by_value():
     stack = _stack((3, 20, 28)).bfloat16()
     expected = hosvd(stack.double(), (3, 6, 6))
     for weights in (list(stack), [weight.T.contiguous().T for weight in stack]):
-        for one, other in zip(_parts(expected), _parts(hosvd(weights, (3, 6, 6))), strict=True):
+        for first, other in zip(_parts(expected), _parts(hosvd(weights, (3, 6, 6))), strict=True):
             assert other.dtype == torch.float32
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+            torch.testing.assert_close(first, other, rtol=0, atol=1e-6)
 
 
 def test_largest_entries_are_positive_and_survive_negated_weights():

@@ -66,7 +66,7 @@ def test_rows_with_adapters_of_their_own_wait_in_no_layer(tiny_model: Callable[.
         with pretended() as gpu:
             model.to("cuda")
             tokens = tokens.to("cuda")
-            found = model(input_ids=tokens, adapter_names=["default", "__base__", "default"])[0]
+            outputs = model(input_ids=tokens, adapter_names=["default", "__base__", "default"])[0]
             waits = {line: count for (_, line), count in gpu.waits.items() if "craft/layer.py" in line}
             assert sum(waits.values()) == 2, waits  # `Rows.of`, for all layers: the rows as they are, and for beams
-            torch.testing.assert_close(found.cpu(), expected)
+            torch.testing.assert_close(outputs.cpu(), expected)

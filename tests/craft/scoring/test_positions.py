@@ -15,7 +15,7 @@ from craft.methods.method import BuildContext
 from craft.scoring.encoding import Collator, TrainingCollator
 from craft.scoring.positions import can_choose, loss_at, places_in_loss
 from craft.scoring.texts import EncodedTexts, mean_token_loss, token_loss
-from tests.craft.methods.test_contract import CASES
+from tests.craft.methods.cases import CASES
 
 IGNORED = -100
 LENGTHS, STARTS = (14, 9, 14, 6), (10, 4, 13, 1)

@@ -23,7 +23,7 @@ from craft.trainer.process import isolate_process
 from craft.trainer.rescoring import score_adapter
 from craft.trainer.training import train_run
 from craft.tuners.craft.export import holds_change
-from tests.craft.methods.test_contract import CASES
+from tests.craft.methods.cases import CASES
 
 FEW = ("craft", "lora", "galore", "houlsby", "full")
 """A method of each kind; the others are slow."""

@@ -51,16 +51,16 @@ def test_peft_gives_the_same_model_from_the_store(
         return tensors(adapted), torch.random.get_rng_state()
 
     expected, state = built()
-    for made in (True, False):
+    for is_first in (True, False):
         before = default_store().makes
         with svd_from_store():
-            found, after = built()
-        assert (default_store().makes > before) == made
+            actual, after = built()
+        assert (default_store().makes > before) == is_first
         assert torch.equal(after, state), "later random numbers are those that they were"
-        assert found.keys() == expected.keys()
+        assert actual.keys() == expected.keys()
         for name, tensor in expected.items():
-            assert torch.equal(found[name], tensor), name
-            assert found[name].dtype == tensor.dtype
+            assert torch.equal(actual[name], tensor), name
+            assert actual[name].dtype == tensor.dtype
     before = default_store().makes
     built()
     assert default_store().makes == before, "outside the block PEFT is as it is"
@@ -75,8 +75,8 @@ def test_miloras_start_is_that_of_a_plain_svd(tiny_model: Callable[..., Any], ki
     layers = {name: layer for name, layer in built.base_model.model.named_modules() if hasattr(layer, "lora_A")}
     assert layers
     for name, layer in layers.items():
-        given = base.get_submodule(name).weight.detach()
-        weight = given.T if layer.fan_in_fan_out else given
+        stored = base.get_submodule(name).weight.detach()
+        weight = stored.T if layer.fan_in_fan_out else stored
         u, s, vt = torch.linalg.svd(weight, full_matrices=False)
         root = (s[-4:] / 2.0).sqrt()
         a, b = root[:, None] * vt[-4:], u[:, -4:] * root

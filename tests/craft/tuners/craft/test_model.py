@@ -132,8 +132,8 @@ def test_biases_trained_beside_the_adapter_get_the_base_models_gradient(tiny_mod
     modules = [base.get_submodule(layer.module_name) for layer in model.base_model.craft_J["default"].stacks["q"].layers]
     for module in [*modules, *(layer.base_layer for layer in layers)]:
         module.bias.requires_grad_()
-    for one in (base, model):
-        hidden(one, ids).square().sum().backward()
+    for trained in (base, model):
+        hidden(trained, ids).square().sum().backward()
     for module, layer in zip(modules, layers, strict=True):
         assert float(module.bias.grad.abs().max()) > 0
         torch.testing.assert_close(layer.base_layer.bias.grad, module.bias.grad)
@@ -270,12 +270,12 @@ def test_factors_that_came_out_differently_are_refused(
 def test_a_broken_or_nameless_record_is_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
     folder = save(adapted(tiny_model("bert"), save_factors=True), tmp_path)
     path = folder / "adapter_model.safetensors"
-    whole = load_file(path)
-    save_file({key: tensor for key, tensor in whole.items() if "craft_fingerprint" not in key}, path)
+    tensors = load_file(path)
+    save_file({key: tensor for key, tensor in tensors.items() if "craft_fingerprint" not in key}, path)
     with pytest.raises(ValueError, match="does not say which factors"):
         PeftModel.from_pretrained(tiny_model("bert"), folder)
-    key = next(key for key in whole if key.endswith("q_u3"))
-    save_file(whole | {key: whole[key].flip(0).contiguous()}, path)
+    key = next(key for key in tensors if key.endswith("q_u3"))
+    save_file(tensors | {key: tensors[key].flip(0).contiguous()}, path)
     with pytest.raises(ValueError, match="broken"):
         PeftModel.from_pretrained(tiny_model("bert"), folder)
 
@@ -321,16 +321,16 @@ def test_a_configuration_that_is_saved_by_itself_has_a_card_too(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "said"),
     [
         ({"r": 8}, 'write ranks=("all", 8, 8)'),
         ({"lora_alpha": 8}, "Write scaling"),
         ({"lora_dropout": 0.1}, "Did you mean 'dropout'?"),
     ],
 )
-def test_an_argument_of_another_method_is_answered_with_the_right_one(given: dict[str, Any], said: str) -> None:
+def test_an_argument_of_another_method_is_answered_with_the_right_one(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError) as caught:
-        CraftConfig(**given)
+        CraftConfig(**arguments)
     assert said in str(caught.value)
 
 
@@ -345,9 +345,9 @@ def test_one_rate_serves_all_ranks_and_the_head_has_its_own(tiny_model: TinyMode
     assert not rates
 
 
-@pytest.mark.parametrize("words", [("q", "v"), ("q", "k", "v", "o")])
-def test_lora_export_is_exact(words: tuple[str, ...], family: str, tiny_model: TinyModel, tmp_path: Path) -> None:
-    model = adapted(tiny_model(family), projections=words, scaling=1.3).eval()
+@pytest.mark.parametrize("projections", [("q", "v"), ("q", "k", "v", "o")])
+def test_lora_export_is_exact(projections: tuple[str, ...], family: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    model = adapted(tiny_model(family), projections=projections, scaling=1.3).eval()
     move_j(model)
     folder = to_lora(model, tmp_path / "lora")
     lora = PeftModel.from_pretrained(tiny_model(family), folder).eval()

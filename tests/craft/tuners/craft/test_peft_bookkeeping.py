@@ -59,11 +59,11 @@ def test_a_deleted_adapter_is_gone_from_everything_that_held_it(kind: str, tiny_
     }[kind]
     model = get_peft_model(model, settings, "gone")
     model.add_adapter("stays", settings)
-    held = [(owner, name, one) for owner, name, one in dictionaries(model) if "gone" in one]
+    held = [(owner, name, mapping) for owner, name, mapping in dictionaries(model) if "gone" in mapping]
     assert any(isinstance(owner, BaseTunerLayer) for owner, _, _ in held)
     model.delete_adapter("gone")
-    assert [name for _, name, one in held if "gone" in one] == []
-    assert all("stays" in one for owner, _, one in held if isinstance(owner, BaseTunerLayer))
+    assert [name for _, name, mapping in held if "gone" in mapping] == []
+    assert all("stays" in mapping for owner, _, mapping in held if isinstance(owner, BaseTunerLayer))
     assert {tuple(layer.active_adapters) for layer in layers_of(model).values()} == {("stays",)}
 
 
@@ -127,11 +127,11 @@ def test_pefts_own_conversion_to_lora(rank: float, family: str, tiny_model: Tiny
     close(hidden(ours), expected, 1e-4)
 
 
-@pytest.mark.parametrize("words", [None, ("q", "v")])
+@pytest.mark.parametrize("projections", [None, ("q", "v")])
 def test_target_modules_are_where_the_projections_were_found(
-    words: tuple[str, ...] | None, tiny_model: TinyModel, tmp_path: Path
+    projections: tuple[str, ...] | None, tiny_model: TinyModel, tmp_path: Path
 ) -> None:
-    settings = config(projections=words)
+    settings = config(projections=projections)
     for family in ("bert", "llama"):  # one configuration serves models of several families
         model = get_peft_model(tiny_model(family), settings)
         reference = lora_on(tiny_model(family))
@@ -153,8 +153,8 @@ def test_modules_left_out_raise_no_warning(kind: str, tiny_model: TinyModel) -> 
     model = tiny_model("bert")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*no modules were excluded")
-        made = (adapted if kind == "craft" else lora_on)(model, exclude_modules=r".*layer\.2\..*")
-    assert not any("layer.2" in name for name in layers_of(made))
+        adapted_model = (adapted if kind == "craft" else lora_on)(model, exclude_modules=r".*layer\.2\..*")
+    assert not any("layer.2" in name for name in layers_of(adapted_model))
     with pytest.warns(UserWarning, match="no modules were excluded"):
         (adapted if kind == "craft" else lora_on)(tiny_model("bert"), exclude_modules=["nothing"])
 
@@ -179,12 +179,12 @@ def test_no_module_to_adapt_is_pefts_own_error(settings: dict[str, Any], said: s
 @pytest.mark.parametrize("kind", ["craft", "lora", "lotr"])
 def test_a_chosen_module_that_cannot_be_adapted_is_no_silent_loss(kind: str, tiny_model: TinyModel) -> None:
     chosen: dict[str, Any] = {"target_modules": ["query", "LayerNorm"]}
-    made = {"craft": config, "lora": LoraConfig, "lotr": LotrConfig}[kind]
+    adapted_model = {"craft": config, "lora": LoraConfig, "lotr": LotrConfig}[kind]
     small = {} if kind == "craft" else {"r": 2}
     with pytest.raises(ValueError, match="LayerNorm") as caught:
-        get_peft_model(tiny_model("bert"), made(**chosen, **small))
+        get_peft_model(tiny_model("bert"), adapted_model(**chosen, **small))
     assert kind == "lora" or "exclude_modules" in str(caught.value)
-    left = get_peft_model(tiny_model("bert"), made(**chosen, **small, exclude_modules=["LayerNorm"]))
+    left = get_peft_model(tiny_model("bert"), adapted_model(**chosen, **small, exclude_modules=["LayerNorm"]))
     assert all(name.endswith("query") for name in layers_of(left))
 
 
@@ -232,10 +232,10 @@ def test_status_tells_of_adapters_what_it_tells_of_loras(tiny_model: TinyModel) 
             elif step == "disabled":
                 model.unmerge_adapter()
                 model.base_model.disable_adapter_layers()
-            whole = {**dataclasses.asdict(model.get_model_status()), "adapter_model_type": "", "peft_types": {}}
+            status = {**dataclasses.asdict(model.get_model_status()), "adapter_model_type": "", "peft_types": {}}
             layers = [{**dataclasses.asdict(layer), "module_type": ""} for layer in model.get_layer_status()]
-            counts = {name for name in whole if "param" in name}
-            told.append(({name: value for name, value in whole.items() if name not in counts}, layers))
+            counts = {name for name in status if "param" in name}
+            told.append(({name: value for name, value in status.items() if name not in counts}, layers))
         assert told[0] == told[1], step
 
 

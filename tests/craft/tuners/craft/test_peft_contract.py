@@ -43,30 +43,30 @@ def loss(out: Tensor) -> Tensor:
 
 
 def adapted(model: Any, amount: float = 0.2, **settings: Any) -> Any:
-    made = get_peft_model(model, config(**settings)).eval()
-    move_j(made, amount=amount)
-    return made
+    adapted_model = get_peft_model(model, config(**settings)).eval()
+    move_j(adapted_model, amount=amount)
+    return adapted_model
 
 
 def two_adapters(model: Any) -> Any:
-    made = adapted(model)
-    made.add_adapter("other", config(ranks=("all", 4, 5), projections=("q", "o"), init_seed=4))
-    move_j(made, "other", seed=8)
-    return made.eval()
+    adapted_model = adapted(model)
+    adapted_model.add_adapter("other", config(ranks=("all", 4, 5), projections=("q", "o"), init_seed=4))
+    move_j(adapted_model, "other", seed=8)
+    return adapted_model.eval()
 
 
 def flags(model: Any, adapter: str) -> set[bool]:
     return {parameter.requires_grad for parameter in model.base_model.craft_J[adapter].parameters()}
 
 
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, rtol=0, atol=tolerance * float(other.detach().abs().max()))
+def close(actual: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual, other, rtol=0, atol=tolerance * float(other.detach().abs().max()))
 
 
 def gradients(model: Any) -> list[Tensor]:
-    found = [parameter.grad.clone() for parameter in model.base_model.craft_J.parameters() if parameter.grad is not None]
+    grads = [parameter.grad.clone() for parameter in model.base_model.craft_J.parameters() if parameter.grad is not None]
     model.zero_grad()
-    return found
+    return grads
 
 
 def test_disabling_gives_the_base_model(family: str, tiny_model: TinyModel) -> None:
@@ -96,11 +96,11 @@ def test_merging_keeps_the_outputs_and_unmerging_the_bits(safe: bool, family: st
 def test_merge_and_unload(family: str, tiny_model: TinyModel) -> None:
     model = adapted(tiny_model(family))
     expected = hidden(model)
-    whole = model.merge_and_unload()
-    close(hidden(whole), expected)
-    assert type(whole) is type(tiny_model(family))
-    assert not whole._forward_pre_hooks
-    assert not any(isinstance(module, CraftLinear) for module in whole.modules())
+    unloaded = model.merge_and_unload()
+    close(hidden(unloaded), expected)
+    assert type(unloaded) is type(tiny_model(family))
+    assert not unloaded._forward_pre_hooks
+    assert not any(isinstance(module, CraftLinear) for module in unloaded.modules())
 
 
 def test_safe_merge_refuses_what_is_not_finite(tiny_model: TinyModel) -> None:
@@ -227,12 +227,12 @@ def test_modules_to_save_train_and_travel(tiny_model: TinyModel, tmp_path: Path)
 
 
 def test_config_travels_by_pickle_and_json(tmp_path: Path) -> None:
-    made = config(projections=["q", "o"], dropout=0.1, projection_map={"q": "wq"}, exclude_modules=["x"])
-    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301
-    made.save_pretrained(tmp_path)
+    adapted_model = config(projections=["q", "o"], dropout=0.1, projection_map={"q": "wq"}, exclude_modules=["x"])
+    assert pickle.loads(pickle.dumps(adapted_model)) == adapted_model  # noqa: S301
+    adapted_model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "adapter_config.json").read_text())["peft_type"] == "CRAFT"
     loaded = PeftConfig.from_pretrained(tmp_path)
-    assert loaded == made
+    assert loaded == adapted_model
     assert loaded.ranks == ("all", 6, 7)
 
 
@@ -285,10 +285,10 @@ def test_trainer_resumes_bit_for_bit(tiny_model: TinyModel, tmp_path: Path) -> N
         trainer.train(resume_from_checkpoint=resume)
         return model
 
-    whole = train(tmp_path / "whole", 6)
+    unloaded = train(tmp_path / "whole", 6)
     train(tmp_path / "parts", 3)
     resumed = train(tmp_path / "parts", 6, str(tmp_path / "parts" / "checkpoint-3"))
-    expected = get_peft_model_state_dict(whole)
+    expected = get_peft_model_state_dict(unloaded)
     assert all(torch.equal(tensor, expected[key]) for key, tensor in get_peft_model_state_dict(resumed).items())
 
 

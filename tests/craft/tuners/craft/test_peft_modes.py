@@ -54,13 +54,13 @@ def test_checkpointed_layers_never_run_again_with_other_masks(tiny_model: TinyMo
     model = adapted(tiny_model("llama"), dropout=0.2).train()
     model.base_model.model.gradient_checkpointing_enable({"use_reentrant": False})
     model.enable_input_require_grads()
-    first, kept = hidden(model), []
+    first, losses = hidden(model), []
     with pytest.raises(RuntimeError, match="more than once before this backward"):
         loss(first + hidden(model)).backward()
     for _ in range(2):  # a dropped forward pass and a loss that is kept are no reason to refuse
         hidden(model)
-        kept.append(loss(hidden(model)))
-        first = kept[-1]
+        losses.append(loss(hidden(model)))
+        first = losses[-1]
         first.backward()
 
 
@@ -95,11 +95,11 @@ def test_evaluation_follows_training_steps(tiny_model: TinyModel) -> None:
     with torch.no_grad():
         first = hidden(model)
         stack = model.base_model.craft_J["default"].stacks["q"]
-        kept = stack.cores, stack.folded()
-        assert kept[1] is not None
+        losses = stack.cores, stack.folded()
+        assert losses[1] is not None
         hidden(model)
-        assert stack.cores is kept[0]
-        assert stack.folded() is kept[1]
+        assert stack.cores is losses[0]
+        assert stack.folded() is losses[1]
     loss(hidden(model)).backward()
     assert stack.folded() is None
     optimizer.step()
