@@ -26,7 +26,7 @@ from craft.words import redact
 from orchestrator.command import answer, flags_for, refuse_full, slug
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.summary import Entry
-from orchestrator.review.front_words import full_label
+from orchestrator.results.table import full_label
 from orchestrator.review.merging import reads_pairs
 from orchestrator.review.mistakes_page import MISTAKES_FILE, POINTER, mistakes_page
 from orchestrator.review.model_card import CARD_FILE, Origin, loading, model_card, peft_type_of

@@ -23,8 +23,8 @@ from orchestrator.command import answer, flags_for
 from orchestrator.results.intervals import Comparison, Scores, compare, interval
 from orchestrator.results.luck import difference
 from orchestrator.results.summary import Entry, Summary
+from orchestrator.results.table import full_label, metric_column
 from orchestrator.review.differing_rows import show_differing
-from orchestrator.review.front_words import full_label, shown
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.mistakes import NothingMeets
@@ -161,7 +161,7 @@ def _tell(one: Side, other: Side, comparison: Comparison, unit: str, console: Co
         console.print(f"{few} would tell more of this difference.")
     for side in (one, other):
         sizes = f"{side.summary.value('trainable_parameters'):,.0f} trainable parameters"
-        score = shown(side.summary, "score")
+        score = metric_column("score").text(side.summary)
         console.print(f"{side.name}: {side.reason}; {sizes}; score {score}")
     for warning in _warnings(one, other, comparison):
         console.print(warning)

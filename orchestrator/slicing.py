@@ -18,9 +18,9 @@ from rich.table import Table
 
 from orchestrator.command import refuse_full, slug
 from orchestrator.plan.configuration import CUT
-from orchestrator.results.presentation import amount
+from orchestrator.results.metrics import amount
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.review.front_words import full_label, trials
+from orchestrator.results.table import describe_trials, full_label
 from orchestrator.review.past_sweep import PastSweep, find_sweep
 from orchestrator.review.pick import pick
 from orchestrator.sweepfile.mistakes import NothingMeets
@@ -38,8 +38,8 @@ def cut_adapters(flags: argparse.Namespace, console: Console) -> None:
         console.print(f"It is a cut: {full_label(trained)} ({trained.configuration}), which was trained, is cut instead")
     if not trained.complete:
         raise NothingMeets(
-            f"{full_label(trained)} is not complete ({trials(trained)}): all its tasks and seeds are cut. Finish the sweep "
-            "(--resume), or pick a complete one"
+            f"{full_label(trained)} is not complete ({describe_trials(trained)}): all its tasks and seeds are cut. Finish the "
+            "sweep (--resume), or pick a complete one"
         )
     with tempfile.TemporaryDirectory(prefix="craft-cut-") as scratch:
         _cut(record, trained, Path(scratch), flags, console)

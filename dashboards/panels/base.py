@@ -27,7 +27,7 @@ import pandas as pd
 
 from craft.scoring.predictions import Prediction
 from dashboards.frames import Frames
-from orchestrator.results.presentation import METRICS, Metric, label_of, metric_of, titled, unit_of
+from orchestrator.results.metrics import METRICS, Metric, label_of, metric_of, titled, unit_of
 from orchestrator.results.summary import shared_metric
 
 Plain = dict[str, Any]

@@ -16,7 +16,7 @@ from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
 from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict, verdict_over
 from orchestrator.results.front import axes
-from orchestrator.results.presentation import Metric
+from orchestrator.results.metrics import Metric
 
 STATES = ("done", "partial", "waiting", "incomplete", "running", "failed", "stopped", "interrupted", "infeasible")
 

@@ -6,7 +6,8 @@ import math
 
 from dashboards.panels.base import SYMBOLS, Plain, axis_of, choice, text
 from dashboards.panels.literature import NO_ROWS, published_choice, published_details, published_trace
-from orchestrator.results.presentation import Metric, colours, titled
+from orchestrator.results.metrics import Metric, titled
+from orchestrator.results.presentation import colours
 
 GREY = "#8A8A8A"
 SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))

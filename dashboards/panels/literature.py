@@ -15,7 +15,7 @@ import pandas as pd
 
 from dashboards.frames import Frames
 from dashboards.panels.base import Plain, View, choice, number, text
-from orchestrator.results.presentation import Metric
+from orchestrator.results.metrics import Metric
 
 NO_ROWS = "none"
 FOLDER = Path(__file__).parents[1] / "published"

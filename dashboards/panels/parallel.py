@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from dashboards.panels.base import Panel, Plain, View, column, moving_together, numbers, scalar, score_metric, text, trained
-from orchestrator.results.presentation import label_of
+from orchestrator.results.metrics import label_of
 
 LINES_UP_TO = 400
 BANDS = 5

@@ -12,7 +12,8 @@ import pandas as pd
 
 from craft.words import format_duration
 from dashboards.panels.base import Panel, Plain, View, not_cut, numbers, table, text
-from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES, unit_of
+from orchestrator.results.metrics import unit_of
+from orchestrator.results.presentation import MORE_COLOURS, OKABE_ITO, PHASES
 
 STATES = ("finished", "running", "stopped", "failed")
 STATE_COLOURS = {"finished": "#009E73", "running": "#56B4E9", "stopped": "#E69F00", "failed": "#D55E00", "to come": "#8A8A8A"}

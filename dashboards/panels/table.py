@@ -22,7 +22,7 @@ from dashboards.panels.base import (
     scalar,
 )
 from dashboards.panels.verdicts import finished, in_words, shown_as_possible, taken, verdict
-from orchestrator.results.presentation import Metric, amount, heading
+from orchestrator.results.metrics import Metric, amount, heading
 
 TASK_LABELS = {
     "mnli": "MNLI", "sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE",

@@ -16,7 +16,7 @@ from dashboards.frames import Frames
 from dashboards.panels.base import View, column, done
 from orchestrator.results.chances import P_FRONT, P_WITHIN
 from orchestrator.results.front import Verdict, axes, enough, judge
-from orchestrator.results.presentation import Metric, titled
+from orchestrator.results.metrics import Metric, titled
 
 WAYS = {"maximize": "more is better", "minimize": "less is better"}
 

@@ -3,7 +3,7 @@
 
 Craft.thousands = new Intl.NumberFormat("en-US");  // made once: toLocaleString makes one at every call
 
-/* An amount by its kind, as `orchestrator.results.presentation.amount` writes it. */
+/* An amount by its kind, as `orchestrator.results.metrics.amount` writes it. */
 Craft.shown = function (column, value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);

@@ -33,13 +33,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.results.intervals import Interval, by_seed
 from orchestrator.results.luck import luck
+from orchestrator.results.metrics import EXPECTED, LUCK, P_FRONT, P_WITHIN
 
 if TYPE_CHECKING:
     from orchestrator.results.summary import Summary
     from orchestrator.sweepfile.objectives import Objectives
 
 Numbers = NDArray[np.float64]
-P_FRONT, P_WITHIN, EXPECTED, LUCK = "p_front", "p_within_1", "expected", "example_luck"
 WITHIN, SURE = 1.0, 0.9
 """A configuration is enough if it is within so many points of the best, with at least this chance."""
 DRAWS = 2000

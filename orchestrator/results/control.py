@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.results.intervals import compare, suite_interval
+from orchestrator.results.metrics import NORMALIZED
 from orchestrator.results.summary import Summary
 
 HEAD, FULL = "head", "full"
-NORMALIZED = "normalized"
 
 
 def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:

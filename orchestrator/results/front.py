@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestrator.results import pareto
-from orchestrator.results.chances import P_FRONT, P_WITHIN, SURE, with_chances
+from orchestrator.results.chances import SURE, with_chances
 from orchestrator.results.control import with_normalized
+from orchestrator.results.metrics import P_FRONT, P_WITHIN
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
 
 if TYPE_CHECKING:

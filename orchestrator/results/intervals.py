@@ -18,8 +18,6 @@ import numpy as np
 from craft.tasks.metrics import METRICS
 
 Scores = Mapping[tuple[str, int], float]
-SIGNED = tuple(name for name, metric in METRICS.items() if metric.signed)
-"""Metrics that go from -100 to 100."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,16 @@ def interval(values: Iterable[float], confidence: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, int(sample.size))
 
 
+def spread(interval: Interval, digits: int = 2) -> str:
+    """Writes an interval behind its mean: ` ± 4.46`; ` (97.3 to 100)` where it ends at a bound of the metric; empty if none."""
+    if not math.isfinite(interval.half):
+        return ""
+    if abs(interval.high + interval.low - 2 * interval.mean) > 0.01:
+        low, high = (f"{end:.1f}".removesuffix(".0") for end in (interval.low, interval.high))
+        return f" ({low} to {high})"
+    return f" ± {interval.half:.{digits}f}"
+
+
 def suite_interval(scores: Scores, tasks: Iterable[str]) -> Interval:
     """The value of a configuration on `tasks`: mean over tasks of mean over seeds, interval over the seeds' averages.
 
@@ -133,7 +141,7 @@ def sampling_reach(metrics: Mapping[str, float], examples: float) -> tuple[float
     score = metrics["score"] / 100
     if metrics.get("likelihood") == metrics["score"]:
         return (1.96 * metrics.get("likelihood_error", 0.0),) * 2
-    if any(metrics.get(name) == metrics["score"] for name in SIGNED):
+    if is_signed(metrics):
         z, half = math.atanh(max(-0.999999, min(0.999999, score))), 1.96 / math.sqrt(max(1.0, examples - 3))
         ends = math.tanh(z - half), math.tanh(z + half)
     else:
@@ -141,6 +149,11 @@ def sampling_reach(metrics: Mapping[str, float], examples: float) -> tuple[float
         center, half = share + extra / 2, math.sqrt(extra * share * (1 - share) + extra**2 / 4)
         ends = (center - half) / (1 + extra), (center + half) / (1 + extra)
     return 100 * max(0.0, score - ends[0]), 100 * max(0.0, ends[1] - score)
+
+
+def is_signed(metrics: Mapping[str, float]) -> bool:
+    """Whether the score is a metric that goes from -100 to 100."""
+    return any(metrics.get(name) == metrics["score"] for name, row in METRICS.items() if row.signed)
 
 
 @functools.cache

@@ -20,16 +20,13 @@ from craft.results import METRIC
 from craft.scoring.credits import CREDITS, read_credits
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import Trial
-from orchestrator.results.intervals import SIGNED, Interval, Scores, interval, sampling_reach, suite_interval
+from orchestrator.results.intervals import Interval, Scores, interval, is_signed, sampling_reach, suite_interval
+from orchestrator.results.metrics import metric_of
 from orchestrator.results.tuning import Tuning, ends, varied
 from orchestrator.state.entry import Entry, TrialResult
 from orchestrator.sweepfile.fair import RATE
 
 EXAMPLES, CHANCE = "reported_examples", "chance"
-AVERAGED = ("step_seconds", "tokens_per_second", "seconds")
-"""Counts that differ by chance from trial to trial: a configuration has their mean. Of every other count it has the largest."""
-
-
 Credits = Mapping[tuple[str, int], NDArray[np.float64]]
 """Credits of blocks of scored examples (`craft.scoring.credits`) by task and seed."""
 
@@ -83,6 +80,11 @@ class Summary:
     def all_finished(self) -> bool:
         """Every planned trial finished."""
         return self.finished == self.planned > 0
+
+    @property
+    def possible(self) -> bool:
+        """Whether it is not on the front but may be: its chance is not small."""
+        return self.may_be_on_front and not self.on_front
 
     @property
     def score(self) -> Interval:
@@ -207,7 +209,7 @@ def _summary(entries: list[Entry], planned_counts: Mapping[str, float], tuning: 
         tasks={task: interval(value for (name, _), value in sorted(scores.items()) if name == task) for task in tasks},
         counts=_counts(finished, planned_counts) | _examples(reported, len(tasks)),
         sampling=_sampling(reported, len(tasks)),
-        signed=any(result.metrics.get(name) == result.metrics["score"] for _, result in reported for name in SIGNED),
+        signed=any(is_signed(result.metrics) for _, result in reported),
         metric=shared_metric(result.facts.get(METRIC) for _, result in reported),
         scores=scores,
         planned=len(entries),
@@ -269,5 +271,5 @@ def _counts(finished: list[tuple[Entry, TrialResult]], planned: Mapping[str, flo
     counts: dict[str, float] = {}
     for name in dict.fromkeys([*planned, *(name for row in rows for name in row)]):
         values = [row[name] for row in rows if name in row] or [planned[name]]
-        counts[name] = float(np.mean(values)) if name in AVERAGED else float(max(values))
+        counts[name] = float(np.mean(values)) if metric_of(name).averaged else float(max(values))
     return counts

@@ -21,9 +21,10 @@ from craft.methods import METHODS
 from orchestrator.results.front import axes as axes_of
 from orchestrator.results.front import knee, logarithmic
 from orchestrator.results.intervals import Interval
-from orchestrator.results.presentation import colours, titled, unit_of
+from orchestrator.results.metrics import titled, unit_of
+from orchestrator.results.presentation import colours
 from orchestrator.results.summary import Summary
-from orchestrator.review.front_words import full_label, metric_among, possible
+from orchestrator.results.table import full_label, metric_among
 from orchestrator.sweepfile.objectives import Objectives
 
 MARKERS = ("o", "s", "D", "p", "h", "8", "^", "v", "P")
@@ -75,7 +76,7 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     else:
         _scale(axes, [value / by for value in across], logarithmic(x_name, across))
         _cut(axes, up, y_name)
-        if any(map(possible, drawn)):
+        if any(summary.possible for summary in drawn):
             handles.append(axes.scatter([], [], s=LARGE, label="may be on the front", **RING))
         _list(axes, front, looks, knee(summaries, objectives), handles)
     axes.set_xlabel(titled(x_name, unit), parse_math=False)
@@ -85,7 +86,7 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     axes.spines[["top", "right"]].set_visible(False)
     if drawn:
         others = [(one.value(x_name) / by, one.value(y_name)) for one in drawn if not one.on_front]
-        rings = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if possible(summary)]
+        rings = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if summary.possible]
         members = [(one.value(x_name) / by, one.bounds(y_name)) for one in front]
         _number(axes, members, others, rings, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
             1 if objectives.get(y_name, "maximize") == "maximize" else -1)  # fmt: skip
@@ -96,7 +97,7 @@ def _draw_others(axes: Any, group: Sequence[Summary], x_name: str, y_name: str, 
     """One method's configurations that are not on the front."""
     x, y = [summary.value(x_name) / by for summary in group], [summary.value(y_name) for summary in group]
     axes.scatter(x, y, s=SMALL, marker=marker, zorder=2, clip_on=False, color=colour, alpha=PALE)
-    ringed = [(summary.value(x_name) / by, summary.value(y_name)) for summary in group if possible(summary)]
+    ringed = [(summary.value(x_name) / by, summary.value(y_name)) for summary in group if summary.possible]
     if ringed:
         axes.scatter(*zip(*ringed, strict=True), s=LARGE, zorder=2, clip_on=False, **RING)
 

@@ -23,9 +23,9 @@ from orchestrator.plan.parameters import flatten, text
 from orchestrator.plan.trial import Trial
 from orchestrator.results.chances import EXPECTED, P_FRONT, P_WITHIN
 from orchestrator.results.intervals import Interval
-from orchestrator.results.presentation import METRICS, amount
+from orchestrator.results.metrics import METRICS, amount, number
 from orchestrator.results.summary import Entry, Summary, summarize_entries
-from orchestrator.review.front_words import full_label, number
+from orchestrator.results.table import full_label
 from orchestrator.review.merging import reads_pairs
 from orchestrator.state.entry import TrialResult
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from craft.words import nearest
 from orchestrator.results.chances import SURE, within_best
 from orchestrator.results.front import enough_of, knee
+from orchestrator.results.metrics import number
 from orchestrator.results.summary import Entry, Summary
-from orchestrator.review.front_words import full_label, number, trials
+from orchestrator.results.table import describe_trials, full_label
 from orchestrator.sweepfile.mistakes import NothingMeets, shown
 from orchestrator.sweepfile.objectives import Objectives
 
@@ -157,15 +158,15 @@ def _named(name: str, summaries: Sequence[Summary]) -> Pick:
             f"under:PARAMETERS. Configurations: {listed or 'none'}{more}"
         )
     if not found[0].finished:
-        raise NothingMeets(f"{full_label(found[0])} has no finished trial ({trials(found[0])})")
-    note = "" if found[0].complete else f"; it is incomplete: {trials(found[0])} trials"
+        raise NothingMeets(f"{full_label(found[0])} has no finished trial ({describe_trials(found[0])})")
+    note = "" if found[0].complete else f"; it is incomplete: {describe_trials(found[0])} trials"
     return Pick(found[0], f"named by you{note}")
 
 
 def _complete(summaries: Sequence[Summary]) -> list[Summary]:
     complete = [one for one in summaries if one.complete and math.isfinite(one.value(SEARCH))]
     if not complete:
-        stand = "; ".join(f"{full_label(one)}: {trials(one)}" for one in summaries[:5])
+        stand = "; ".join(f"{full_label(one)}: {describe_trials(one)}" for one in summaries[:5])
         raise NothingMeets(
             f"no configuration has finished all trials, and only complete ones are ranked ({stand or 'none has begun'}). "
             "Finish the sweep (--resume), or name a configuration that has finished trials"

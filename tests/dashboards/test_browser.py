@@ -17,7 +17,7 @@ from dashboards.__main__ import main
 from dashboards.app import make_app
 from dashboards.panels import PANELS, Panel, Plain, View
 from dashboards.store import Store
-from orchestrator.results.presentation import amount, metric_of
+from orchestrator.results.metrics import amount, metric_of
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 from tests.dashboards.synthetic import FakeRun, configuration, experiment_of, grid, sweep_run, write_many, write_sweep
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.results.presentation import amount, unit_of
+from orchestrator.results.metrics import amount, unit_of
 
 
 @pytest.mark.parametrize(

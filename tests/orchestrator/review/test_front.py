@@ -22,10 +22,12 @@ from orchestrator.results.control import no_better_than_head
 from orchestrator.results.front import knee, mark_front, marks
 from orchestrator.results.intervals import Interval
 from orchestrator.results.limits import limit
-from orchestrator.results.summary import Summary, summarize
+from orchestrator.results.summary import Summary, summarize, summarize_entries
+from orchestrator.results.table import full_label
 from orchestrator.review.front_tables import latex, markdown, terminal_table, write_csv, write_front
-from orchestrator.review.front_words import caption, full_label
+from orchestrator.review.front_words import caption
 from orchestrator.state.entry import TrialResult
+from tests.golden import check_golden
 
 OBJECTIVES = {"score": "maximize", "trainable_parameters": "minimize"}
 TASKS = ("glue/cola", "glue/rte")
@@ -134,6 +136,45 @@ def test_without_both_ends_there_is_no_normalized_mean(left: tuple[str, ...]) ->
                 old = results[spec.key]
                 worse[spec.key] = replace(old, metrics=old.metrics | {"score": old.metrics["score"] + change})
         assert not any("normalized" in one.metrics for one in mark_front(summarize(trials, worse), OBJECTIVES))
+
+
+def mixed() -> list[Summary]:
+    """A sweep with everything that a table shows: a control, full fine-tuning, tuning, a failure, a stop, what waits."""
+    points = {
+        ("head", 0): (40.0, 0.0),
+        ("craft", 8): (60.0, 300.0),
+        ("craft", 64): (75.0, 16000.0),
+        ("lora", 8): (74.0, 70000.0),
+        ("lora", 16): (77.0, 150000.0),
+        ("full", 0): (80.0, 1e7),
+        ("dora", 4): (50.0, 5000.0),
+    }
+    trials, results = sweep(points)
+    broken, stopped = (next(one for one in trials if one.configuration == name) for name in ("craft64", "dora4"))
+    results[broken.key] = TrialResult(broken.key, "failed", {}, {}, 3, 1.0, "the loss became NaN at step 3")
+    results[stopped.key] = replace(results[stopped.key], status="stopped")
+    for spec in trials:
+        results[spec.key].facts["reported_examples"], results[spec.key].facts["chance"] = 277.0, 50.0
+    entries = [spec.entry(results[spec.key]) for spec in trials]
+    for entry in [entry for entry in entries if entry.configuration == "lora16"]:
+        for rate in (1e-4, 3e-4, 1e-3):
+            parameters = {**entry.parameters, "learning_rate": rate, "seed": 9}
+            result_ = replace(entry.result, metrics={"search_score": 50 + rate}, key=f"{entry.key}{rate}")
+            entries.append(replace(entry, key=result_.key, configuration=f"candidate{rate}", parameters=parameters,
+                                   result=result_, tunes="lora16", seed=9))  # fmt: skip
+    return mark_front(summarize_entries(entries), OBJECTIVES)
+
+
+def test_every_form_of_the_front_is_as_the_golden_files_have_it(tmp_path: Path) -> None:
+    summaries = mixed()
+    write_csv(summaries, OBJECTIVES, tmp_path / "front.csv")
+    check_golden("front/terminal.txt", rendered(summaries, 220) + caption(summaries, OBJECTIVES))
+    check_golden(
+        "front/front.csv",
+        re.sub(r"\d+\.\d{7,}", lambda digits: f"{float(digits[0]):.6g}", (tmp_path / "front.csv").read_text()),
+    )
+    check_golden("front/front.md", markdown(summaries, OBJECTIVES))
+    check_golden("front/front.tex", latex(summaries, OBJECTIVES))
 
 
 def rendered(summaries: list[Summary], width: int = 160) -> str:

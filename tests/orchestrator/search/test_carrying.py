@@ -14,7 +14,8 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Trial
 from orchestrator.record.ledger import Ledger
 from orchestrator.record.tracker import Tracker
-from orchestrator.review.front_words import caption, tuning
+from orchestrator.results.table import describe_tuning
+from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.search.replication import rates_line
 from orchestrator.sweepfile.load import load_sweep
@@ -103,7 +104,7 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     run(plan, by(TWO_STEPS), tracker)
     tracker.close(60)
     summaries = [one for one in judged(plan) if one.complete]
-    told = {one.parameters["rank"]: tuning(one) for one in summaries}
+    told = {one.parameters["rank"]: describe_tuning(one) for one in summaries}
     assert told == {
         1: "learning_rate 0.03/0.003, 8 trials, 1 min 20 s, highest learning_rate on acceptability",
         2: "learning_rate 0.01/0.003, as LoRA r4, q v, 5 trials, 50 s",
@@ -114,7 +115,7 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
     words = caption(summaries, plan.sweep.objectives)
     assert "each tuned by 5 to 10 trials of seed 1000, which is in no score, but 2 by those of another rank" in words
     for past in (find_sweep(str(plan.sweep.folder)), find_sweep("t", uri)):
-        assert {one.parameters["rank"]: tuning(one) for one in past.summaries if one.complete} == {
+        assert {one.parameters["rank"]: describe_tuning(one) for one in past.summaries if one.complete} == {
             str(rank) if past.where != str(plan.sweep.folder) else rank: words for rank, words in told.items()
         }
 

@@ -12,7 +12,7 @@ from orchestrator.plan.planner import Planner
 from orchestrator.record.resume import contradictions
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
-from orchestrator.review.front_words import shown
+from orchestrator.results.table import metric_column
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
@@ -66,6 +66,6 @@ def test_it_is_an_objective_of_the_front(tmp_path: Path) -> None:
     summaries = mark_front(summarize(plan.trials, results), sweep.objectives)
     assert [one.on_front for one in summaries] == [True, True, True]
     assert [one.value("forgetting") for one in summaries] == pytest.approx([0.2, 0.0125, 0.4])
-    assert shown(summaries[1], "forgetting") == "0.0125 ± 0.0127", "12.706 times 0.001 / sqrt(2) x sqrt(2)"
+    assert metric_column("forgetting").text(summaries[1]) == "0.0125 ± 0.0127", "12.706 times 0.001 / sqrt(2) x sqrt(2)"
     without = mark_front(summarize(plan.trials, results), {"score": "maximize", "trainable_parameters": "minimize"})
     assert [one.on_front for one in without] == [True, False, True]
