@@ -1,6 +1,6 @@
 """CRAFT's ranks (r1, r2, r3), over layers, outputs and inputs: read from text, checked, resolved on a model, and shown.
 
-`all` is the full dimension. It stands in files and configurations; a decomposition has numbers.
+`all` is the full dimension, in files and configurations; a decomposition has numbers.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ J_MINUS_I  CRAFT: J - I of every J, to its nearest matrix of rank k. 2 r k numbe
 PRODUCTS   LoRA: s B A of every module, with s in both halves; a module of rank 0 is left out
 =========  =================================================================================================================
 
-What training changed lies in few directions, so it is cut by its own singular values.
+Training changes few directions, so the change is cut by its own singular values.
 """
 
 from __future__ import annotations

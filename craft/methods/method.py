@@ -32,7 +32,7 @@ class Method:
         parameters: pydantic model of the method's own parameters, with defaults.
         build: `build(model, parameters, context)` puts the method on a transformers model and returns the model that
             trains. It works on the meta device too, so that parameters are counted without weights.
-        label: a short text of the parameters that matter, in parts between ", " (`64, q v`); a plan adds what tells two apart.
+        label: a short text of the parameters that matter, in parts between ", " (`64, q v`); a plan makes equal ones differ.
         requires: `"cuda"` where the method runs on a GPU only; see `refuse_elsewhere`.
         packages: packages that must be installed in addition to this project's own requirements.
         quantization: the arguments of transformers' `BitsAndBytesConfig`, with which the base

@@ -337,6 +337,7 @@ def test_an_argument_of_another_method_is_answered_with_the_right_one(arguments:
 def test_one_rate_serves_all_ranks_and_the_head_has_its_own(tiny_model: TinyModel) -> None:
     model = adapted(tiny_model("bert"), ranks=("all", 32, 16), modules_to_save=["pooler"])
     optimizer = rank_scaled_adamw(model, learning_rate=1e-3, head_learning_rate=5e-4, weight_decay=0.1)
+    assert optimizer.param_groups[0]["lr"] == 1e-3, "the logged rate is the one that was asked for"
     rates = {id(weight): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for weight in group["params"]}
     for name, weight in model.named_parameters():
         if weight.requires_grad:

@@ -346,8 +346,6 @@ def test_beams_of_an_encoder_decoder_keep_their_rows_adapter() -> None:
         ({"layers_to_transform": [0]}, "layers_to_transform"),
         ({"projections": ("q",), "target_modules": ["query"]}, "not both"),
         ({"ranks": (2, 3)}, "three"),
-        ({"ranks": ("all", 0, 3)}, "from 1"),
-        ({"ranks": ("every", 2, 3)}, "'all'"),
         ({"dropout": 1.0}, "dropout"),
         ({"scaling": 0.0}, "scaling"),
         ({"projections": ("q", "q")}, "each once"),
