@@ -14,21 +14,26 @@ still run), `waiting` (for seeds that the sweep got later) and `incomplete` (som
 trials that finished; no front uses it. Without a value it is `running`, `failed`, `stopped` (early; none failed), `interrupted`
 or `infeasible`. Its `stopped` counts trials, also those that never started because another one was stopped. Candidates, whose
 trials only tune, are no configurations here.
-Values that the tracker wrote are never recomputed here.
+A configuration has a `Summary` next to its row: the recorded one where its run has ended, before that one of its trials so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from craft.results import METRIC
-from orchestrator.results.front import Objectives, recorded_objectives
+from orchestrator.results import tags
+from orchestrator.results.front import Objectives, Verdict, enough_of, judge_summaries, recorded_objectives
+from orchestrator.results.records import read_entry, read_summary
+from orchestrator.results.summary import Summary, summarize_entries
 
 IDENTITY = ("sweep", "run_id", "label", "method", "protocol", "state", "reason", "started", "ended")
 TRIAL_STATES = ("finished", "failed", "stopped", "running", "interrupted")
@@ -52,18 +57,35 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Frames:
-    """One sweep's tables. `sweep` is the sweep's own run, None while the tracker has not opened it."""
+    """One sweep's tables, and the summaries of its configurations by id. `sweep` is its own run, None before there is one."""
 
     name: str
     experiment_id: str
     sweep: RunRow | None
     configurations: pd.DataFrame
     trials: pd.DataFrame
+    summaries: Mapping[str, Summary] = field(default_factory=dict)
 
     @property
     def objectives(self) -> Objectives:
         """The sweep's objectives in order, as its run has them on record; the default ones for records without them."""
         return recorded_objectives(self.sweep.params.get("objectives") if self.sweep else None)
+
+    @cached_property
+    def done(self) -> list[Summary]:
+        """The configurations that have ended with a score."""
+        ended = self.configurations[self.configurations["state"] == "done"]
+        return [self.summaries[identity] for identity in ended["id"]]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Which configurations are on the front, which may be on it, and which one is the knee."""
+        return judge_summaries(self.done, self.objectives)
+
+    @cached_property
+    def enough(self) -> str | None:
+        """The id of the smallest configuration that is enough."""
+        return enough_of(self.done)
 
 
 @lru_cache(maxsize=1 << 14)  # a sweep repeats few values in thousands of runs
@@ -92,49 +114,60 @@ def typed(text: str) -> Any:
 
 def build_frames(name: str, experiment_id: str, rows: Iterable[RunRow]) -> Frames:
     """Sorts a sweep's runs by kind and builds its tables. Runs without a `craft.kind` tag are foreign and left out."""
-    kinds: dict[str, list[RunRow]] = {"sweep": [], "configuration": [], "trial": []}
+    kinds: dict[str, list[RunRow]] = {tags.SWEEP_KIND: [], tags.CONFIGURATION_KIND: [], tags.TRIAL_KIND: []}
     for row in rows:
-        kind = row.tags.get("craft.kind", "")
-        if kind in kinds:
+        if (kind := row.tags.get(tags.KIND, "")) in kinds:
             kinds[kind].append(row)
-    sweep = max(kinds["sweep"], key=lambda row: row.started or 0, default=None)
-    trials = _trials(name, kinds["trial"])
-    return Frames(name, experiment_id, sweep, _configurations(name, experiment_id, kinds["configuration"], trials), trials)
+    sweep = max(kinds[tags.SWEEP_KIND], key=lambda row: row.started or 0, default=None)
+    frame, summaries = _configurations(name, experiment_id, kinds[tags.CONFIGURATION_KIND], kinds[tags.TRIAL_KIND])
+    return Frames(name, experiment_id, sweep, frame, _trials(name, kinds[tags.TRIAL_KIND]), summaries)
 
 
-def _values(row: RunRow) -> dict[str, Any]:
-    flat: dict[str, Any] = {f"p.{key}": typed(value) for key, value in row.params.items()}
-    for key, value in row.metrics.items():
-        # the store cannot hold infinity and writes 1.8e308 instead
-        flat[f"m.{key}"] = float(value) if abs(value) < 1e300 else np.nan
-    return flat
+def _identify(row: RunRow, name: str) -> dict[str, Any]:
+    return {
+        "run_id": row.run_id,
+        "sweep": name,
+        "label": row.tags.get(tags.LABEL) or row.tags.get(tags.RUN_NAME, ""),
+        "method": row.tags.get(tags.METHOD, "?"),
+        "protocol": row.tags.get(tags.PROTOCOL, ""),
+        "reason": row.tags.get(tags.ERROR) or row.tags.get("craft.reason") or "",
+        "started": row.started,
+        "ended": row.ended,
+    }
+
+
+def _params(row: RunRow) -> dict[str, Any]:
+    return {f"p.{key}": typed(value) for key, value in row.params.items()}
+
+
+def _metrics(row: RunRow) -> dict[str, float]:
+    # the store cannot hold infinity and writes 1.8e308 instead
+    return {key: float(value) if abs(value) < 1e300 else np.nan for key, value in row.metrics.items()}
+
+
+def _columns(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {f"m.{key}": value for key, value in metrics.items()}
 
 
 def _trial_state(row: RunRow) -> str:
-    state = row.tags.get("craft.status", "")
+    state = row.tags.get(tags.STATUS, "")
     return state if state in TRIAL_STATES else STATES.get(row.status, "running")
 
 
 def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
     records = [
         {
-            "run_id": row.run_id,
-            "key": row.tags.get("craft.key", row.run_id),
-            "sweep": name,
-            "configuration": row.tags.get("craft.configuration", ""),
-            "label": row.tags.get("craft.label") or row.tags.get("mlflow.runName", ""),
-            "method": row.tags.get("craft.method", "?"),
-            "task": row.tags.get("craft.task", "?"),
-            "seed": typed(row.tags.get("craft.seed", "0")),
-            "protocol": row.tags.get("craft.protocol", ""),
-            "tunes": bool(row.tags.get("craft.tunes")),
+            **_identify(row, name),
+            "key": row.tags.get(tags.KEY, row.run_id),
+            "configuration": row.tags.get(tags.CONFIGURATION, ""),
+            "task": row.tags.get(tags.TASK, "?"),
+            "seed": typed(row.tags.get(tags.SEED, "0")),
+            "tunes": bool(row.tags.get(tags.TUNES)),
             "state": _trial_state(row),
-            "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
-            "started": row.started,
-            "ended": row.ended,
-            "metric": row.tags.get(f"craft.fact.{METRIC}", ""),
-            "phases": row.tags.get("craft.fact.phases", ""),
-            **_values(row),
+            "metric": row.tags.get(f"{tags.FACT}{METRIC}", ""),
+            "phases": row.tags.get(f"{tags.FACT}phases", ""),
+            **_params(row),
+            **_columns(_metrics(row)),
         }
         for row in rows
     ]
@@ -143,102 +176,75 @@ def _trials(name: str, rows: list[RunRow]) -> pd.DataFrame:
     return frame.sort_values(["started", "run_id"], ignore_index=True) if records else frame
 
 
-def _configurations(name: str, experiment_id: str, rows: list[RunRow], trials: pd.DataFrame) -> pd.DataFrame:
-    trials = trials[~trials["tunes"].astype(bool)]
-    counts = _trial_counts(trials)
-    known: dict[str, dict[str, Any]] = {}
-    for row in sorted((row for row in rows if not row.tags.get("craft.tunes")), key=lambda row: row.started or 0):
-        identity = row.tags.get("craft.configuration") or row.tags.get("craft.key") or row.run_id
-        values = _values(row)
-        status = row.tags.get("craft.status", "")
-        tally = counts.get(identity, {})
-        known[identity] = {
-            "id": identity,
-            "sweep": name,
-            "run_id": row.run_id,
-            "experiment_id": experiment_id,
-            "label": row.tags.get("craft.label") or row.tags.get("mlflow.runName") or identity,
-            "method": row.tags.get("craft.method", "?"),
-            "protocol": row.tags.get("craft.protocol", ""),
-            "state": _configuration_state(status, row, values, tally),
-            "reason": row.tags.get("craft.error") or row.tags.get("craft.reason") or "",
-            "started": row.started,
-            "ended": row.ended,
-            "tuned_to": row.tags.get("craft.tuned_to", ""),
-            **tally,
-            **values,
+def _configurations(
+    name: str, experiment_id: str, rows: list[RunRow], trials: list[RunRow]
+) -> tuple[pd.DataFrame, dict[str, Summary]]:
+    members: dict[str, list[RunRow]] = {}
+    for row in sorted(trials, key=lambda row: (row.started or 0, row.run_id)):
+        if not row.tags.get(tags.TUNES):
+            members.setdefault(row.tags.get(tags.CONFIGURATION, ""), []).append(row)
+    records: dict[str, dict[str, Any]] = {}
+    summaries: dict[str, Summary] = {}
+    for row in sorted((row for row in rows if not row.tags.get(tags.TUNES)), key=lambda row: row.started or 0):
+        identity = row.tags.get(tags.CONFIGURATION) or row.tags.get(tags.KEY) or row.run_id
+        metrics, tally = _metrics(row), _count(members.get(identity, ()))
+        summaries[identity] = _with_counts(read_summary(row.tags, row.params, metrics), tally)
+        state = _configuration_state(row, metrics, tally)
+        records[identity] = {**_identify(row, name), "state": state, **_params(row), **_columns(metrics)}
+    open_ = [identity for identity in members if records.get(identity, {"state": "running"})["state"] == "running"]
+    for summary in _summarize([row for identity in open_ for row in members[identity]]):
+        identity, rows = summary.configuration, members[summary.configuration]
+        values = {f"m.{name}": value for name, value in summary.tracked().items() if isinstance(value, float)}
+        first = {column: value for column, value in _params(rows[0]).items() if column not in ("p.task", "p.seed")}
+        state = "partial" if math.isfinite(summary.score.mean) else "failed" if summary.failed == len(rows) else "running"
+        record = records.get(identity, {**_identify(rows[0], name), "reason": "", "ended": None})
+        records[identity] = {**first, **values, **record, "state": state}
+        summaries[identity] = summary
+    for identity, record in records.items():
+        summary = summaries[identity]
+        record |= {"id": identity, "experiment_id": experiment_id, "label": record["label"] or identity}
+        record |= {
+            "trials": summary.planned,
+            "finished": summary.finished,
+            "failed": summary.failed,
+            "stopped": summary.stopped,
         }
-    if not trials.empty:
-        summed_up = [identity for identity, record in known.items() if record["state"] not in ("running", "partial")]
-        for key, group in trials[~trials["configuration"].isin(summed_up)].groupby("configuration", sort=False):
-            identity = str(key)
-            record = known.get(identity)
-            summary = _so_far(identity, group, name, experiment_id)
-            known[identity] = {**summary, **(record or {}), **_scores_of(summary, record)}
     columns = [*IDENTITY, "id", "experiment_id", "trials", "finished", "failed", "stopped"]
-    for record in known.values():
-        planned = record.get("m.trials_planned", 0)
-        record["trials"] = max(record.get("trials", 0), 0 if np.isnan(planned) else int(planned))
-        stopped = record.get("m.trials_stopped", 0)
-        record["stopped"] = max(record.get("stopped", 0), 0 if np.isnan(stopped) else int(stopped))
-    frame = pd.DataFrame.from_records(list(known.values()), columns=None if known else columns)
-    for column in ("trials", "finished", "failed", "stopped"):
-        frame[column] = frame[column].fillna(0).astype(int) if column in frame else 0
-    return frame
+    return pd.DataFrame.from_records(list(records.values()), columns=None if records else columns), summaries
 
 
-def _configuration_state(status: str, row: RunRow, values: dict[str, Any], tally: dict[str, int]) -> str:
+def _count(trials: Sequence[RunRow]) -> Counter[str]:
+    return Counter(map(_trial_state, trials)) + Counter(trials=len(trials))
+
+
+def _with_counts(summary: Summary, tally: Counter[str]) -> Summary:
+    """Adds what the trials' own runs say: trials that end after the configuration's run was written."""
+    return replace(
+        summary,
+        planned=max(summary.planned, tally["trials"]),
+        finished=tally["finished"] or summary.finished,
+        failed=tally["failed"] or summary.failed,
+        stopped=max(summary.stopped, tally["stopped"]),
+    )
+
+
+def _summarize(trials: Sequence[RunRow]) -> list[Summary]:
+    """Summarizes the configurations of trials; what a trial has not measured yet has the value that its run began with."""
+    entries = [read_entry(row.tags, row.params, _metrics(row), _trial_state(row)) for row in trials]
+    return summarize_entries(entries, {entry.configuration: entry.planned for entry in entries})
+
+
+def _configuration_state(row: RunRow, metrics: Mapping[str, float], tally: Mapping[str, int]) -> str:
+    status = row.tags.get(tags.STATUS, "")
     if status in ("infeasible", "dropped"):
         return "infeasible"
-    scored = bool(np.isfinite(values.get("m.score", np.nan)))
+    scored = math.isfinite(metrics.get("score", np.nan))
     if status == "finished" or (not status and row.status == "FINISHED"):
         return "done" if scored else "failed"
     if status in ("incomplete", "stopped", "failed"):
         return "incomplete" if scored else "failed" if status == "incomplete" else status
     if status in ("waiting", "interrupted"):
         return status if scored or status == "interrupted" else "running"
-    if row.status == "FAILED" or (tally and tally["failed"] == tally["trials"] and row.status != "RUNNING"):
+    if row.status == "FAILED" or (tally["trials"] and tally["failed"] == tally["trials"] and row.status != "RUNNING"):
         return "failed"
     return "running" if row.status == "RUNNING" else "interrupted"
-
-
-def _trial_counts(trials: pd.DataFrame) -> dict[str, dict[str, int]]:
-    if trials.empty:
-        return {}
-    table = pd.crosstab(trials["configuration"], trials["state"])
-    table = table.reindex(columns=["finished", "failed", "stopped", "running"], fill_value=0)
-    return {
-        str(identity): {"trials": int(sum(row)), "finished": int(row[0]), "failed": int(row[1]), "stopped": int(row[2])}
-        for identity, row in zip(table.index, table.to_numpy(), strict=True)
-    }
-
-
-def _so_far(identity: str, group: pd.DataFrame, name: str, experiment_id: str) -> dict[str, Any]:
-    """A configuration's record before the tracker sums it up: over its trials, the mean over tasks of the mean over seeds."""
-    first = group.iloc[0]
-    record: dict[str, Any] = {"id": identity, "sweep": name, "run_id": first["run_id"], "experiment_id": experiment_id}
-    record |= {"label": first["label"] or identity, "method": first["method"], "protocol": first["protocol"], "reason": ""}
-    record |= {"started": group["started"].min(), "ended": None}
-    record |= {
-        column: first[column] for column in group.columns if column.startswith("p.") and column not in ("p.task", "p.seed")
-    }
-    states = group["state"]
-    record |= {"trials": len(group)} | {state: int((states == state).sum()) for state in ("finished", "failed", "stopped")}
-    record["state"] = "failed" if (states == "failed").all() else "running"
-    scored = group[states == "finished"]
-    if "m.score" in scored and scored["m.score"].notna().any():
-        by_task = scored.groupby("task")["m.score"].mean()
-        record["state"] = "partial"
-        record["m.score"] = float(by_task.mean())
-        if len(by_task) > 1:
-            record |= {f"m.score/{task}": float(value) for task, value in by_task.items()}
-    measured = group[[name for name in group.columns if str(name).startswith("m.") and name != "m.score"]].mean()
-    record |= {str(name): float(value) for name, value in measured.dropna().items()}
-    return record
-
-
-def _scores_of(summary: dict[str, Any], record: dict[str, Any] | None) -> dict[str, Any]:
-    """The state, and the metrics its own run lacks, of a configuration whose run is still open: both come from its trials."""
-    if record is None:
-        return {}
-    return {key: value for key, value in summary.items() if key == "state" or (key.startswith("m.") and key not in record)}

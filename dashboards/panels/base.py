@@ -28,7 +28,7 @@ import pandas as pd
 from craft.scoring.predictions import Prediction
 from dashboards.frames import Frames
 from orchestrator.results.metrics import METRICS, Metric, label_of, metric_of, titled, unit_of
-from orchestrator.results.summary import shared_metric
+from orchestrator.results.summary import Summary, shared_metric
 
 Plain = dict[str, Any]
 Curves = Callable[[Iterable[tuple[str, Any]], str], dict[str, list[tuple[int, float]]]]
@@ -51,6 +51,19 @@ class View:
     link: Callable[[str, str], str | None] = lambda experiment_id, run_id: None
     curves: Curves = lambda runs, metric: {}
     predictions: Answers = lambda run_id: {}
+
+    def prefix(self, number: int) -> str:
+        """Returns what stands in front of the ids of a sweep's configurations."""
+        return f"{number}/" if len(self.sweeps) > 1 else ""
+
+    @property
+    def summaries(self) -> dict[str, Summary]:
+        """The summaries of all configurations by their ids."""
+        return {
+            f"{self.prefix(number)}{name}": summary
+            for number, sweep in enumerate(self.sweeps)
+            for name, summary in sweep.summaries.items()
+        }
 
     @property
     def names(self) -> list[str]:
@@ -86,8 +99,8 @@ def make_view(
     configurations, trials = [], []
     for number, sweep in enumerate(sweeps):
         prefix = f"{number}/" if len(sweeps) > 1 else ""
-        configurations.append(sweep.configurations.assign(id=[f"{prefix}{one}" for one in sweep.configurations["id"]]))
-        trials.append(sweep.trials.assign(configuration=[f"{prefix}{one}" for one in sweep.trials["configuration"]]))
+        configurations.append(sweep.configurations.assign(id=[f"{prefix}{name}" for name in sweep.configurations["id"]]))
+        trials.append(sweep.trials.assign(configuration=[f"{prefix}{name}" for name in sweep.trials["configuration"]]))
     return View(
         sweeps,
         pd.concat(configurations, ignore_index=True) if len(sweeps) > 1 else configurations[0],

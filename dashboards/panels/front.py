@@ -14,7 +14,7 @@ import numpy as np
 from dashboards.panels.base import Panel, Plain, View, column, done, metrics_of, number, numbers
 from dashboards.panels.front_figure import draw
 from dashboards.panels.literature import published
-from dashboards.panels.verdicts import finished, in_words, shown_as_possible, verdict, verdict_over
+from dashboards.panels.verdicts import finished, front_over, fronts, in_words
 from orchestrator.results.front import axes
 from orchestrator.results.metrics import Metric
 
@@ -30,7 +30,7 @@ def data(view: View) -> Plain:
     if ready.empty and partial.empty:
         return {"empty": _why_empty(counts)}
     metrics = metrics_of(view)
-    fronts, possible = _fronts(view, metrics)
+    lines, possible = _fronts(view, metrics)
     x, y = axes(view.sweeps[0].objectives)
     return {
         "metrics": [vars(metric) for metric in metrics],
@@ -42,7 +42,7 @@ def data(view: View) -> Plain:
         "sweep": [view.names.index(name) for name in ready["sweep"]],
         "values": {metric.name: numbers(column(ready, f"m.{metric.name}")) for metric in metrics},
         "intervals": {metric.name: _interval(ready, metric) for metric in metrics},
-        "fronts": fronts,
+        "fronts": lines,
         "possible": possible,
         "partial": {
             "id": partial["id"].tolist(),
@@ -67,18 +67,18 @@ def _fronts(view: View, metrics: list[Metric]) -> tuple[Plain, Plain]:
     ready = done(view.configurations)
     places = {identity: place for place, identity in enumerate(ready["id"])}
     values = {metric.name: column(ready, f"m.{metric.name}").to_numpy() for metric in metrics}
-    groups = finished(view)
-    fronts: Plain = {metric.name: {} for metric in metrics}
+    groups = list(zip(finished(view), fronts(view), strict=True))
+    lines: Plain = {metric.name: {} for metric in metrics}
     possible: Plain = {metric.name: {} for metric in metrics}
     for number_x, x in enumerate(metrics):
         for y in metrics[number_x + 1 :]:
-            found = [(verdict_over(sweep, group, x, y), group) for sweep, group in groups]
-            open_ = [places[one] for decided, _ in found for one in shown_as_possible(decided)]
-            members = [np.array(sorted(map(places.__getitem__, decided.on_front)), dtype=int) for decided, _ in found]
+            pair = [front_over(sweep, front, ready_, x, y) for (sweep, ready_), front in groups]
+            open_ = [places[name] for front in pair for name in sorted(front.possible)]
+            members = [np.array(sorted(map(places.__getitem__, front.members)), dtype=int) for front in pair]
             for a, b in ((x.name, y.name), (y.name, x.name)):
-                fronts[a][b] = [one[np.argsort(values[a][one], kind="stable")].tolist() for one in members]
+                lines[a][b] = [line[np.argsort(values[a][line], kind="stable")].tolist() for line in members]
                 possible[a][b] = open_
-    return fronts, possible
+    return lines, possible
 
 
 def _why_empty(counts: dict[str, int]) -> str:
@@ -109,10 +109,10 @@ def _interval(frame: Any, metric: Metric) -> list[list[float | int | None]] | No
 
 def _knee(view: View) -> list[str] | None:
     """The knee of the first sweep that has one: its id, and what it is in words."""
-    for sweep, group in finished(view):
-        if chosen := verdict(sweep, group).knee:
+    for sweep, front in zip(view.sweeps, fronts(view), strict=True):
+        if front.knee:
             whose = "the front" if len(view.sweeps) == 1 else f"the front of {sweep.name}"
-            return [chosen, f"The knee of {whose}: past it, more parameters buy little"]
+            return [front.knee, f"The knee of {whose}: past it, more parameters buy little"]
     return None
 
 

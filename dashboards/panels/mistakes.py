@@ -11,7 +11,7 @@ from itertools import islice
 
 from craft.scoring.predictions import Prediction, worst
 from dashboards.panels.base import Panel, Plain, View, table
-from dashboards.panels.verdicts import finished, verdict
+from dashboards.panels.verdicts import fronts
 from orchestrator.results.mistakes import confusions
 
 CONFIGURATIONS = 6
@@ -21,10 +21,10 @@ Answers = tuple[str, str, str, list[Prediction]]
 
 def _answers(view: View) -> Iterator[Answers]:
     """Yields the configuration's id, its label, the task with its split, and the answers."""
-    for sweep, ready in finished(view):
-        judged = verdict(sweep, ready)
-        labels = dict(zip(ready["id"], ready["label"], strict=True))
-        for identity in islice(sorted(judged.on_front, key=lambda one: (one != judged.knee, one)), CONFIGURATIONS):
+    labels = dict(zip(view.configurations["id"], view.configurations["label"], strict=True))
+    for front in fronts(view):
+        ordered = sorted(front.members, key=lambda identity: (identity != front.knee, identity))
+        for identity in islice(ordered, CONFIGURATIONS):
             trials = view.trials[(view.trials["configuration"] == identity) & (view.trials["state"] == "finished")]
             for task, rows in trials.sort_values("seed").groupby("task", sort=False):
                 for split, lines in view.predictions(rows.iloc[0]["run_id"]).items():

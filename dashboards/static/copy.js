@@ -8,7 +8,7 @@ Craft.shown = function (column, value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
   const fixed = digits => value.toFixed(digits).replace(/^-(0\.0+)$/, "$1"), short = number => String(Number(number.toPrecision(3)));
-  if (column.kind === "score" || column.kind === "chance") return fixed(2);
+  if (column.kind === "score" || column.kind === "chance" || typeof column.digits === "number") return fixed(column.digits ?? 2);
   if (column.kind === "bytes") {
     const power = Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
     return power ? `${(value / 1024 ** power).toFixed(1)} ${["", "KiB", "MiB", "GiB", "TiB"][power]}` : `${Math.round(value)} B`;

@@ -78,7 +78,8 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Sum
     names = {summary.configuration for summary in summaries}
     summaries = [summary for summary in summaries if summary.tunes not in names]
     summaries = with_chances(summaries, objectives)
-    verdict, taken = _judged([summary for summary in summaries if summary.complete], objectives), enough_of(summaries)
+    verdict = judge_summaries([summary for summary in summaries if summary.complete], objectives)
+    taken = enough_of(summaries)
     return with_normalized(
         [
             replace(
@@ -119,7 +120,7 @@ def enough_of(summaries: Sequence[Summary], chances: Mapping[str, float] | None 
 def knee(summaries: Sequence[Summary], objectives: Objectives) -> Summary | None:
     """The knee of the summaries that are marked `on_front`, as `judge` says; None where there is none."""
     front = [summary for summary in summaries if summary.on_front]
-    chosen = _judged(front, objectives).knee
+    chosen = judge_summaries(front, objectives).knee
     return next((summary for summary in front if summary.configuration == chosen), None)
 
 
@@ -135,7 +136,8 @@ def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any
     return found | ({"knee": best.configuration} if best else {})
 
 
-def _judged(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
+def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
+    """Returns the verdict of `judge` over complete configurations."""
     mean = [[summary.value(name) for name in objectives] for summary in summaries]
     chance = [summary.value(P_FRONT) for summary in summaries]
     return judge([summary.configuration for summary in summaries], mean, objectives, chance)

@@ -20,7 +20,7 @@ from dashboards.panels.curves import data as curves_data
 from dashboards.panels.front import data as front_data
 from dashboards.panels.literature import published_rows
 from dashboards.panels.table import data as table_data
-from dashboards.panels.verdicts import verdict
+from dashboards.panels.verdicts import fronts
 from dashboards.store import Store
 from orchestrator.results.presentation import colours
 from tests.dashboards.synthetic import FakeRun, configuration, sweep_run
@@ -83,7 +83,7 @@ def test_the_table_says_what_each_tuning_took() -> None:
     plain = table_data(view_of(("ranks", tuned)))
     (column,) = (one for one in plain["columns"] if "uning" in one["label"])
     told = dict(zip(plain["id"], column["values"], strict=True))
-    assert told == {"tuned00000": "6 trials, 1 min 15 s", "fixed00000": "not tuned", "running000": ""}
+    assert told == {"tuned00000": "6 trials, 1 min 15 s", "fixed00000": "not tuned", "running000": "–"}
     assert "tuning" not in [one["key"] for one in table_data(full_view())["columns"]]
     assert "tuning_seconds" in [one["name"] for one in front_data(view_of(("ranks", tuned)))["metrics"]]
 
@@ -182,7 +182,7 @@ def test_the_knees_mistakes_are_named_with_how_many_others_make_them() -> None:
     runs += configuration("large", scores={"toy": [90.0]}, extra={"trainable_parameters": 99})
     view = view_of(("ranks", runs))
     keys = dict(zip(view.trials["run_id"], view.trials["configuration"], strict=True))
-    knee = verdict(view.sweeps[0], view.configurations).knee
+    knee = fronts(view)[0].knee
     answers = {knee: lines("abb"), {"small": "large", "large": "small"}[str(knee)]: lines("aba")}
     view = replace(view, predictions=lambda run_id: {"reported": answers[keys[run_id]]})
     assert PANELS["confusions"].data(view)["rows"] == [["toy", "a", 2, 0.5, "b 1"], ["toy", "b", 1, 1.0, ""]]
