@@ -2,7 +2,7 @@
 
 A searcher's row says what a sweep file must fulfil, and where its code is. That place is a text, `module:name`, imported on
 use: a sweep file is checked without Ray and Optuna, and a grid needs neither to be planned. `auto` is no row:
-`orchestrator.sweepfile.auto` replaces it with one when the file is read.
+`orchestrator.sweepfile.choosing` replaces it with one when the file is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ class SearcherRow:
     """One row of SEARCHERS.
 
     Attributes:
-        title: how people write it.
         make: where its proposer is made, as `module:name`, from a plan and the sweep's folder (None keeps nothing on disk);
             `orchestrator.search.proposers.propose` calls it.
         samples: whether it draws configurations, so that `search.configurations` says how many and ranges (`min`, `max`) have a
@@ -36,22 +35,17 @@ class SearcherRow:
 
 @dataclass(frozen=True)
 class SchedulerRow:
-    """One row of SCHEDULERS.
-
-    Attributes:
-        title: how people write it.
-        settings: the keys that may stand beside `name` in the file's `scheduler` section.
-    """
+    """One row of SCHEDULERS; `settings` are the keys that its section may have with `name`."""
 
     title: str
     settings: tuple[str, ...] = ()
 
 
 def imported(place: str) -> Callable[..., Any]:
-    """What stands at `module:name`, a place that a row names."""
+    """Imports and returns the object at `module:name`, a place that a row names."""
     module, _, name = place.partition(":")
-    made: Callable[..., Any] = getattr(import_module(module), name)
-    return made
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
 
 
 LISTED = "orchestrator.search.proposers:listed"

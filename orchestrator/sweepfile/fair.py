@@ -2,50 +2,63 @@
 
     compare: fair        seeds: [0, 1, 2]        tuned: [learning_rate]        tuning_seeds: [1000]
 
-stands for what could be written by hand, and `written_out` writes it so before the file is checked:
+stands for what could be written by hand, and `write_out` writes it so before the file is checked:
 
     seeds: [1000]    replication: {seeds: [0, 1, 2], choose: best, tuned: [learning_rate]}
 
 and values of what is tuned in each block.
 
 Each block searches its own values of a tuned setting, those under `tuned`, or the learning rates in its method's row. A block
-with `tuned: false` keeps its settings as they are, and is marked as not tuned. `checks.fair` holds what makes it fair.
+with `tuned: false` keeps its settings as they are, and is marked as not tuned. `check_fair` refuses what would make budgets
+unequal, stop some of them early, or tune on the reported split.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
-from orchestrator.sweepfile.mistakes import shown
+from craft.settings import TrainingSettings
+from orchestrator.sweepfile.mistakes import Mistake, shown, unknown
 from orchestrator.sweepfile.space.blocks import parameter_names
+from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice
+
+if TYPE_CHECKING:
+    from orchestrator.sweepfile.sweep import Sweep
 
 FAIR = "fair"
 RATE = "learning_rate"
 TUNING_SEED = 1000
-"""The seed that tunes unless the file says which. It lies far from the first numbers, so that seeds can be added later."""
+"""The seed that tunes unless the file says which. It is far from the first numbers, so that seeds can be added later."""
+_VALUES = {"type": "object", "properties": {"values": {"type": "array"}}, "additionalProperties": False}
+TUNED_FORMS: Any = [
+    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    {"type": "object", "additionalProperties": _VALUES, "minProperties": 1},
+    {"type": "null"},
+]
+"""How `tuned` may be written, for the JSON Schema."""
 
 
-def tuned_settings(given: Any) -> dict[str, dict[str, Any]]:
-    """`tuned` of a sweep file as a mapping: a list of names is a mapping without values."""
-    if isinstance(given, list | tuple) and given and all(isinstance(name, str) for name in given):
-        return {name: {} for name in given}
-    if not isinstance(given, dict) or not given or not all(isinstance(name, str) for name in given):
-        raise ValueError(
-            f"got {shown(given)}; the settings to tune, as in [learning_rate] or {{learning_rate: {{values: [1e-3, 1e-2]}}}}"
-        )
-    for name, how in given.items():
-        values = how.get("values", []) if isinstance(how, dict) else None
-        if not isinstance(values, list) or set(how) - {"values"} or how == {"values": []}:
-            raise ValueError(f"got {shown(how)} for {name}; its values, as in {{values: [1e-3, 1e-2]}}")
-    return given
+def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
+    """Returns `tuned` of a sweep file as a mapping; a list of names is a mapping without values."""
+    if isinstance(tuned, list | tuple) and tuned and all(isinstance(name, str) for name in tuned):
+        return {name: {} for name in tuned}
+    if not isinstance(tuned, dict) or not tuned or not all(isinstance(name, str) for name in tuned):
+        example = "[learning_rate] or {learning_rate: {values: [1e-3, 1e-2]}}"
+        raise ValueError(f"got {shown(tuned)}; the settings to tune, as in {example}")
+    for name, form in tuned.items():
+        values = form.get("values", []) if isinstance(form, dict) else None
+        if not isinstance(values, list) or set(form) - {"values"} or form == {"values": []}:
+            raise ValueError(f"got {shown(form)} for {name}; its values, as in {{values: [1e-3, 1e-2]}}")
+    return tuned
 
 
-def written_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:
-    """A file's content with what `compare: fair` stands for in its place; what is written by hand stays.
+def write_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:
+    """Replaces `compare: fair` in a file's content by what it stands for; sections that are written by hand stay.
 
     Returns:
         The content, and by each path that is new the path that it comes from.
@@ -55,7 +68,7 @@ def written_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath,
     try:
         tuned = tuned_settings(content["tuned"]) if content.get("tuned") is not None else {RATE: {}}
     except ValueError:
-        return content, {}  # pydantic says so
+        return content, {}  # a mistake that the check of the section reports
     new: dict[YamlPath, YamlPath] = {}
     seeds, space = content.get("seeds", [0]), content.get("space")
     if content.get("replication") is None and isinstance(seeds, list) and seeds:
@@ -65,27 +78,127 @@ def written_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath,
         new |= {("seeds",): ("tuning_seeds",), ("replication",): ("seeds",), ("replication", "seeds"): ("seeds",)}
         new |= {("replication", "tuned", index): ("tuned",) for index in range(len(tuned))}
     if isinstance(space, list):
-        blocks = [_with_values(block, tuned) for block in space]
-        content = content | {"space": blocks}
-        for index, (block, before) in enumerate(zip(blocks, space, strict=True)):
+        content = content | {"space": [_add_values(block, tuned) for block in space]}
+        for index, (block, before) in enumerate(zip(content["space"], space, strict=True)):
             if block is not before:
                 added = [name for name in block if name not in before]
                 new |= {("space", index, name): ("tuned", name) for name in added if tuned.get(name, {}).get("values")}
     return content, new
 
 
-def _with_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
-    """The block with values of each tuned setting that its method has and that it does not give itself."""
+def _add_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Returns the block with values of each tuned setting that its method has and that it does not have itself."""
     if not isinstance(block, dict) or block.get("tuned") is False or str(block.get("method")) not in METHODS:
         return block
     if block["method"] == "head" and [*tuned] == [RATE] and RATE not in block:
         return {"tuned": False, **block}  # it has no adapter, and its head has a rate of its own
     row = METHODS[block["method"]]
     names = parameter_names(row)
-    given = {names.get(key) for key in block}
+    present = {names.get(key) for key in block}
     added = {}
-    for name, how in tuned.items():
-        values = how.get("values") or ([*row.rates] if name == RATE else None)
-        if name in names.values() and name not in given and values:
+    for name, form in tuned.items():
+        values = form.get("values") or ([*row.rates] if name == RATE else None)
+        if name in names.values() and name not in present and values:
             added[name] = {"values": values}
     return block | added if added else block
+
+
+def check_fair(content: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | None) -> Iterator[Mistake]:
+    """Yields the mistakes in what `compare: fair` does not go with, or in what goes with nothing else.
+
+    Args:
+        content: the file's plain data, written out.
+        blocks: the method blocks that could be read.
+        sweep: the checked file; None if another part of it is wrong, and then only the latter are checked.
+    """
+    if content.get("compare") != FAIR:
+        paths: list[YamlPath] = [(name,) for name in ("tuned", "tuning_seeds") if content.get(name) is not None]
+        paths += [(*block.path, "tuned") for block in blocks if not block.tuned]
+        for path in paths:
+            yield Mistake(path, "goes with compare: fair, which this file does not say; add it, or drop this")
+    elif sweep is not None:
+        tuned = sweep.tuned or {RATE: {}}
+        yield from _check_settings(content, blocks, tuned)
+        yield from _check_sections(sweep, [*tuned])
+        mistakes = [*_check_names(blocks, tuned), *_check_values(blocks, [*tuned])]
+        yield from mistakes or _check_budgets(blocks, [*tuned])
+
+
+def _check_settings(content: dict[str, Any], blocks: Sequence[Block], tuned: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields values for all blocks, or for a task, of what every block tunes: they are never used."""
+    if not all(block.tuned for block in blocks):
+        return
+    sections: dict[YamlPath, Any] = {("training",): content.get("training")}
+    sections |= {("task_training", task): settings for task, settings in (content.get("task_training") or {}).items()}
+    for path, settings in sections.items():
+        for name in tuned:
+            # Effective files write defaults out, so a value equal to the default was not chosen by the user.
+            field = TrainingSettings.model_fields.get(name)
+            default = field.default if field else None
+            if isinstance(settings, dict) and settings.get(name, default) != default:
+                message = "is tuned under compare: fair, so this value is never used; drop it, or tune something else"
+                yield Mistake((*path, name), message)
+
+
+def _check_sections(sweep: Sweep, names: list[str]) -> Iterator[Mistake]:
+    rule = sweep.replication
+    if rule is None or rule.choose != "best" or set(rule.tuned) != set(names):
+        expected = f"{{choose: best, tuned: [{', '.join(names)}]}}"
+        yield Mistake(("replication",), f"compare: fair sets it to {expected} with the reported seeds; drop it")
+    elif sweep.tuning_seeds is not None:
+        message = "beside a replication by hand the sweep's own seeds tune; drop this, or drop replication"
+        yield Mistake(("tuning_seeds",), message)
+    algorithm, scheduler = sweep.search.algorithm, sweep.scheduler.name
+    refused = {
+        ("search", "algorithm"): algorithm != "grid"
+        and f"{algorithm} gives some configurations more trials than others; compare: fair goes with grid",
+        ("scheduler", "name"): scheduler != "none"
+        and f"{scheduler} ends trials because of other configurations, so their tuning budgets would differ; "
+        "compare: fair goes without a scheduler",
+        ("protocol",): sweep.protocol != "honest"
+        and f"{sweep.protocol} tunes on the reported split, which flatters what is tuned; compare: fair needs honest",
+        ("budget", "target"): bool(sweep.budget.target)
+        and "ends the sweep before every configuration has had its budget; drop it beside compare: fair",
+    }
+    yield from (Mistake(path, message) for path, message in refused.items() if message)
+
+
+def _check_names(blocks: Sequence[Block], tuned: Mapping[str, Any]) -> Iterator[Mistake]:
+    settings = {block.path: {*parameter_names(METHODS[block.method]).values()} for block in blocks}
+    names = sorted({name for block in blocks for name in (*settings[block.path], *block.dimensions)})
+    for name, form in tuned.items():
+        if name not in names:
+            yield Mistake(("tuned", name), unknown("setting", name, names))
+        if any(block.tuned and name in settings[block.path] and name not in block.dimensions for block in blocks):
+            yield Mistake(("tuned", name), f"has no values: give them here, or in each block that has {name}")
+        if name.startswith(f"{CONFIG}.") and form:
+            message = "which types of PEFT have it depends on the block: give its values in the blocks' config"
+            yield Mistake(("tuned", name), message)
+
+
+def _check_values(blocks: Sequence[Block], names: Sequence[str]) -> Iterator[Mistake]:
+    for block in blocks:
+        for name in names:
+            several = _count_values(block, name) > 1
+            if several and not block.tuned:
+                message = "has several values, and the block says tuned: false; keep one of the two"
+                yield Mistake((*block.path, name), message)
+            elif block.tuned and name in block.dimensions and not several and name not in block.ranges:
+                message = f"is tuned, and has one value here; give values, drop {name}, or add tuned: false"
+                yield Mistake((*block.path, name), message)
+
+
+def _check_budgets(blocks: Sequence[Block], names: Sequence[str]) -> Iterator[Mistake]:
+    candidates = {block.path: math.prod(_count_values(block, name) for name in names) for block in blocks if block.tuned}
+    most = max(candidates.values(), default=0)
+    for path, count in candidates.items():
+        if count < most:
+            message = f"has {count} candidates to tune and another block {most}"
+            yield Mistake(path, f"{message}: give as many values, or add tuned: false")
+    if blocks and not candidates:
+        yield Mistake(("compare",), "every block says tuned: false, so nothing is tuned; drop compare")
+
+
+def _count_values(block: Block, name: str) -> int:
+    dimension = block.dimensions.get(name)
+    return len(dimension.values) if isinstance(dimension, Choice) else 1

@@ -28,6 +28,9 @@ class Mistake:
     path: YamlPath
     message: str
 
+    def __str__(self) -> str:
+        return f"{dotted(self.path)}: {self.message}"
+
 
 class SweepError(ValueError):
     """A sweep file or a `--set` is wrong; one line for each mistake."""
@@ -46,103 +49,129 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def shown(value: Any) -> str:
-    """`value` as a person would write it in the file, cut to a readable length; users and passwords in addresses are masked."""
-    if isinstance(value, bool):
-        text = str(value).lower()
-    elif value is None:
-        text = "nothing (null)"
-    elif isinstance(value, str):
-        text = repr(redact(value))
-    else:
-        text = str(value).replace("'", "")
+    """Returns `value` as a person would write it, cut to a readable length, with passwords in addresses masked."""
+    text = repr(redact(value)) if isinstance(value, str) else "nothing (null)" if value is None else redact(_flow(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def _flow(value: Any) -> str:
+    """Returns `value` as YAML on one line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(item)}' for key, item in value.items())}}}"
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+
+
 def section_of(content: dict[str, Any], key: str) -> dict[str, Any]:
-    """The mapping under `key` of a file's content; empty if the file has none there."""
-    found = content.get(key)
-    return found if isinstance(found, dict) else {}
+    """Returns the mapping under `key` of a file's content; it is empty if the file has none there."""
+    section = content.get(key)
+    return section if isinstance(section, dict) else {}
 
 
-def unknown(kind: str, name: Any, known: Sequence[str]) -> str:
-    """`unknown KIND NAME. Did you mean ...? Known: ...`."""
-    return f"unknown {kind} {shown(name)}.{nearest(name, known)} Known: {', '.join(known)}"
+def unknown(kind: str, name: Any, names: Sequence[str]) -> str:
+    """Returns `unknown KIND NAME. Did you mean ...? Known: ...`."""
+    return f"unknown {kind} {shown(name)}.{nearest(name, names)} Known: {', '.join(names)}"
+
+
+def find_mistakes(model: type[BaseModel], content: Any, at: YamlPath = ()) -> list[Mistake]:
+    """Returns what `model` finds wrong in the content at the path `at`."""
+    try:
+        model.model_validate(content)
+    except ValidationError as error:
+        return from_pydantic(error, model, at)
+    return []
 
 
 def from_pydantic(error: ValidationError, model: type[BaseModel], at: YamlPath = ()) -> list[Mistake]:
-    """The mistakes in a `ValidationError` of `model` for the content at the path `at`, one for each path."""
-    mistakes: dict[YamlPath, Mistake] = {}
+    """Returns the mistakes in a `ValidationError` of `model` for the content at the path `at`, one for each path."""
+    details: dict[YamlPath, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        loc = _data_path(detail["loc"], detail)
-        path = (*at, *loc)
-        mistakes.setdefault(path, Mistake(path, _sentence(detail, model, loc)))
-    return list(mistakes.values())
+        details.setdefault(_data_path(detail["loc"], detail), []).append(detail)
+    mistakes = []
+    for path, (first, *further) in details.items():
+        words = [word for detail in further if detail["type"] == "literal_error" for word in _expected(detail)]
+        sentence = _sentence(first, model, path, at)
+        mistakes.append(Mistake((*at, *path), f"{sentence}, or {', '.join(words)}" if words else sentence))
+    return mistakes
 
 
 def _data_path(loc: tuple[str | int, ...], detail: ErrorDetails) -> YamlPath:
-    """Pydantic's location without the names of union members and dictionary keys that pydantic adds."""
+    """Returns pydantic's location without the names of union members and dictionary keys that pydantic adds."""
     if loc and loc[-1] == "[key]":
         return loc[:-1]
     if detail["type"] != "extra_forbidden":
-        while (
-            loc
-            and isinstance(loc[-1], str)
-            and (loc[-1] in ("int", "float", "str", "bool") or loc[-1].startswith(("literal[", "tuple[")))
-        ):
+        while loc and re.match(r"(int|float|str|bool)$|literal\[|tuple\[|constrained-", str(loc[-1])):
             loc = loc[:-1]
     return loc
 
 
-def _sentence(detail: ErrorDetails, model: type[BaseModel], loc: YamlPath) -> str:
-    kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
+def _expected(detail: ErrorDetails) -> list[str]:
+    return re.findall(r"'([^']*)'", detail.get("ctx", {}).get("expected", ""))
+
+
+PLAIN = {
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid number, unable to parse string as a number": "a number",
+    "a valid integer, got a number with a fractional part": "a whole number",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+    "Input should be ": "",
+    "Value error, ": "",
+}
+"""Pydantic's words, the longer before the shorter ones, and those of messages here."""
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel], loc: YamlPath, at: YamlPath) -> str:
+    kind, value, context = detail["type"], shown(detail["input"]), detail.get("ctx", {})
     if kind == "extra_forbidden":
-        keys = allowed_keys(_model_at(model, loc[:-1]) or model)
+        keys = shown_names(_model_at(model, loc[:-1]) or model)
         return f"unknown key {shown(loc[-1])}.{nearest(loc[-1], keys)} Allowed here: {', '.join(keys)}"
     if kind == "missing":
-        return "missing; every sweep file needs it"
+        if isinstance(loc[-1], int):
+            return f"missing; the list has at least {loc[-1] + 1} values"
+        return "missing; this section needs it" if at or len(loc) > 1 else "missing; every sweep file needs it"
     if kind == "literal_error":
-        expected = re.findall(r"'([^']*)'", context.get("expected", ""))
-        return f"got {shown(given)}; allowed: {', '.join(expected)}.{nearest(given, expected)}"
+        near = nearest(detail["input"], _expected(detail))
+        return f"got {value}; allowed: {', '.join(_expected(detail))}{'.' if near else ''}{near}"
     if kind == "value_error":
         return str(context.get("error", detail["msg"]))
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         part = _model_at(model, loc)
-        inside = f" with the keys {', '.join(allowed_keys(part))}" if part else ""
-        return f"got {shown(given)}; must be a mapping{inside}"
+        keys_inside = f" with the keys {', '.join(shown_names(part))}" if part else ""
+        return f"got {value}; must be a mapping{keys_inside}"
     if kind in ("tuple_type", "list_type"):
-        return f"got {shown(given)}; must be a list, as in [{shown(given).strip(chr(39))}]"
+        return f"got {value}; must be a list, as in [{value.strip(chr(39))}]"
     if kind == "too_short":
         return f"is empty; at least {context.get('min_length', 1)} needed"
-    message = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    message = message.replace("a valid integer, unable to parse string as an integer", "a whole number")
-    message = message.replace("a valid number, unable to parse string as a number", "a number")
-    message = message.replace("a valid integer, got a number with a fractional part", "a whole number")
-    message = message.replace("a valid integer", "a whole number").replace("a valid number", "a number")
-    message = message.replace("a valid string", "text").replace("a valid boolean", "true or false")
-    return f"got {shown(given)}; must be {message}"
-
-
-def allowed_keys(model: type[BaseModel]) -> list[str]:
-    return shown_names(model)
+    message = detail["msg"]
+    for said, plain in PLAIN.items():
+        message = message.replace(said, plain)
+    return f"got {value}; must be {message}"
 
 
 def _model_at(model: type[BaseModel], loc: YamlPath) -> type[BaseModel] | None:
-    """The model of the content at `loc`, also inside optionals, tuples and dictionaries."""
-    here: Any = model
-    for part in loc:
-        if isinstance(here, type) and issubclass(here, BaseModel):
-            field = here.model_fields.get(str(part))
-            here = field.annotation if field else None
+    """Returns the model of the content at `loc`, also inside optionals, tuples and dictionaries."""
+    part: Any = model
+    for key in loc:
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            field = part.model_fields.get(str(key))
+            part = field.annotation if field else None
         else:
-            inner = [one for one in get_args(here) if _mentions_model(one)]
-            here = inner[0] if inner else None
-        if isinstance(here, UnionType):
-            models = [one for one in get_args(here) if _mentions_model(one)]
-            here = models[0] if models else None
-    return here if isinstance(here, type) and issubclass(here, BaseModel) else None
+            part = _first_with_model(part)
+        if isinstance(part, UnionType):
+            part = _first_with_model(part)
+    return part if isinstance(part, type) and issubclass(part, BaseModel) else None
+
+
+def _first_with_model(annotation: Any) -> Any:
+    """Returns the first argument of a type in which there is a model; None if none has one."""
+    return next((argument for argument in get_args(annotation) if _mentions_model(argument)), None)
 
 
 def _mentions_model(annotation: Any) -> bool:
     if isinstance(annotation, type) and not get_args(annotation):
         return issubclass(annotation, BaseModel)
-    return any(_mentions_model(one) for one in get_args(annotation))
+    return any(map(_mentions_model, get_args(annotation)))

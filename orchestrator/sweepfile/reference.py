@@ -19,11 +19,10 @@ from typing import Any
 from craft.methods import METHODS
 from craft.tasks import SUITES
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
-from orchestrator.sweepfile.checks.tasks import metric_names
-from orchestrator.sweepfile.schema import REF, Schema, own_parameters, second_keys, sweep_schema
-from orchestrator.sweepfile.space.blocks import OWN_KEYS
+from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
+from orchestrator.sweepfile.schema import Schema, own_parameters, second_keys, sweep_schema
+from orchestrator.sweepfile.space.own_keys import OWN_KEYS, REF
 from orchestrator.sweepfile.space.reading import DISTRIBUTIONS
-from orchestrator.sweepfile.sweep import PLANNED_METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE_FILE, SCHEMA_FILE = "sweep-file.md", "sweep-file.schema.json"
@@ -63,11 +62,11 @@ included; not with `grid`).
 """
 
 
-def page(schema: Schema) -> str:
-    """The Markdown page of the sweep file's `schema`."""
+def write_page(schema: Schema) -> str:
+    """Returns the Markdown page of the sweep file's `schema`."""
     parts = [INTRODUCTION, "## Top level\n", _keys(schema), "## Method blocks\n"]
     parts += [
-        _table(("further key of a block", "meaning"), OWN_KEYS.items()),
+        _table(("further key of a block", "meaning"), ((key, row.meaning) for key, row in OWN_KEYS.items())),
         _table(("`distribution`", "meaning"), DISTRIBUTIONS.items()),
     ]
     for heading, section in _sections(schema, schema):
@@ -75,12 +74,12 @@ def page(schema: Schema) -> str:
         if heading == "search":
             parts.append(_table(("`algorithm`", "meaning"), ((name, row.title) for name, row in SEARCHERS.items())))
         if heading == "scheduler":
-            rules = ((name, f"{row.title}. Keys: {_words(row.settings) or 'none'}") for name, row in SCHEDULERS.items())
+            rules = ((name, f"{row.title}. Keys: {_quote(row.settings) or 'none'}") for name, row in SCHEDULERS.items())
             parts.append(_table(("`name`", "rule"), rules))
-    suites = {suite: _words(tasks) for suite, tasks in SUITES.items()} | {
+    suites = {suite: _quote(tasks) for suite, tasks in SUITES.items()} | {
         "custom": "`custom/NAME` for every NAME in `data.custom`"
     }
-    metrics = {"objectives": _words(metric_names()), "constraints": _words(PLANNED_METRICS)}
+    metrics = {"objectives": _quote(METRICS), "constraints": _quote(PLANNED_METRICS)}
     parts += [
         "## Tasks and metrics\n",
         _table(("suite", "tasks"), suites.items()),
@@ -90,10 +89,10 @@ def page(schema: Schema) -> str:
 
 
 def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
-    """The sections inside `part` by their paths; `NAME` stands for keys that users choose."""
-    for key, one in part["properties"].items():
-        named = one.get("additionalProperties")
-        forms = [(form, "") for form in (one, *one.get("anyOf", []))] + [(named, ".NAME")] * isinstance(named, dict)
+    """Yields the sections inside `part` by their paths; `NAME` stands for keys that users choose."""
+    for key, value in part["properties"].items():
+        named = value.get("additionalProperties")
+        forms = [(form, "") for form in (value, *value.get("anyOf", []))] + [(named, ".NAME")] * isinstance(named, dict)
         for form, end in forms:
             inner = schema["$defs"].get(form.get("$ref", "").removeprefix(REF), {})
             if "properties" in inner and key != "task_training":
@@ -102,29 +101,30 @@ def _sections(schema: Schema, part: Schema, path: str = "") -> Iterator[tuple[st
 
 
 def _keys(section: Schema) -> str:
-    """The table of a section's keys; a second name of a key stands next to it."""
+    """Returns the table of a section's keys; a second name of a key is in the same row."""
     required = section.get("required", [])
     rows = []
-    for names, one in _named(section["properties"]):
-        default = "required" if names[0] in required else _default(one)
-        rows.append((_words(names), default, _meaning(one)))
+    for names, value in _named(section["properties"]):
+        default = "required" if names[0] in required else _default(value)
+        rows.append((_quote(names), default, _meaning(value)))
     return _rows(("key", "default", "meaning"), rows)
 
 
 def _named(properties: Mapping[str, Schema]) -> Iterator[tuple[list[str], Schema]]:
-    """Each key with its further names, and its schema."""
-    second = {key: one["$ref"].rpartition("/")[2] for key, one in properties.items() if "/properties/" in one.get("$ref", "")}
-    for key, one in properties.items():
+    """Yields each key with its further names, and its schema."""
+    refs = {key: value.get("$ref", "") for key, value in properties.items()}
+    second = {key: ref.rpartition("/")[2] for key, ref in refs.items() if "/properties/" in ref}
+    for key, value in properties.items():
         if key not in second:
-            yield [key, *(other for other, name in second.items() if name == key)], one
+            yield [key, *(spelling for spelling, name in second.items() if name == key)], value
 
 
 def _meaning(schema: Schema) -> str:
-    """The description, and the allowed words that it does not name."""
+    """Returns the description, and the allowed words that it does not name."""
     meaning = str(schema.get("description", ""))
-    words = [word for form in (schema, *schema.get("anyOf", [])) for word in form.get("enum", ())]
-    unnamed = [word for word in words if f"`{word}`" not in meaning and word not in {*SEARCHERS, *SCHEDULERS}]
-    return f"{meaning} One of {_words(words)}." if unnamed else meaning
+    options = [option for form in (schema, *schema.get("anyOf", [])) for option in form.get("enum", ())]
+    unnamed = [option for option in options if f"`{option}`" not in meaning and option not in {*SEARCHERS, *SCHEDULERS}]
+    return f"{meaning} One of {_quote(options)}." if unnamed else meaning
 
 
 def _default(schema: Schema) -> str:
@@ -133,23 +133,23 @@ def _default(schema: Schema) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """`value` as YAML on one line."""
+    """Returns `value` as YAML on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(_yaml, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_yaml(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_yaml(item)}' for key, item in value.items())}}}"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _methods() -> Iterator[str]:
-    """A line for each method with its keys, and one for each meaning of a key."""
+    """Yields the table of methods with their keys, and that of the keys' meanings."""
     takers: dict[tuple[str, str], list[str]] = {}
     rows = []
     for name, method in METHODS.items():
         keys = []
-        for names, one in _named(own_parameters(method.parameters) | second_keys(method.parameters, "")):
-            keys.append(f"`{names[0]}`" + (f" ({_default(one)})" if _default(one) else ""))
-            takers.setdefault((_words(names), _meaning(one)), []).append(name)
+        for names, value in _named(own_parameters(method.parameters) | second_keys(method.parameters, "")):
+            keys.append(f"`{names[0]}`" + (f" ({_default(value)})" if _default(value) else ""))
+            takers.setdefault((_quote(names), _meaning(value)), []).append(name)
         needs = [*(["a CUDA GPU"] if method.requires == "cuda" else []), *method.packages]
         title = f"{method.title} ({method.reference})" + (f"; needs {' and '.join(needs)}" if needs else "")
         rows.append((f"`{name}`", title, ", ".join(keys)))
@@ -157,8 +157,8 @@ def _methods() -> Iterator[str]:
     yield _rows(("key", "of", "meaning"), ((key, ", ".join(methods), meaning) for (key, meaning), methods in takers.items()))
 
 
-def _words(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
+def _quote(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _table(head: Sequence[str], rows: Iterable[tuple[str, str]]) -> str:
@@ -171,16 +171,16 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def files() -> dict[Path, str]:
-    """What the two files hold, by their paths."""
+    """Returns the texts of the two files by their paths."""
     schema = sweep_schema()
-    return {DOCS / PAGE_FILE: page(schema), DOCS / SCHEMA_FILE: _text(schema, lines=2) + "\n"}
+    return {DOCS / PAGE_FILE: write_page(schema), DOCS / SCHEMA_FILE: _text(schema, lines=2) + "\n"}
 
 
 def _text(value: Any, lines: int) -> str:
-    """`value` as JSON, with a line for each key of so many levels."""
+    """Returns `value` as JSON, with a line for each key of so many levels."""
     if not lines or not isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_text(one, lines - 1)}" for key, one in value.items()) + "\n}"
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_text(item, lines - 1)}" for key, item in value.items()) + "\n}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -188,22 +188,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = argparse.ArgumentParser(prog="python -m orchestrator.sweepfile.reference", description=__doc__.partition("\n")[0])
     flags.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs from the code")
     flags.add_argument("--schema", action="store_true", help="print the schema for editors, and write nothing")
-    given = flags.parse_args(arguments)
-    check = given.check
-    if given.schema:
+    options = flags.parse_args(arguments)
+    if options.schema:
         print(_text(sweep_schema(), lines=2))
         return 0
     if not DOCS.is_dir():
         print(f"{DOCS}: there is no such folder; this command works in a checkout of the project", file=sys.stderr)
         return 2
-    stale = [path for path, content in files().items() if not path.exists() or path.read_text(encoding="utf-8") != content]
+    texts = files()
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
-        if check:
+        if options.check:
             print(f"{path} is not what the code says; run python -m orchestrator.sweepfile.reference", file=sys.stderr)
         else:
-            path.write_text(files()[path], encoding="utf-8")
+            path.write_text(texts[path], encoding="utf-8")
             print(f"wrote {path}")
-    return 1 if check and stale else 0
+    return 1 if options.check and stale else 0
 
 
 if __name__ == "__main__":

@@ -63,14 +63,14 @@ class Resources(Settings):
 
     @field_validator("gpu")
     @classmethod
-    def _one_or_less(cls, gpu: float) -> float:
+    def _check_gpu(cls, gpu: float) -> float:
         if gpu > 1:
             raise ValueError(f"got {gpu:g}; a trial trains on one GPU or a share of one (0.5). {FOR_LARGE_MODELS}")
         return gpu
 
     @field_validator("memory", mode="before")
     @classmethod
-    def _in_bytes(cls, memory: Any) -> int | None:
+    def _read_memory(cls, memory: Any) -> int | None:
         if memory is None:
             return None
         amount = parse_bytes(memory)
@@ -82,7 +82,7 @@ class Resources(Settings):
 
     @field_validator("custom")
     @classmethod
-    def _can_be_asked(cls, custom: dict[str, float]) -> dict[str, float]:
+    def _check_custom(cls, custom: dict[str, float]) -> dict[str, float]:
         for name, amount in custom.items():
             if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,63}", name):
                 raise ValueError(f"got {shown(name)}; a resource's name: letters, digits, - _ . and :")
@@ -99,27 +99,27 @@ class Resources(Settings):
         return {name: amount for name, amount in named.items() if amount}
 
     def slots(self, has: Mapping[str, float]) -> int:
-        """How many trials fit at once into the amounts `has` of a machine, which are given by Ray's names."""
+        """Returns how many trials fit at once into the amounts `has` of a machine, by Ray's names."""
         return min(self.fitting(name, has) for name in self.asked)
 
     def fitting(self, name: str, has: Mapping[str, float]) -> int:
-        """How many trials one resource of `has` is enough for. A share lies on one GPU: 0.6 fits once on each."""
+        """Returns how many trials one resource of `has` is enough for. A share is of one GPU: 0.6 fits once on each."""
         if name == "GPU":
             return int(has.get(name, 0)) * times(1, self.gpu)
         return times(has.get(name, 0), self.asked[name])
 
     def words(self) -> str:
-        """The amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
+        """Returns the amounts as text: `cpu 4, gpu 0.5, memory 12.0 GiB`."""
         return ", ".join(words_of(name, amount) for name, amount in self.asked.items())
 
 
 def times(has: float, amount: float) -> int:
-    """How often `amount` fits into `has`, rounding errors apart."""
+    """Returns how often `amount` fits into `has`, but for rounding errors."""
     return int(has / amount + 1e-9)
 
 
 def words_of(name: str, amount: float) -> str:
-    """One of Ray's resources as text: `memory 12.0 GiB`."""
+    """Returns one of Ray's resources as text: `memory 12.0 GiB`."""
     if name == "memory":
         return f"memory {format_bytes(amount)}"
     return f"{name.lower() if name in ('CPU', 'GPU') else name} {amount:g}"

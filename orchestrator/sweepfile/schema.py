@@ -16,18 +16,16 @@ from craft.methods import METHODS
 from craft.settings import TrainingSettings, shown_names, spellings
 from craft.tasks import SUITES, TASKS
 from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SchedulerRow
-from orchestrator.sweepfile.checks.tasks import metric_names
-from orchestrator.sweepfile.space.blocks import OWN_KEYS
+from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
 from orchestrator.sweepfile.space.dimensions import CONFIG
-from orchestrator.sweepfile.space.inside import TYPE
+from orchestrator.sweepfile.space.own_keys import OWN_KEYS, REF, TRAINING_BY_TASK
+from orchestrator.sweepfile.space.peft_config import TYPE
 from orchestrator.sweepfile.space.reading import DISTRIBUTIONS, MAX_VALUES
-from orchestrator.sweepfile.space.sizes import MOST, SIZES
-from orchestrator.sweepfile.sweep import NAME, PLANNED_METRICS, Sweep
+from orchestrator.sweepfile.sweep import NAME, Sweep
 
 Schema = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-REF = "#/$defs/"
 CUSTOM_TASK = {"type": "string", "pattern": f"^custom/{NAME.pattern}$"}
 ANY_TASK = {"anyOf": [{"enum": [*TASKS]}, CUSTOM_TASK]}
 UNSEARCHED = (TYPE, CONFIG)
@@ -36,17 +34,17 @@ ANY_TASK_OR_SUITE = {"anyOf": [{"enum": [*SUITES, "custom", *TASKS]}, CUSTOM_TAS
 
 
 def sweep_schema() -> Schema:
-    """The schema of a whole sweep file (draft 2020-12)."""
-    whole = _without_titles(Sweep.model_json_schema())
-    definitions, keys = whole.pop("$defs"), whole["properties"]
+    """Returns the schema of a sweep file (draft 2020-12)."""
+    schema = _without_titles(Sweep.model_json_schema())
+    definitions, keys = schema.pop("$defs"), schema["properties"]
     definitions |= {"Task": ANY_TASK, "TaskOrSuite": ANY_TASK_OR_SUITE, **_block_definitions()}
     for section in (*keys.values(), *definitions["DataSettings"]["properties"].values()):
         if "$ref" in section:  # pydantic leaves the description with the class
             section.setdefault("description", definitions[section["$ref"].removeprefix(REF)]["description"])
     keys["tasks"]["items"] = _ref("TaskOrSuite")
-    keys["task_training"] |= {"propertyNames": _ref("TaskOrSuite"), "additionalProperties": _ref("TrainingSettings")}
+    keys["task_training"] |= TRAINING_BY_TASK
     keys["warm_start"] |= {"propertyNames": _ref("Task"), "additionalProperties": _ref("Task")}
-    keys["objectives"]["propertyNames"] = {"enum": metric_names()}
+    keys["objectives"]["propertyNames"] = {"enum": list(METRICS)}
     keys["constraints"]["propertyNames"] = {"enum": list(PLANNED_METRICS)}
     keys["space"]["items"] = _ref("Block")
     definitions["DataSettings"]["properties"]["custom"]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
@@ -54,27 +52,27 @@ def sweep_schema() -> Schema:
     definitions["SchedulerSettings"]["allOf"] = _scheduler_keys()
     keys["scheduler"] = {"description": keys["scheduler"]["description"], "anyOf": [_ref("SchedulerSettings"), {"const": AUTO}]}
     definitions["TrainingSettings"]["properties"] |= second_keys(TrainingSettings, "TrainingSettings")
-    return {"$schema": DIALECT, "title": "A sweep file"} | whole | {"$defs": definitions}
+    return {"$schema": DIALECT, "title": "A sweep file"} | schema | {"$defs": definitions}
 
 
 def parameter_blocks() -> dict[type[BaseModel], list[str]]:
-    """Methods by the model of their parameters, in the order of METHODS."""
-    found: dict[type[BaseModel], list[str]] = {}
+    """Returns the methods by the model of their parameters, in the order of METHODS."""
+    methods: dict[type[BaseModel], list[str]] = {}
     for name, row in METHODS.items():
-        found.setdefault(row.parameters, []).append(name)
-    return found
+        methods.setdefault(row.parameters, []).append(name)
+    return methods
 
 
 def own_parameters(model: type[BaseModel]) -> dict[str, Schema]:
-    """The schema of each parameter of a method, by its canonical name."""
+    """Returns the schema of each parameter of a method, by its canonical name."""
     properties: dict[str, Schema] = _without_titles(model.model_json_schema())["properties"]
     return properties
 
 
 def _block_definitions() -> dict[str, Schema]:
-    """`Block`, which looks at `method`, the block of each parameter model, and the training settings as dimensions."""
+    """Returns `Block`, which looks at `method`, the block of each parameter model, and the training settings as dimensions."""
     training = _without_titles(TrainingSettings.model_json_schema())["properties"]
-    searched = {key: _searched(one) for key, one in training.items()} | second_keys(TrainingSettings, "SearchedTraining")
+    searched = {key: _searched(value) for key, value in training.items()} | second_keys(TrainingSettings, "SearchedTraining")
     definitions: dict[str, Schema] = {"SearchedTraining": {"properties": searched}}
     cases = []
     for model, names in parameter_blocks().items():
@@ -82,9 +80,9 @@ def _block_definitions() -> dict[str, Schema]:
         properties = {"method": {"enum": names}}
         properties |= {key: _ref(f"SearchedTraining/properties/{key}") for key in searched}
         own = own_parameters(model).items()
-        properties |= {key: one if key in UNSEARCHED else _searched(one) for key, one in own}
+        properties |= {key: value if key in UNSEARCHED else _searched(value) for key, value in own}
         properties |= second_keys(model, title)
-        properties |= _block_keys()
+        properties |= {key: row.schema | {"description": row.meaning} for key, row in OWN_KEYS.items()}
         definitions[title] = {"type": "object", "properties": properties, "additionalProperties": False}
         chosen = {"properties": {"method": {"enum": names}}, "required": ["method"]}
         cases.append({"if": chosen, "then": _ref(title)})
@@ -93,25 +91,10 @@ def _block_definitions() -> dict[str, Schema]:
     return {"Block": block} | definitions
 
 
-def _block_keys() -> dict[str, Schema]:
-    """The keys that every block may have beside its dimensions."""
-    settings = {"type": "object", "propertyNames": _ref("TaskOrSuite"), "additionalProperties": _ref("TrainingSettings")}
-    numbers = {"type": "integer", "minimum": 1}
-    listed = {"type": "array", "items": numbers, "minItems": 1, "maxItems": MOST, "uniqueItems": True}
-    forms: dict[str, Schema] = {
-        "task_training": settings,
-        "warm_start": {"type": "boolean", "default": True},
-        "resources": _ref("Resources"),
-        SIZES: {"anyOf": [{"type": "integer", "minimum": 2, "maximum": MOST}, listed]},
-        "tuned": {"type": "boolean", "default": True},
-    }
-    return {key: forms[key] | {"description": meaning} for key, meaning in OWN_KEYS.items()}
-
-
 def _searched(value: Schema) -> Schema:
-    """The schema of a dimension: a fixed value, `values`, or a range if the value can be a number."""
+    """Returns the schema of a dimension: a fixed value, `values`, or a range if the value can be a number."""
     about = {key: value[key] for key in ("description", "default") if key in value}
-    forms = value.get("anyOf") or [{key: one for key, one in value.items() if key not in about}]
+    forms = value.get("anyOf") or [{key: part for key, part in value.items() if key not in about}]
     item = forms[0] if len(forms) == 1 else {"anyOf": forms}
     values = {"type": "array", "items": item, "minItems": 1, "maxItems": MAX_VALUES}
     searched = [*forms, _mapping({"values": values}, ["values"])]
@@ -127,7 +110,7 @@ def _mapping(properties: Mapping[str, Schema], required: list[str]) -> Schema:
 
 
 def _scheduler_keys() -> list[Schema]:
-    """Which keys may stand beside the `name` of each scheduler; `none` is meant where no name is given."""
+    """Returns which keys each scheduler takes; a section without a name is for `none`."""
     return [
         {
             "if": {"properties": {"name": {"const": name}}} | ({} if name == "none" else {"required": ["name"]}),
@@ -138,13 +121,13 @@ def _scheduler_keys() -> list[Schema]:
 
 
 def second_keys(model: type[BaseModel], place: str) -> dict[str, Schema]:
-    """The further names of the model's fields (`r` for `rank`), each with the schema that its field has at `place`."""
+    """Returns the further names of the model's fields (`r` for `rank`), each with the schema that its field has at `place`."""
     names = spellings(model)
-    shown = {names[one]: one for one in shown_names(model)}
+    shown = {names[spelling]: spelling for spelling in shown_names(model)}
     return {
-        other: _ref(f"{place}/properties/{shown[name]}") | {"description": f"Another name of `{shown[name]}`."}
-        for other, name in names.items()
-        if other != shown[name]
+        spelling: _ref(f"{place}/properties/{shown[name]}") | {"description": f"Another name of `{shown[name]}`."}
+        for spelling, name in names.items()
+        if spelling != shown[name]
     }
 
 
@@ -153,7 +136,7 @@ def _ref(name: str) -> Schema:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Pydantic's schema without the titles, which only repeat names."""
+    """Returns pydantic's schema without the titles, which only repeat names."""
     if isinstance(schema, dict):
-        return {key: _without_titles(one) for key, one in schema.items() if not (key == "title" and isinstance(one, str))}
-    return [_without_titles(one) for one in schema] if isinstance(schema, list) else schema
+        return {key: _without_titles(part) for key, part in schema.items() if key != "title" or not isinstance(part, str)}
+    return [_without_titles(part) for part in schema] if isinstance(schema, list) else schema

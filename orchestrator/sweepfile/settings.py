@@ -1,19 +1,29 @@
 """Checked classes of the file's sections `search`, `scheduler`, `replication`, `budget`, `constraints` and `tracking`.
 
-Each class checks its own section. `checks.search` checks that the sections fit together.
+Each class checks its own section. `choosing` checks that the sections fit together.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from craft.settings import Settings
 from orchestrator.sweepfile.algorithms import AUTO, SCHEDULERS, SEARCHERS, SchedulerRow, SearcherRow
-from orchestrator.sweepfile.mistakes import unknown
+from orchestrator.sweepfile.mistakes import shown, unknown
+
+
+def check_seeds(seeds: Sequence[Any]) -> Sequence[Any]:
+    """Returns `seeds`, which are whole numbers of 32 bits, each once; raises ValueError if they are not."""
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise ValueError(f"got the seed {shown(seed)}; seeds are whole numbers from 0 to 4294967295")
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"got {shown(seeds)}; each seed once")
+    return seeds
 
 
 class SearchSettings(Settings):
@@ -39,8 +49,8 @@ class SearchSettings(Settings):
 
     @field_validator("algorithm")
     @classmethod
-    def _has_a_row(cls, name: str) -> str:
-        return _checked("algorithm", name, SEARCHERS)
+    def _check_name(cls, name: str) -> str:
+        return _find_row("algorithm", name, SEARCHERS)
 
 
 class SchedulerSettings(Settings):
@@ -61,11 +71,11 @@ class SchedulerSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _auto_is_a_name(cls, section: Any) -> Any:
+    def _read_auto(cls, section: Any) -> Any:
         return {"name": AUTO} if section == AUTO else section
 
     @model_validator(mode="after")
-    def _takes_its_settings(self) -> SchedulerSettings:
+    def _check_settings(self) -> SchedulerSettings:
         settings = self.row.settings
         strange = sorted(self.model_fields_set - {"name", *settings})
         if strange:
@@ -74,16 +84,16 @@ class SchedulerSettings(Settings):
         return self
 
     @model_serializer(mode="plain")
-    def _only_its_own(self) -> dict[str, Any]:
+    def _write_settings(self) -> dict[str, Any]:
         return {"name": self.name} | {key: getattr(self, key) for key in self.row.settings}
 
     @field_validator("name")
     @classmethod
-    def _has_a_row(cls, name: str) -> str:
-        return _checked("scheduler", name, SCHEDULERS)
+    def _check_name(cls, name: str) -> str:
+        return _find_row("scheduler", name, SCHEDULERS)
 
 
-def _checked(kind: str, name: str, rows: Mapping[str, Any]) -> str:
+def _find_row(kind: str, name: str, rows: Mapping[str, Any]) -> str:
     if name not in {AUTO, *rows}:
         raise ValueError(unknown(kind, name, [AUTO, *rows]))
     return name
@@ -101,21 +111,19 @@ class ReplicationSettings(Settings):
     margin: float = Field(
         1.0,
         gt=0,
-        description="With front: the standard deviation of a search score over seeds, in points, until seeds tell.",
+        description="With front: the standard deviation of a search score over seeds, in points, until seeds show it.",
     )
     tuned: tuple[str, ...] = Field(
         (), description="With best: dimensions that are tuned; configurations that differ in nothing else are a group."
     )
 
-    @field_validator("seeds")
+    @field_validator("seeds", mode="before")
     @classmethod
-    def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) != len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
-            raise ValueError(f"got {list(seeds)}; whole numbers from 0 to 4294967295, each once")
-        return seeds
+    def _check_seeds(cls, seeds: Any) -> Any:
+        return check_seeds(seeds) if isinstance(seeds, list) else seeds
 
     @model_validator(mode="after")
-    def _fit_together(self) -> ReplicationSettings:
+    def _check_groups(self) -> ReplicationSettings:
         if self.tuned and self.choose == "front":
             raise ValueError("tuned goes with choose: best; the front needs no groups")
         if self.tunes and not self.tuned:
@@ -148,10 +156,10 @@ class Budget(Settings):
 
     @field_validator("wall_clock", mode="before")
     @classmethod
-    def _is_a_duration(cls, given: Any) -> Any:
-        if given is not None and (not isinstance(given, str) or not _DURATION.fullmatch(given) or not parse_duration(given)):
-            raise ValueError(f"got {given!r}; a number with its unit (s, min, h, d), as in 90min or 8h")
-        return given
+    def _check_duration(cls, text: Any) -> Any:
+        if text is not None and (not isinstance(text, str) or not _DURATION.fullmatch(text) or not parse_duration(text)):
+            raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d), as in 90min or 8h")
+        return text
 
     @property
     def wall_clock_seconds(self) -> float | None:
@@ -159,11 +167,11 @@ class Budget(Settings):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as `90min`, `8h` or `2d`. Raises ValueError if `text` is not a duration."""
-    found = _DURATION.fullmatch(text)
-    if not found:
+    """Returns the seconds of a duration such as `90min`, `8h` or `2d`; raises ValueError if `text` is none."""
+    match = _DURATION.fullmatch(text)
+    if not match:
         raise ValueError(f"got {text!r}; a number with its unit (s, min, h, d)")
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
 class Bounds(Settings):
@@ -175,7 +183,7 @@ class Bounds(Settings):
     min: float | None = Field(None, description="Smallest value that is allowed.")
 
     @model_validator(mode="after")
-    def _says_something(self) -> Bounds:
+    def _check_bounds(self) -> Bounds:
         if self.max is None and self.min is None:
             raise ValueError("a constraint has max, min, or both")
         if self.max is not None and self.min is not None and self.min > self.max:
@@ -193,7 +201,7 @@ class TrackingSettings(Settings):
 
     @field_validator("uri")
     @classmethod
-    def _no_password(cls, uri: str) -> str:
+    def _check_uri(cls, uri: str) -> str:
         if re.search(r"://[^/@]*:[^/@]+@", uri):
             raise ValueError("holds a password; give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead")
         if not uri.strip() or any(ord(letter) < 32 for letter in uri):

@@ -17,7 +17,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings, MeasureSettings, Protocol, Settings, TrainingSettings, by_field
 from craft.tasks import expand_tasks, find_task
-from orchestrator.sweepfile.fair import tuned_settings
+from orchestrator.sweepfile.fair import TUNED_FORMS, tuned_settings
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
 from orchestrator.sweepfile.resources import Resources
@@ -28,25 +28,17 @@ from orchestrator.sweepfile.settings import (
     SchedulerSettings,
     SearchSettings,
     TrackingSettings,
+    check_seeds,
 )
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
 from orchestrator.sweepfile.yaml_source import Source
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-PLANNED_METRICS = ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes", "estimated_memory_bytes")
-"""Metrics that are known before a configuration trains; `constraints` may bound these."""
-VALUES = {"type": "object", "properties": {"values": {"type": "array"}}, "additionalProperties": False}
-TUNED_FORMS: Any = [
-    {"type": "array", "items": {"type": "string"}, "minItems": 1},
-    {"type": "object", "additionalProperties": VALUES, "minProperties": 1},
-    {"type": "null"},
-]
-"""How `tuned` may be written, for the JSON Schema."""
 
 
 class Sweep(Settings):
-    """A whole sweep file, checked. `space` holds the method blocks as they were written; `blocks` holds them parsed."""
+    """A sweep file, checked. `space` holds the method blocks as they were written; `blocks` holds them parsed."""
 
     name: str = Field(
         description="Name of the sweep and of its folder: up to 64 letters, digits, `-`, `_` and `.`, a letter or digit first.",
@@ -120,56 +112,49 @@ class Sweep(Settings):
 
     @field_validator("name")
     @classmethod
-    def _is_a_folder_name(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         if not NAME.fullmatch(name) or name.endswith("."):
-            raise ValueError(
-                f"got {shown(name)}; it names the sweep's folder: 64 letters, digits and - _ . at most, a letter or digit first"
-            )
+            rule = "it names the sweep's folder: 64 letters, digits and - _ . at most, a letter or digit first"
+            raise ValueError(f"got {shown(name)}; {rule}")
         return name
 
     @field_validator("model")
     @classmethod
-    def _is_printable(cls, model: str) -> str:
+    def _check_model(cls, model: str) -> str:
         if not model.isprintable() or model != model.strip():
             raise ValueError(f"got {shown(model)}; a hub id such as FacebookAI/roberta-base, a folder, or FOLDER/FILE.gguf")
         return model
 
-    @field_validator("seeds", mode="before")
+    @field_validator("seeds", "tuning_seeds", mode="before")
     @classmethod
-    def _whole_seeds(cls, seeds: Any) -> Any:
-        if isinstance(seeds, list):
-            for seed in seeds:
-                if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-                    raise ValueError(f"got the seed {shown(seed)}; seeds are whole numbers from 0 to 4294967295")
-            if len(set(seeds)) != len(seeds):
-                raise ValueError(f"got {shown(seeds)}; each seed once")
-        return seeds
+    def _check_seeds(cls, seeds: Any) -> Any:
+        return check_seeds(seeds) if isinstance(seeds, list) else seeds
 
     @field_validator("tuned", mode="before")
     @classmethod
-    def _by_name(cls, tuned: Any) -> Any:
+    def _read_tuned(cls, tuned: Any) -> Any:
         return None if tuned is None else tuned_settings(tuned)
 
     @field_validator("task_training")
     @classmethod
-    def _by_field(cls, by_task: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _rename_settings(cls, by_task: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         return {task: by_field(TrainingSettings, settings) for task, settings in by_task.items()}
 
     @field_validator("storage")
     @classmethod
-    def _is_a_path(cls, storage: str) -> str:
+    def _check_storage(cls, storage: str) -> str:
         if not storage.isprintable():
             raise ValueError(f"got {shown(storage)}; a folder's path")
         return storage
 
     @property
     def chosen(self) -> dict[str, str]:
-        """By section, what `auto` stands for in this file and why (`orchestrator.sweepfile.auto`)."""
+        """By section, what `auto` stands for in this file and why (`orchestrator.sweepfile.choosing`)."""
         return self._chosen
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(block for index, content in enumerate(self.space) if (block := parse_block(content, index)[0]))
+        return tuple(block for index, written in enumerate(self.space) if (block := parse_block(written, index)[0]))
 
     @cached_property
     def task_names(self) -> tuple[str, ...]:
@@ -187,11 +172,11 @@ class Sweep(Settings):
         return Path(self.storage) / self.name
 
     def block_at(self, path: YamlPath) -> Block | None:
-        """The method block at the path `("space", index)`; None if there is none."""
+        """Returns the method block at the path `("space", index)`; None if there is none."""
         return next((block for block in self.blocks if block.path == path), None)
 
     def training_for(self, task: str, chosen: dict[str, Any], block: Block | None = None) -> TrainingSettings:
-        """The training settings of a trial on `task`, whose configuration has `chosen` some settings itself.
+        """Returns the training settings of a trial on `task`, whose configuration has `chosen` some settings itself.
 
         From the strongest to the weakest: the block's settings for the task, its settings for the suite, the configuration's
         choice, the file's settings for the task, its settings for the suite, and `training`.
@@ -210,7 +195,7 @@ class Sweep(Settings):
         return settings if self.has_heads else settings.without_head()
 
     def resources_for(self, block: Block | None) -> Resources:
-        """The resources of a trial from `block`: the block's own amounts, and the file's `resources` for the rest."""
+        """Returns the resources of a trial from `block`: the block's own amounts, and the file's `resources` for the rest."""
         if block is None or not block.resources:
             return self.resources
         return Resources.model_validate(self.resources.model_dump(exclude_unset=True) | block.resources)
@@ -218,16 +203,13 @@ class Sweep(Settings):
     @property
     def shares(self) -> list[Resources]:
         """The distinct resources that trials of this sweep get."""
-        found: list[Resources] = []
-        for block in self.blocks:
-            resources = self.resources_for(block)
-            found += [] if resources in found else [resources]
-        return found
+        shares = [self.resources_for(block) for block in self.blocks]
+        return [share for index, share in enumerate(shares) if share not in shares[:index]]
 
     def where(self, path: YamlPath) -> str:
-        """`file:line` of a path of the file, for messages of later checks."""
+        """Returns `file:line` of a path of the file, for messages of later checks."""
         return self._source.where(path) if self._source else self.name
 
     def to_yaml(self) -> str:
-        """The effective file as YAML; it loads to an equal sweep."""
+        """Returns the effective file as YAML; it loads to an equal sweep."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)

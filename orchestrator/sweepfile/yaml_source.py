@@ -24,7 +24,7 @@ class Source:
         self._origins = origins
 
     def where(self, path: Sequence[str | int]) -> str:
-        """`file:line` (or the `--set`) of `path`, or of the nearest thing around it that was written."""
+        """Returns `file:line` (or the `--set`) of `path`, or of the nearest thing around it that was written."""
         path = tuple(path)
         for length in range(len(path), -1, -1):
             if path[:length] in self._origins:
@@ -32,7 +32,7 @@ class Source:
         return self.name
 
     def line(self, path: Sequence[str | int]) -> int:
-        """The line of `path`, to sort mistakes by; those of `--set` come last."""
+        """Returns the line of `path`, to sort mistakes by; those of `--set` come last."""
         _, _, number = self.where(path).rpartition(":")
         return int(number) if number.isdecimal() else 10**9
 
@@ -53,7 +53,7 @@ class Source:
 
         path: YamlPath = ()
         here = self.content
-        for part, last in zip(parts, [False] * (len(parts) - 1) + [True], strict=True):
+        for number, part in enumerate(parts, start=1):
             key: str | int = part
             shown = ".".join(map(str, path)) or "the file"
             if isinstance(here, list):
@@ -66,27 +66,24 @@ class Source:
             elif not isinstance(here, dict):
                 raise YamlProblem(where, f"{shown} is {brief(here)}, which has nothing inside that {part!r} could name")
             path = (*path, key)
-            if last:
+            if number == len(parts):
                 here[key] = value
             else:
                 if isinstance(here, dict) and here.get(part) is None:
                     here[part] = {}
                     self._origins[path] = where
                 here = here[key]
-        for known in [known for known in self._origins if known[: len(path)] == path]:
-            del self._origins[known]
-        self._origins |= {(*path, *inner): origin for inner, origin in origins.items()}
+        remaining = {other: origin for other, origin in self._origins.items() if other[: len(path)] != path}
+        self._origins = remaining | {(*path, *inner): origin for inner, origin in origins.items()}
 
 
 def read_yaml(path: Path) -> Source:
-    """The YAML file at `path`."""
+    """Reads the YAML file at `path`; raises YamlProblem."""
     name = str(path)
     try:
         if not path.is_file():
-            what = (
-                "is a folder, not a file" if path.is_dir() else "there is no such file" if not path.exists() else "not a file"
-            )
-            raise YamlProblem(name, what)
+            kind = "is a folder, not a file" if path.is_dir() else "not a file" if path.exists() else "there is no such file"
+            raise YamlProblem(name, kind)
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:

@@ -60,8 +60,7 @@ Dimension = Choice | Range
 class Block:
     """One method block: `dimensions` by the canonical names of the method's parameters and of training settings.
 
-    `task_training`, `warm_start`, `resources`, `tuned` and `sizes` are the block's further keys
-    (`orchestrator.sweepfile.space.blocks.OWN_KEYS`).
+    The other fields are the block's further keys (`orchestrator.sweepfile.space.own_keys.OWN_KEYS`).
     """
 
     index: int
@@ -75,7 +74,7 @@ class Block:
 
     @property
     def own(self) -> dict[str, Any]:
-        """`task_training` and `warm_start`, if given: they are part of a configuration, and the others are not."""
+        """Those of the further keys that are part of a configuration, if they are not the defaults."""
         own: dict[str, Any] = {"task_training": self.task_training} if self.task_training else {}
         return own if self.warm_start else own | {"warm_start": False}
 
@@ -90,7 +89,7 @@ class Block:
     @property
     def size(self) -> int:
         """Number of combinations of the block's choices, without its ranges."""
-        return math.prod(len(one.values) for one in self.dimensions.values() if isinstance(one, Choice))
+        return math.prod(len(choice.values) for choice in self.dimensions.values() if isinstance(choice, Choice))
 
 
 @dataclass(frozen=True)
@@ -110,52 +109,51 @@ class Point:
 
 
 def grid(blocks: tuple[Block, ...]) -> Iterator[Point]:
-    """Every combination of every block, in the order of the file; the last dimension changes fastest."""
+    """Yields every combination of every block, in the order of the file; the last dimension changes fastest."""
     for block in blocks:
         if block.ranges:
             raise ValueError(f"space.{block.index}: {', '.join(block.ranges)} cannot be enumerated; give values")
         names = list(block.dimensions)
-        for values in itertools.product(*(one.values for one in block.dimensions.values() if isinstance(one, Choice))):
+        choices = [choice.values for choice in block.dimensions.values() if isinstance(choice, Choice)]
+        for values in itertools.product(*choices):
             yield point(block, dict(zip(names, values, strict=True)))
 
 
 def sample(blocks: tuple[Block, ...], seed: int) -> Iterator[Point]:
-    """Endless random points: a block, all equally likely, then a value of each of its dimensions.
+    """Yields random points without end: a block, all equally likely, then a value of each of its dimensions.
 
     The first n points do not depend on how many follow, so that a sweep can be extended.
     """
     generator = random.Random(seed)
     while True:
         block = generator.choice(blocks)
-        yield point(
-            block,
-            {
-                name: generator.choice(one.values) if isinstance(one, Choice) else one.draw(generator)
-                for name, one in block.dimensions.items()
-            },
-        )
+        yield point(block, {name: _draw(dimension, generator) for name, dimension in block.dimensions.items()})
+
+
+def _draw(dimension: Dimension, generator: random.Random) -> Any:
+    return generator.choice(dimension.values) if isinstance(dimension, Choice) else dimension.draw(generator)
 
 
 def neighbours(blocks: tuple[Block, ...], near: Point, seed: int) -> Iterator[Point]:
-    """Points of the same block that differ from `near` in one dimension: every other value, or three draws from a range."""
+    """Yields points of the same block that differ from `near` in one dimension: every other value, or three from a range."""
     generator = random.Random(seed)
-    block = next(one for one in blocks if one.index == near.block)
+    block = next(block for block in blocks if block.index == near.block)
     values = near.values
-    for name, one in block.dimensions.items():
-        others = one.values if isinstance(one, Choice) else [one.draw(generator) for _ in range(3)]
-        yield from (point(block, {**values, name: other}) for other in others if other != values[name])
+    for name, dimension in block.dimensions.items():
+        options = dimension.values if isinstance(dimension, Choice) else [dimension.draw(generator) for _ in range(3)]
+        yield from (point(block, {**values, name: option}) for option in options if option != values[name])
 
 
 def covering(blocks: tuple[Block, ...]) -> Iterator[Point]:
-    """A few points that contain every value of every choice and both ends of every range, to check a space before a search."""
+    """Yields a few points with every value of every choice and both ends of every range, to check a space."""
     for block in blocks:
-        columns = {name: one.values if isinstance(one, Choice) else one.ends for name, one in block.dimensions.items()}
+        columns = {name: dim.values if isinstance(dim, Choice) else dim.ends for name, dim in block.dimensions.items()}
         for row in range(max((len(column) for column in columns.values()), default=1)):
             yield point(block, {name: column[row % len(column)] for name, column in columns.items()})
 
 
 def point(block: Block, values: dict[str, Any]) -> Point:
-    """The point of `block` with `values`, divided into the method's parameters and training settings."""
+    """Returns the point of `block` with `values`, divided into the method's parameters and training settings."""
     own = METHODS[block.method].parameters.model_fields
     inside = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{CONFIG}.")}
     return Point(

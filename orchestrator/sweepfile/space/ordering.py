@@ -10,17 +10,17 @@ from orchestrator.sweepfile.space.dimensions import Choice, Dimension
 
 
 def is_fixed(dimension: Dimension) -> bool:
-    """Whether the dimension has one value only."""
+    """Returns whether the dimension has one value only."""
     return len(dimension.values) == 1 if isinstance(dimension, Choice) else dimension.low == dimension.high
 
 
 def is_ordered(dimension: Dimension) -> bool:
-    """Whether the dimension is a range, or a choice whose values have an order."""
+    """Returns whether the dimension is a range, or a choice whose values have an order."""
     return not isinstance(dimension, Choice) or has_order(dimension.values)
 
 
 def has_order(values: Sequence[Any]) -> bool:
-    """Whether the values are numbers, or lists of equal length that differ only in numbers that grow together."""
+    """Returns whether the values are numbers, or lists of equal length that differ only in numbers that grow together."""
     if len(values) < 2:
         return False
     if all(_is_number(value) for value in values):
@@ -33,13 +33,13 @@ def has_order(values: Sequence[Any]) -> bool:
         return False
     rows = sorted(zip(*moving, strict=True))
     return all(
-        all(one <= other for one, other in zip(before, after, strict=True)) and before != after
+        all(low <= high for low, high in zip(before, after, strict=True)) and before != after
         for before, after in itertools.pairwise(rows)
     )
 
 
 def ordered(values: Sequence[Any]) -> list[int]:
-    """Indices of the values, from the smallest to the largest value."""
+    """Returns the indices of the values, from the smallest to the largest value."""
     if _is_number(values[0]):
         return sorted(range(len(values)), key=lambda place: values[place])
     return sorted(range(len(values)), key=lambda place: [value for value in values[place] if _is_number(value)])

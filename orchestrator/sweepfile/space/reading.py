@@ -5,6 +5,7 @@ The model that receives the values checks each of them alone; the plan checks co
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,104 +22,93 @@ DISTRIBUTIONS: dict[str, str] = {
     "int_uniform": "any whole number from min to max",
     "int_log_uniform": "a whole number, small ones more often, for ranks",
 }
-_RANGE_KEYS = ("values", "min", "max", "distribution")
+KEYS = ("values", "min", "max", "distribution")
 MAX_VALUES = 1000
 
 
-def parse_dimension(
-    value: Any, path: YamlPath, key: str, canonical: str, model: type[Settings]
-) -> tuple[Dimension | None, list[Mistake]]:
-    """The dimension that `value`, at `path` of the file, describes, None if it is wrong; and its mistakes.
+@dataclass(frozen=True)
+class DimensionReader:
+    """Reads the dimension that the file calls `key`. `model`, which takes its values, calls it `name`."""
 
-    Args:
-        key: the dimension's name in the file.
-        canonical: its name in `model`.
-        model: takes its values.
-    """
-    if not isinstance(value, dict):
-        checked, mistakes = _check(value, path, key, canonical, model)
-        return Choice((checked,)), mistakes
-    if not any(word in value for word in _RANGE_KEYS):
-        checked, mistakes = _check(value, path, key, canonical, model)  # a fixed value that is a mapping
-        if mistakes:
-            hints = [f"{shown(word)}:{nearest(word, _RANGE_KEYS)}" for word in value if nearest(word, _RANGE_KEYS)]
-            hint = f" {'; '.join(hints)}" if hints else ""
-            mistakes = [
-                Mistake(path, f"got the mapping {shown(value)}; a searched dimension has values, or min and max.{hint}")
-            ]
-        return Choice((checked,)), mistakes
-    strange = [word for word in value if word not in _RANGE_KEYS]
-    if strange:
-        return None, [
-            Mistake(
-                (*path, word), f"unknown key {shown(word)}.{nearest(word, _RANGE_KEYS)} Allowed here: {', '.join(_RANGE_KEYS)}"
-            )
-            for word in strange
-        ]
-    if "values" in value:
-        return _parse_choice(value, path, key, canonical, model)
-    return _parse_range(value, path, key, canonical, model)
+    key: str
+    name: str
+    model: type[Settings]
+    mistakes: list[Mistake]
 
+    def read(self, value: Any, path: YamlPath) -> Dimension | None:
+        """Returns the dimension that `value` describes, or None and adds to `mistakes`."""
+        if not isinstance(value, dict):
+            return self._choice([value], [path])
+        if not any(key in value for key in KEYS):
+            return self._mapping(value, path)
+        strange = [key for key in value if key not in KEYS]
+        for key in strange:
+            self._refuse((*path, key), f"unknown key {shown(key)}.{nearest(key, KEYS)} Allowed here: {', '.join(KEYS)}")
+        if strange:
+            return None
+        if "values" not in value:
+            return self._range(value, path)
+        values = value["values"]
+        if len(value) > 1:
+            return self._refuse(path, f"give either values or a range; got {', '.join(value)}")
+        path = (*path, "values")
+        if not isinstance(values, list):
+            return self._refuse(path, f"got {shown(values)}; values is a list of at least one value")
+        if not values:
+            return self._refuse(path, "is empty, so the space is empty; give at least one value, or drop the key")
+        if len(values) > MAX_VALUES:
+            return self._refuse(path, f"{len(values)} values; at most {MAX_VALUES} are allowed")
+        return self._choice(values, [(*path, index) for index in range(len(values))])
 
-def _parse_choice(
-    value: dict[str, Any], path: YamlPath, key: str, canonical: str, model: type[Settings]
-) -> tuple[Dimension | None, list[Mistake]]:
-    values = value["values"]
-    if len(value) > 1:
-        return None, [Mistake(path, f"give either values or a range; got {', '.join(value)}")]
-    if not isinstance(values, list):
-        return None, [Mistake((*path, "values"), f"got {shown(values)}; values is a list of at least one value")]
-    if not values:
-        return None, [Mistake((*path, "values"), "is empty, so the space is empty; give at least one value, or drop the key")]
-    if len(values) > MAX_VALUES:
-        return None, [Mistake((*path, "values"), f"{len(values)} values; at most {MAX_VALUES} are allowed")]
-    checked, mistakes = [], []
-    for index, one in enumerate(values):
-        good, wrong = _check(one, (*path, "values", index), key, canonical, model)
-        checked.append(good)
-        mistakes += wrong
-    return Choice(tuple(checked)), mistakes
+    def _refuse(self, path: YamlPath, message: str) -> Any:
+        """Adds a mistake and returns None, which stands for the dimension."""
+        self.mistakes.append(Mistake(path, message))
+        return None
 
+    def _choice(self, values: list[Any], paths: list[YamlPath]) -> Choice:
+        checked = [self._check(value, path) for value, path in zip(values, paths, strict=True)]
+        self.mistakes.extend(mistake for _, wrong in checked for mistake in wrong)
+        return Choice(tuple(value for value, _ in checked))
 
-def _parse_range(
-    value: dict[str, Any], path: YamlPath, key: str, canonical: str, model: type[Settings]
-) -> tuple[Dimension | None, list[Mistake]]:
-    for end in ("min", "max"):
-        if end not in value:
-            return None, [Mistake(path, f"{end} is missing; a range has min and max")]
-        if isinstance(value[end], bool) or not isinstance(value[end], int | float):
-            return None, [Mistake((*path, end), f"got {shown(value[end])}; must be a number (other values: give values)")]
-    low, high = value["min"], value["max"]
-    whole = isinstance(low, int) and isinstance(high, int)
-    distribution = value.get("distribution", "int_uniform" if whole else "uniform")
-    if not isinstance(distribution, str) or distribution not in DISTRIBUTIONS:
-        return None, [Mistake((*path, "distribution"), unknown("distribution", distribution, list(DISTRIBUTIONS)))]
-    mistakes = []
-    if low > high:
-        mistakes.append(Mistake((*path, "min"), f"min {low:g} is larger than max {high:g}"))
-    if "log" in distribution and low <= 0:
-        mistakes.append(Mistake((*path, "min"), f"got {low:g}; {distribution} needs min above 0"))
-    if distribution.startswith("int_") and not whole:
-        mistakes.append(Mistake(path, f"{distribution} needs whole numbers; got {low:g} to {high:g}"))
-    for end in ("min", "max"):
-        mistakes += _check(value[end], (*path, end), key, canonical, model)[1]
-    if not mistakes and not distribution.startswith("int_"):
-        # A setting that takes only whole numbers would refuse most numbers of the range.
+    def _mapping(self, value: dict[str, Any], path: YamlPath) -> Choice | None:
+        """Reads a fixed value that is a mapping, or a misspelt choice or range."""
+        checked, mistakes = self._check(value, path)
+        if not mistakes:
+            return Choice((checked,))
+        hints = "".join(f" {shown(key)}:{nearest(key, KEYS)}" for key in value if nearest(key, KEYS))
+        return self._refuse(path, f"got the mapping {shown(value)}; a searched dimension has values, or min and max.{hints}")
+
+    def _range(self, value: dict[str, Any], path: YamlPath) -> Range | None:
+        for end in ("min", "max"):
+            if end not in value:
+                return self._refuse(path, f"{end} is missing; a range has min and max")
+            if isinstance(value[end], bool) or not isinstance(value[end], int | float):
+                return self._refuse((*path, end), f"got {shown(value[end])}; must be a number (other values: give values)")
+        low, high = value["min"], value["max"]
+        whole = isinstance(low, int) and isinstance(high, int)
+        distribution = value.get("distribution", "int_uniform" if whole else "uniform")
+        if not isinstance(distribution, str) or distribution not in DISTRIBUTIONS:
+            return self._refuse((*path, "distribution"), unknown("distribution", distribution, list(DISTRIBUTIONS)))
+        if low > high:
+            return self._refuse((*path, "min"), f"min {low:g} is larger than max {high:g}")
+        if "log" in distribution and low <= 0:
+            return self._refuse((*path, "min"), f"got {low:g}; {distribution} needs min above 0")
+        if distribution.startswith("int_") and not whole:
+            return self._refuse(path, f"{distribution} needs whole numbers; got {low:g} to {high:g}")
+        mistakes = [mistake for end in ("min", "max") for mistake in self._check(value[end], (*path, end))[1]]
+        # A setting that takes only whole numbers would refuse most numbers of a range of others.
         between = low + (high - low) * 0.123456789
-        if between not in (low, high) and _check(between, path, key, canonical, model)[1]:
-            mistakes.append(
-                Mistake(path, f"{canonical} takes whole numbers; use int_uniform or int_log_uniform, or give values")
-            )
-    return Range(float(low), float(high), distribution), mistakes
+        fractions = not distribution.startswith("int_") and between not in (low, high)
+        if fractions and not mistakes and self._check(between, path)[1]:
+            message = f"{self.name} takes whole numbers; use int_uniform or int_log_uniform, or give values"
+            mistakes = [Mistake(path, message)]
+        self.mistakes.extend(mistakes)
+        return Range(float(low), float(high), distribution)
 
-
-def _check(value: Any, path: YamlPath, key: str, canonical: str, model: type[Settings]) -> tuple[Any, list[Mistake]]:
-    """`value` as `model` converts it for the field `canonical`, which the file calls `key`; and its mistakes."""
-    try:
-        whole = model.model_validate({key: value})
-    except ValidationError as error:
-        mistakes = from_pydantic(error, model)
-        names = {key, canonical}
-        own = [Mistake((*path, *one.path[1:]), one.message) for one in mistakes if one.path and one.path[0] in names]
-        return value, own
-    return whole.model_dump(mode="json")[canonical], []
+    def _check(self, value: Any, path: YamlPath) -> tuple[Any, list[Mistake]]:
+        """Returns `value` as the model converts it, and the mistakes in it."""
+        try:
+            return self.model.model_validate({self.key: value}).model_dump(mode="json")[self.name], []
+        except ValidationError as error:
+            mistakes = [wrong for wrong in from_pydantic(error, self.model) if wrong.path[:1] in ((self.key,), (self.name,))]
+        return value, [Mistake((*path, *wrong.path[1:]), wrong.message) for wrong in mistakes]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from craft.methods import METHODS
-from orchestrator.sweepfile.fair import written_out
+from orchestrator.sweepfile.fair import write_out
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
 
@@ -76,7 +76,7 @@ def test_rates_that_no_block_gives_fit_the_method(tmp_path: Path) -> None:
 )
 def test_the_head_alone_has_no_rate_to_tune_but_its_own(tmp_path: Path, tuned: str, block: str, expected: bool) -> None:
     content = {"compare": "fair", "tuned": yaml.safe_load(tuned), "space": [yaml.safe_load(block)]}
-    (written,) = written_out(content)[0]["space"]
+    (written,) = write_out(content)[0]["space"]
     assert written.get("tuned", True) == expected
     if not expected:
         assert load(tmp_path, f"compare: fair\nspace:\n{LORA}  - {block}\n").blocks[1].tuned is False

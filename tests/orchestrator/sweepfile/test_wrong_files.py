@@ -18,9 +18,9 @@ from craft.methods import METHODS
 from craft.settings import TrainingSettings, shown_names
 from craft.tasks import SUITES, TASKS
 from orchestrator.plan.plan import make_plan
-from orchestrator.sweepfile.checks.tasks import metric_names
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.objectives import METRICS
 from orchestrator.sweepfile.yaml_source import MAX_BYTES
 
 FOLDER = Path(__file__).parents[2] / "wrong_files"
@@ -30,7 +30,7 @@ TABLES = {
     "<methods>": METHODS,
     "<suites>": SUITES,
     "<tasks>": [task for task in TASKS if "/" in task],
-    "<metrics>": metric_names(),
+    "<metrics>": METRICS,
     "<training settings>": shown_names(TrainingSettings),
 }
 """What a case writes for a list of names, so that a new row changes no case. `<...>` is what a library says."""

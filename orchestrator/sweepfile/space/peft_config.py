@@ -17,47 +17,46 @@ from craft.methods.method import Method
 from craft.plain_yaml import YamlPath
 from orchestrator.sweepfile.mistakes import Mistake, shown
 from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice, Dimension, covering
-from orchestrator.sweepfile.space.reading import parse_dimension
+from orchestrator.sweepfile.space.reading import DimensionReader
 
 TYPE = "peft_type"
 
 
-def parse_config(content: Any, peft_type: Any, path: YamlPath) -> tuple[dict[str, Dimension], list[Mistake]]:
-    """The dimensions inside `config`, as `config.KEY`, and their mistakes; none if the type is wrong, which is told there."""
-    if not isinstance(content, dict):
-        return {}, [Mistake(path, f"got {shown(content)}; PEFT's parameters by name, as in {{r: 8}}")]
+def parse_config(config: Any, peft_type: Any, path: YamlPath, mistakes: list[Mistake]) -> dict[str, Dimension]:
+    """Returns the dimensions inside `config`, as `config.KEY`, and adds to `mistakes`.
+
+    There are none if the type is wrong, which is a mistake of the type's own key.
+    """
+    if not isinstance(config, dict):
+        mistakes.append(Mistake(path, f"got {shown(config)}; PEFT's parameters by name, as in {{r: 8}}"))
+        return {}
     from craft.methods.from_peft.installed import config_model, find_type, unknown_key
 
     try:
         kind = find_type(peft_type)
     except (ValueError, AttributeError):
-        return {}, []
+        return {}
     model = config_model(kind)
     dimensions: dict[str, Dimension] = {}
-    mistakes: list[Mistake] = []
-    for key, value in content.items():
+    for key, value in config.items():
         if key not in model.model_fields:
             mistakes.append(Mistake((*path, key), unknown_key(kind, key)))
-            continue
-        dimension, wrong = parse_dimension(value, (*path, key), key, key, model)
-        mistakes += wrong
-        if dimension is not None:
+        elif dimension := DimensionReader(key, key, model, mistakes).read(value, (*path, key)):
             dimensions[f"{CONFIG}.{key}"] = dimension
-    return dimensions, mistakes
+    return dimensions
 
 
 def check_together(dimensions: Mapping[str, Dimension], method: Method, path: YamlPath) -> list[Mistake]:
-    """What PEFT says against the values of a block, at the key that PEFT would take the others without.
+    """Returns what PEFT says against the values of a block, at the key without which PEFT would take the other values.
 
-    A few combinations hold every value; the plan tries the others.
+    A few combinations hold every value; the plan tries the rest.
     """
     if TYPE not in method.parameters.model_fields:
         return []
     kind = dimensions.get(TYPE)
     if not isinstance(kind, Choice) or len(kind.values) != 1:
-        return [
-            Mistake((*path, TYPE), "a block names one type of PEFT, as in peft_type: LILY, because each has keys of its own")
-        ]
+        message = "a block names one type of PEFT, as in peft_type: LILY, because each has keys of its own"
+        return [Mistake((*path, TYPE), message)]
     from craft.methods.from_peft.installed import guilty_key, whole_config
 
     for point in covering((Block(int(path[1]), method.name, dict(dimensions)),)):
@@ -66,6 +65,5 @@ def check_together(dimensions: Mapping[str, Dimension], method: Method, path: Ya
             whole_config(kind.values[0], config)
         except ValueError as error:
             key = guilty_key(kind.values[0], config)
-            place = (*path, CONFIG) if key is None else (*path, CONFIG, key)
-            return [Mistake(place, str(error))]
+            return [Mistake((*path, CONFIG) if key is None else (*path, CONFIG, key), str(error))]
     return []

@@ -1,1 +1,0 @@
-"""Mistakes that no single key shows, one subject a module. `orchestrator.sweepfile.load` asks them in turn."""

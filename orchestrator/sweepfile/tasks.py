@@ -1,0 +1,121 @@
+"""Checks of tasks and metrics by name, and of what trials need: resources that fit together, a GPU, tasks for a warm start.
+
+    warm_start: {glue/mrpc: glue/mnli}
+
+lets a trial on MRPC start from the adapter, without the task head, of the MNLI trial with the same configuration and seed, as
+LoRA's published runs of MRPC, RTE and STS-B do. The MRPC trial waits until the MNLI trial has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from craft.methods import METHODS
+from craft.settings import DataSettings, TrainingSettings
+from craft.tasks import TASKS, find_task, suite_names
+from craft.tasks.glue import WARM_START
+from craft.words import nearest
+from orchestrator.sweepfile.mistakes import Mistake, find_mistakes, from_pydantic, section_of, shown, unknown
+from orchestrator.sweepfile.objectives import METRICS, PLANNED_METRICS
+from orchestrator.sweepfile.resources import Resources
+from orchestrator.sweepfile.sweep import NAME
+
+if TYPE_CHECKING:
+    from orchestrator.sweepfile.sweep import Sweep
+
+
+def check_metrics(content: dict[str, Any]) -> Iterator[Mistake]:
+    for section, metrics in (("objectives", METRICS), ("constraints", PLANNED_METRICS)):
+        for name in section_of(content, section):
+            if name not in metrics:
+                yield Mistake((section, name), unknown("metric", name, metrics))
+
+
+def check_tasks(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Yields unknown or repeated tasks, custom tasks whose files do not fit, and wrong settings in `task_training`."""
+    try:
+        data = DataSettings.model_validate(content.get("data", {}))
+    except ValidationError:
+        return  # the names of custom tasks are only known if `data` is right
+    for name in data.custom:
+        if not NAME.fullmatch(name):
+            yield Mistake(("data", "custom", name), "a task's name: up to 64 letters, digits, - _ or .")
+            continue
+        try:
+            find_task(f"custom/{name}", data)  # opens the file, so that a missing one, or a missing column, is found
+        except ValueError as error:
+            yield Mistake(("data", "custom", name), str(error))
+    names = [*TASKS, *(f"custom/{name}" for name in data.custom), *suite_names(data.custom)]
+    tasks = content.get("tasks")
+    for index, name in enumerate(tasks if isinstance(tasks, list) else []):
+        if isinstance(name, str) and name not in names:
+            yield Mistake(("tasks", index), _unknown_task(name, names, data))
+        elif isinstance(name, str) and name in content["tasks"][:index]:
+            yield Mistake(("tasks", index), f"{shown(name)} is given twice")
+    for name, settings in section_of(content, "task_training").items():
+        if name not in names:
+            yield Mistake(("task_training", name), _unknown_task(name, names, data))
+        elif isinstance(settings, dict):
+            yield from find_mistakes(TrainingSettings, settings, ("task_training", name))
+
+
+def _unknown_task(name: str, names: list[str], data: DataSettings) -> str:
+    hint = nearest(name, names) or nearest(f"glue/{name}", names)
+    tasks = ", ".join(task for task in names if "/" in task)
+    return f"unknown task {shown(name)}.{hint} Suites: {', '.join(suite_names(data.custom))}. Tasks: {tasks}"
+
+
+def check_prerequisites(sweep: Sweep) -> Iterator[Mistake]:
+    """Yields mistakes in what trials need, of a sweep whose file is otherwise right."""
+    mistakes: list[Mistake] = []
+    for block in sweep.blocks:
+        try:
+            sweep.resources_for(block)
+        except ValidationError as error:
+            mistakes += from_pydantic(error, Resources, (*block.path, "resources"))
+    if mistakes:
+        yield from mistakes
+        return  # the checks below ask for each block's resources
+    names = [*sweep.task_names, *dict.fromkeys(name.split("/")[0] for name in sweep.task_names)]
+    for block in sweep.blocks:
+        if METHODS[block.method].requires == "cuda" and not sweep.resources_for(block).gpu:
+            message = f"{block.method} runs on a CUDA GPU only, and a trial gets none (resources.gpu is 0)"
+            yield Mistake((*block.path, "method"), f"{message}; give resources: {{gpu: 1}}, or take another method")
+        for task in block.task_training:
+            if task not in names:
+                message = f"no such task here.{nearest(task, names)} Tasks: {', '.join(names)}"
+                yield Mistake((*block.path, "task_training", task), message)
+    yield from _check_warm_start(sweep)
+
+
+def _check_warm_start(sweep: Sweep) -> Iterator[Mistake]:
+    starts, names = sweep.warm_start, sweep.task_names
+    for task, source in starts.items():
+        message = None
+        if stranger := next((name for name in (task, source) if name not in names), None):
+            published = ", ".join(f"{name}: {start}" for name, start in WARM_START.items())
+            message = (
+                f"{shown(stranger)} is not among this sweep's tasks.{nearest(stranger, names)} Tasks: {', '.join(names)}. "
+                f"As published: {{{published}}}"
+            )
+        elif source in starts:
+            message = f"{source} itself starts from {starts[source]}; name a task that starts from the model"
+        elif "generation" in (find_task(task, sweep.data).kind, find_task(source, sweep.data).kind):
+            message = "tasks that are answered in words start from the model itself"
+        if message:
+            yield Mistake(("warm_start", task), message)
+
+
+def check_measures(sweep: Sweep) -> Iterator[Mistake]:
+    """Yields mistakes in the measurements of a sweep whose file is otherwise right."""
+    forgetting = sweep.measure.forgetting
+    if forgetting is None and "forgetting" in sweep.objectives:
+        message = "is measured only where the file asks for it; add measure: {forgetting: true}"
+        yield Mistake(("objectives", "forgetting"), message)
+    if forgetting and forgetting.text and not Path(forgetting.text).expanduser().is_file():
+        message = f"{forgetting.text} is no file here; give a text file in UTF-8, or forgetting: true"
+        yield Mistake(("measure", "forgetting", "text"), message)
