@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from craft.methods import METHODS
 from craft.plain_yaml import YamlPath
 from craft.settings import TrainingSettings
-from orchestrator.sweepfile.mistakes import Mistake, shown, unknown
+from orchestrator.sweepfile.mistakes import Mistake, unknown
+from orchestrator.sweepfile.settings import tuned_settings
 from orchestrator.sweepfile.space.blocks import parameter_names
 from orchestrator.sweepfile.space.dimensions import CONFIG, Block, Choice
 
@@ -34,27 +35,6 @@ FAIR = "fair"
 RATE = "learning_rate"
 TUNING_SEED = 1000
 """The seed that tunes unless the file says which. It is far from the first numbers, so that seeds can be added later."""
-_VALUES = {"type": "object", "properties": {"values": {"type": "array"}}, "additionalProperties": False}
-TUNED_FORMS: Any = [
-    {"type": "array", "items": {"type": "string"}, "minItems": 1},
-    {"type": "object", "additionalProperties": _VALUES, "minProperties": 1},
-    {"type": "null"},
-]
-"""How `tuned` may be written, for the JSON Schema."""
-
-
-def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
-    """Returns `tuned` of a sweep file as a mapping; a list of names is a mapping without values."""
-    if isinstance(tuned, list | tuple) and tuned and all(isinstance(name, str) for name in tuned):
-        return {name: {} for name in tuned}
-    if not isinstance(tuned, dict) or not tuned or not all(isinstance(name, str) for name in tuned):
-        example = "[learning_rate] or {learning_rate: {values: [1e-3, 1e-2]}}"
-        raise ValueError(f"got {shown(tuned)}; the settings to tune, as in {example}")
-    for name, form in tuned.items():
-        values = form.get("values", []) if isinstance(form, dict) else None
-        if not isinstance(values, list) or set(form) - {"values"} or form == {"values": []}:
-            raise ValueError(f"got {shown(form)} for {name}; its values, as in {{values: [1e-3, 1e-2]}}")
-    return tuned
 
 
 def write_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:

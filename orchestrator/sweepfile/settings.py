@@ -26,6 +26,29 @@ def check_seeds(seeds: Sequence[Any]) -> Sequence[Any]:
     return seeds
 
 
+_VALUES = {"type": "object", "properties": {"values": {"type": "array"}}, "additionalProperties": False}
+TUNED_FORMS: Any = [
+    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    {"type": "object", "additionalProperties": _VALUES, "minProperties": 1},
+    {"type": "null"},
+]
+"""How `tuned` may be written, for the JSON Schema."""
+
+
+def tuned_settings(tuned: Any) -> dict[str, dict[str, Any]]:
+    """Returns `tuned` of a sweep file as a mapping; a list of names is a mapping without values."""
+    if isinstance(tuned, list | tuple) and tuned and all(isinstance(name, str) for name in tuned):
+        return {name: {} for name in tuned}
+    if not isinstance(tuned, dict) or not tuned or not all(isinstance(name, str) for name in tuned):
+        example = "[learning_rate] or {learning_rate: {values: [1e-3, 1e-2]}}"
+        raise ValueError(f"got {shown(tuned)}; the settings to tune, as in {example}")
+    for name, form in tuned.items():
+        values = form.get("values", []) if isinstance(form, dict) else None
+        if not isinstance(values, list) or set(form) - {"values"} or form == {"values": []}:
+            raise ValueError(f"got {shown(form)} for {name}; its values, as in {{values: [1e-3, 1e-2]}}")
+    return tuned
+
+
 class SearchSettings(Settings):
     """How the sweep chooses its configurations."""
 

@@ -17,11 +17,11 @@ from pydantic import Field, PrivateAttr, field_validator
 from craft.plain_yaml import YamlPath
 from craft.settings import DataSettings, MeasureSettings, Protocol, Settings, TrainingSettings, by_field
 from craft.tasks import expand_tasks, find_task
-from orchestrator.sweepfile.fair import TUNED_FORMS, tuned_settings
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Direction
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.sweepfile.settings import (
+    TUNED_FORMS,
     Bounds,
     Budget,
     ReplicationSettings,
@@ -29,6 +29,7 @@ from orchestrator.sweepfile.settings import (
     SearchSettings,
     TrackingSettings,
     check_seeds,
+    tuned_settings,
 )
 from orchestrator.sweepfile.space.blocks import parse_block
 from orchestrator.sweepfile.space.dimensions import Block
