@@ -39,12 +39,12 @@ def test_changed_data(tiny_spec: MakeSpec, tmp_path: Path) -> None:
 
 def test_what_is_no_part_of_the_run_may_change(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     spec = tiny_spec(training={"evaluate_every": 0.5})
-    whole = train_run(spec, tmp_path / "run")
+    undisturbed = train_run(spec, tmp_path / "run")
     other = {"mine": {"train": "mine.csv", "text": ["body"], "label": "way"}}
     moved = tiny_spec(data=DataSettings(root=str(tmp_path), custom=other), training={"evaluate_every": 0.5})
     assert moved.key == spec.key
     resumed = train_run(moved, tmp_path / "resumed", resume_from=tmp_path / "run" / "checkpoint-9")
-    assert resumed.metrics == whole.metrics
+    assert resumed.metrics == undisturbed.metrics
 
 
 def test_a_changed_model_file(tiny_spec: MakeSpec, tmp_path: Path) -> None:

@@ -34,13 +34,13 @@ PLACE = {"q": "attention.self.query", "v": "attention.self.value"}
 @pytest.fixture(scope="module")
 def trained(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Trains a method once a module."""
-    known: dict[str, tuple[RunSpec, RunResult]] = {}
+    results: dict[str, tuple[RunSpec, RunResult]] = {}
 
     def get(method: str, **parameters: Any) -> tuple[RunSpec, RunResult]:
-        if method not in known:
+        if method not in results:
             spec = RunSpec(model=tiny_bert, task="toy/sentiment", method=method, parameters=parameters, training=SHORT)
-            known[method] = spec, train_run(spec, tmp_path_factory.mktemp(method), sizes=SIZES.get(method, ()))
-        return known[method]
+            results[method] = spec, train_run(spec, tmp_path_factory.mktemp(method), sizes=SIZES.get(method, ()))
+        return results[method]
 
     return get
 
@@ -95,20 +95,20 @@ def test_a_craft_adapter_cut_to_one_rank_has_the_leading_directions_of_j(trained
     record = json.loads((to / "run.json").read_text())
     assert record["counts"]["trainable_parameters"] == 2 * (min(9, 2 * 3 * rank) + 2 * min(64, 2 * 8 * rank))
     assert (record["spec"]["cut_from"]["to"], smaller.parameters["ranks"]) == (str(rank), ["all", 8, 8])
-    whole, cut = load_adapter(result.adapter)[0], load_adapter(to)[0]
-    assert torch.equal(outputs(cut), outputs(whole)) == (rank == 4), "what keeps every J whole changes nothing"
+    uncut, cut = load_adapter(result.adapter)[0], load_adapter(to)[0]
+    assert torch.equal(outputs(cut), outputs(uncut)) == (rank == 4), "what keeps every J whole changes nothing"
 
 
 def test_one_threshold_gives_each_j_a_rank_of_its_own(trained: Trained, tmp_path: Path) -> None:
     _, result = craft(trained)
     before = j_of(result.adapter)
-    whole = sum(j.size for j in before.values())
-    for budget in (60, 150, whole - 1, whole):
+    largest = sum(j.size for j in before.values())
+    for budget in (60, 150, largest - 1, largest):
         to = tmp_path / str(budget)
         cut_adapter(result.adapter, Cut.read(f"parameters:{budget}", "craft"), to)
         ranks = {key: np.linalg.matrix_rank(j - np.eye(len(j)), tol=1e-6) for key, j in j_of(to).items()}
-        kept = sum(min(j.size, 2 * len(j) * ranks[key]) for key, j in before.items())
-        assert json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"] == kept <= budget
+        parameters = sum(min(j.size, 2 * len(j) * ranks[key]) for key, j in before.items())
+        assert json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"] == parameters <= budget
         spectra = {key: np.linalg.svd(j - np.eye(len(j)))[1] ** 2 / (2 * len(j)) for key, j in before.items()}
         most = {key: -(-len(j) // 2) for key, j in before.items()}
         left = [spectra[key][ranks[key]] for key in before if ranks[key] < most[key]]
@@ -133,8 +133,8 @@ def test_a_cut_lora_adapter_is_the_nearest_of_its_rank(trained: Trained, tmp_pat
 
     model, _ = load_adapter(to)
     torch.testing.assert_close(outputs(model), outputs(changed_by_hand(spec, result.adapter, nearest)), rtol=1e-4, atol=1e-5)
-    whole = outputs(load_adapter(result.adapter)[0])
-    assert torch.allclose(outputs(model), whole, atol=1e-5) == (rank == 4), "cutting to its own rank changes nothing"
+    uncut = outputs(load_adapter(result.adapter)[0])
+    assert torch.allclose(outputs(model), uncut, atol=1e-5) == (rank == 4), "cutting to its own rank changes nothing"
     counts = json.loads((to / "run.json").read_text())["counts"]
     planned = planned_counts(smaller.model_copy(update={"parameters": smaller.parameters | {"rank": rank}}))
     for name in ("trainable_parameters", "head_parameters", "total_parameters", "adapter_bytes"):
@@ -155,8 +155,8 @@ def test_one_threshold_gives_modules_ranks_of_their_own(trained: Trained, tmp_pa
     assert len(set(wanted.values())) > 1, "else the test shows nothing"
     to = tmp_path / "cut"
     cut_adapter(result.adapter, Cut(parameters=460), to)
-    kept = load_file(to / "adapter_model.safetensors")
-    assert {name: len(kept.get(f"{name}.lora_A.weight", ())) for name in names} == wanted
+    halves = load_file(to / "adapter_model.safetensors")
+    assert {name: len(halves.get(f"{name}.lora_A.weight", ())) for name in names} == wanted
     model, _ = load_adapter(to)
     sizes = {name: weight.numel() for name, weight in model.named_parameters() if "lora_" in name}
     assert sum(sizes.values()) == 7 * 64 == json.loads((to / "run.json").read_text())["counts"]["trainable_parameters"]
@@ -193,17 +193,17 @@ def test_a_size_of_a_run_is_its_finished_adapter_cut_trained_on_and_scored_bit_f
     trained: Trained, tmp_path: Path, method: str
 ) -> None:
     spec, result = craft(trained) if method == "craft" else lora(trained)
-    for size, found in zip(SIZES[method], result.sizes, strict=True):
+    for size, cut in zip(SIZES[method], result.sizes, strict=True):
         to = tmp_path / str(size) / "adapter"
         run, again = cut_and_score(result.adapter, Cut.read(f"parameters:{size}", method, RECOVERY), to.parent)
-        assert found.metrics == again.metrics
-        ours, theirs = (json.loads((one / "run.json").read_text()) for one in (found.adapter, to))
+        assert cut.metrics == again.metrics
+        ours, theirs = (json.loads((adapter / "run.json").read_text()) for adapter in (cut.adapter, to))
         assert ours == theirs
-        assert (found.counts, found.notes, found.facts) == (theirs["counts"], theirs["notes"], theirs["facts"])
+        assert (cut.counts, cut.notes, cut.facts) == (theirs["counts"], theirs["notes"], theirs["facts"])
         assert run == spec.cut_to(f"parameters:{size}", RECOVERY), "its key is known before anything is trained"
         for name in ("adapter_model.safetensors", "adapter_config.json"):
-            assert (found.adapter / name).read_bytes() == (to / name).read_bytes()
-        predictions = found.adapter.parent / "predictions.safetensors"
+            assert (cut.adapter / name).read_bytes() == (to / name).read_bytes()
+        predictions = cut.adapter.parent / "predictions.safetensors"
         assert predictions.read_bytes() == (to.parent / predictions.name).read_bytes()
     assert result.metrics == train_run(spec, tmp_path / "alone").metrics, "cutting changes nothing of the run itself"
 
@@ -215,7 +215,7 @@ def test_a_cut_adapter_is_trained_on_within_its_rank(trained: Trained, tmp_path:
         cut_and_score(result.adapter, Cut(rank=2, recovery=share), tmp_path / str(share))[1] for share in (0.0, 1.0)
     )
     assert longer.counts == alone.counts
-    before, after = (load_file(one.adapter / "adapter_model.safetensors") for one in (alone, longer))
+    before, after = (load_file(result.adapter / "adapter_model.safetensors") for result in (alone, longer))
     assert any((before[name] != after[name]).any() for name in before)
     if method == "craft":
         for j in j_of(longer.adapter).values():

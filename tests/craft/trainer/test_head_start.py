@@ -39,14 +39,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Gets an entry for every fit that is made."""
-    made: list[int] = []
+    calls: list[int] = []
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        made.append(1)
+        calls.append(1)
         return fit_linear(*args, **kwargs)
 
     monkeypatch.setattr(head_start, "fit_linear", counted)
-    return made
+    return calls
 
 
 def split(kind: Kind, classes: int = 2) -> EncodedSplit:
@@ -55,7 +55,7 @@ def split(kind: Kind, classes: int = 2) -> EncodedSplit:
     labels = draw.integers(0, classes, N)
     tokens = [draw.integers(4 + 15 * label, 30 + 15 * label, draw.integers(3, 10)) for label in labels]
     values = labels if kind == "classification" else (3 + labels + draw.normal(0, 0.1, N)).astype(np.float32)
-    offsets = np.concatenate([[0], np.cumsum([len(one) for one in tokens])])
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in tokens])])
     return EncodedSplit({"input_ids": np.concatenate(tokens).astype(np.int32)}, offsets, values)
 
 
@@ -65,14 +65,14 @@ def test_a_folded_classifier_gives_the_probabilities_of_scikit_learn(labels: lis
     draw = np.random.default_rng(1)
     features = draw.normal(0.05, 0.04, (N, 12))
     features[:, 0] = 5  # a layer without a bias makes one of what hardly varies
-    given = draw.choice(labels, N)
-    weight, constant = fit_linear(features, given, "classification", outputs, bias=bias)
-    theirs = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH / N, max_iter=1000)).fit(features, given)
+    drawn = draw.choice(labels, N)
+    weight, constant = fit_linear(features, drawn, "classification", outputs, bias=bias)
+    theirs = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH / N, max_iter=1000)).fit(features, drawn)
     assert (constant is None) != bias
     ours = torch.tensor(features @ weight.T + (0 if constant is None else constant))
     expected = theirs.predict_proba(features)
     np.testing.assert_allclose(ours[:, labels].softmax(dim=1), expected, atol=1e-5 if bias else 1e-2)
-    assert ours.softmax(dim=1)[:, [one for one in range(outputs) if one not in labels]].sum(dim=1).max() < 1 / N
+    assert ours.softmax(dim=1)[:, [label for label in range(outputs) if label not in labels]].sum(dim=1).max() < 1 / N
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -151,18 +151,18 @@ def test_a_fit_is_made_once_for_what_it_is_made_of(
         )
 
     first = run("first", method="bitfit")
-    others = run("others", method="head", seed=4), run("precision", method="full", training={"learning_rate": 1e-8})
+    heads = run("others", method="head", seed=4), run("precision", method="full", training={"learning_rate": 1e-8})
     assert len(fits) == 1
-    for other in others:
+    for other in heads:
         torch.testing.assert_close(other["classifier.weight"], first["classifier.weight"], atol=1e-6, rtol=0)
     for number, changes in enumerate(({"train_examples": 40}, {"max_length": 16}, {"eval_batch_size": 8}), start=2):
         run(str(number), method="head", training=changes)
         assert len(fits) == number
-    (kept, *_) = sorted(own_cache.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
+    (oldest, *_) = sorted(own_cache.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
     assert store(["list"]) == 0
     assert "head, classification" in capsys.readouterr().out
-    content = kept.read_bytes()
-    kept.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    stored = oldest.read_bytes()
+    oldest.write_bytes(stored[:-1] + bytes([stored[-1] ^ 1]))
     with pytest.warns(StoreWarning, match="made again"):
         again = run("again", method="bitfit")
     assert len(fits) == 5
@@ -204,6 +204,6 @@ def test_a_warm_start_is_fitted_on_what_was_learnt(tiny_spec: MakeSpec, tmp_path
 
 
 def test_a_task_in_words_has_no_start() -> None:
-    content = {"model": "m", "task": "commonsense", "method": "lora"}
-    keys = {RunSpec(**content, training={"head_start": start}).key for start in ("random", "labels", "probe")}
-    assert keys == {RunSpec.model_validate(content).key}
+    run = {"model": "m", "task": "commonsense", "method": "lora"}
+    keys = {RunSpec(**run, training={"head_start": start}).key for start in ("random", "labels", "probe")}
+    assert keys == {RunSpec.model_validate(run).key}

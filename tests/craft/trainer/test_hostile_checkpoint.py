@@ -28,17 +28,17 @@ class Evil:
 def test_code_in_a_checkpoint_is_never_run(tiny_spec: MakeSpec, tmp_path: Path) -> None:
     spec, marker = tiny_spec(training={"evaluate_every": 0.5}), tmp_path / "code was run"
     train_run(spec, tmp_path / "run")
-    whole = tmp_path / "run" / "checkpoint-9"  # of 12 steps
+    sound = tmp_path / "run" / "checkpoint-9"  # of 12 steps
     for name in ("loop.pt", "trainable.safetensors"):
-        assert (whole / name).is_file()
+        assert (sound / name).is_file()
 
         def fill(folder: Path, name: str = name) -> None:
-            shutil.copytree(whole, folder, dirs_exist_ok=True)
+            shutil.copytree(sound, folder, dirs_exist_ok=True)
             (folder / name).write_bytes(pickle.dumps({"state": Evil(marker)}))
 
-        evil = write_folder(tmp_path / name / whole.name, fill)
+        evil = write_folder(tmp_path / name / sound.name, fill)
         verify(evil)
         with pytest.raises(Exception, match=r"(?i)weights.only|header|unpickl"):
             train_run(spec, tmp_path / f"resumed from {name}", resume_from=evil)
         assert not marker.exists()
-    assert train_run(spec, tmp_path / "resumed", resume_from=whole).steps == 12
+    assert train_run(spec, tmp_path / "resumed", resume_from=sound).steps == 12

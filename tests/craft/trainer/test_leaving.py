@@ -107,16 +107,18 @@ def test_a_run_that_was_resumed_where_an_evaluation_was_due_may_be_resumed_once_
 
     with pytest.raises(Leave):
         train_run(spec, tmp_path / "one", report=moved._report, on_step=lambda step, total: moved._step(step, 3))
-    kept: list[Path] = []
+    copies: list[Path] = []
     with pytest.raises(Leave):
         train_run(
             spec,
             tmp_path / "two",
             resume_from=moved.left[0],
-            report=lambda one: kept.append(Path(shutil.copytree(one.checkpoint or "", tmp_path / f"kept-{len(kept)}"))),
+            report=lambda progress: copies.append(
+                Path(shutil.copytree(progress.checkpoint or "", tmp_path / f"kept-{len(copies)}"))
+            ),
             on_step=first_step,
         )
-    evaluated, left = kept
+    evaluated, left = copies
     assert json.loads((evaluated / "state.json").read_text())["step"] == 3
     assert json.loads((left / "state.json").read_text())["step"] == 4
     for checkpoint in (evaluated, left):

@@ -154,20 +154,21 @@ def test_the_memory_estimate_is_its_formula(tiny_spec: MakeSpec) -> None:
     layers = 3 * tokens * (8 * 32 + 3 * 64) * 4
     trained = counts.trainable_parameters + counts.head_parameters
     frozen = counts.total_parameters - trained
-    kept = 3 * tokens * 32 * 4  # the input of q and v
-    assert estimated_memory(spec) == 4 * frozen + 16 * trained + layers + kept
+    inputs = 3 * tokens * 32 * 4  # the input of q and v
+    assert estimated_memory(spec) == 4 * frozen + 16 * trained + layers + inputs
     half = tiny_spec(method="lora", training={"precision": "bfloat16", "gradient_checkpointing": True})
     assert estimated_memory(half) < estimated_memory(spec) / 1.9
     mixed = tiny_spec(method="lora", training={"precision": "bf16-mixed"})
     linear = 3 * (4 * 32 * 32 + 2 * 32 * 64) + 32 * 32
-    assert estimated_memory(mixed) == 4 * frozen + 16 * trained + 2 * linear + layers * 3 // 4 + kept  # of each a bfloat16 copy
+    copies = 2 * linear + inputs  # in bfloat16
+    assert estimated_memory(mixed) == 4 * frozen + 16 * trained + layers * 3 // 4 + copies
 
 
 def test_full_fine_tuning_needs_as_much_memory_under_both_bfloat16_precisions(tiny_bert: str) -> None:
     """Its weights are float32 under both: 16 bytes each with gradient and moments, and a bfloat16 copy of the linear ones."""
     sizes = [
-        estimated_memory(RunSpec(model=tiny_bert, task="toy/sentiment", method="full", training={"precision": one}))
-        for one in ("bf16-mixed", "bfloat16")
+        estimated_memory(RunSpec(model=tiny_bert, task="toy/sentiment", method="full", training={"precision": precision}))
+        for precision in ("bf16-mixed", "bfloat16")
     ]
     assert sizes[0] == sizes[1]
 

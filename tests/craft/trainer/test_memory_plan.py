@@ -46,18 +46,18 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 def kept_bytes(model: Any) -> int:
     """What autograd keeps of a forward pass up to the output layer, the model's own weights left out; each storage once."""
     own = {weight.untyped_storage()._cdata for weight in [*model.parameters(), *model.buffers()]}
-    kept: dict[int, torch.UntypedStorage] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
-            kept[storage._cdata] = storage
+            storages[storage._cdata] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         base.model(input_ids=torch.zeros(TEXTS, TOKENS, dtype=torch.long))
-    return sum(storage.nbytes() for storage in kept.values())
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def give_factors(model: Any) -> None:

@@ -31,11 +31,11 @@ class Run:
             self.clock.now += 2.0
             self.pace.end_step(step)
 
-    def scores(self, what: str, total: int, upto: int | None = None, pieces: int = 1, since: int = 0) -> None:
+    def scores(self, split: str, total: int, upto: int | None = None, pieces: int = 1, since: int = 0) -> None:
         """Batches of 20 examples, each of which counts as so many pieces."""
         for done in range(since + 20, (upto or total) + 1, 20):
             self.clock.now += 20 * 0.5
-            self.pace.count_scored(what, done * pieces, total * pieces)
+            self.pace.count_scored(split, done * pieces, total * pieces)
 
     def waits(self) -> None:
         """A checkpoint is written: seconds that are neither training nor scoring."""
@@ -90,9 +90,9 @@ def test_a_run_resumed_after_its_last_step_says_how_little_of_it_is_left() -> No
     run = Run(step=10, cuts=1)
     run.scores("reported", 800)
     a_step = 6 * 0.5 * 3
-    whole = 10 * a_step + (2 * 40 + 800 + 840) * 0.5
+    total = 10 * a_step + (2 * 40 + 800 + 840) * 0.5
     assert run.pace.outlook().left == pytest.approx(840 * 0.5)
-    assert run.pace.outlook().share == pytest.approx(1 - 840 * 0.5 / whole)
+    assert run.pace.outlook().share == pytest.approx(1 - 840 * 0.5 / total)
 
 
 def test_a_run_reports_every_few_seconds_and_the_listener_takes_none_of_its_time() -> None:

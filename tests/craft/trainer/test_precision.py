@@ -55,7 +55,7 @@ def trained(spec: RunSpec, folder: Path) -> tuple[Any, list[float]]:
     return train_run(spec, folder / "run", report=report), losses
 
 
-@pytest.mark.parametrize("method", [one if one in FEW else pytest.param(one, marks=pytest.mark.slow) for one in HERE])
+@pytest.mark.parametrize("method", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in HERE])
 def test_every_method_learns_in_mixed_precision(method: str, tiny_bert: str, tmp_path: Path) -> None:
     spec = spec_of(tiny_bert, method, "bf16-mixed")
     result, losses = trained(spec, tmp_path)
@@ -96,8 +96,8 @@ def test_trained_base_weights_are_float32_over_bfloat16(method: str, tiny_bert: 
 def test_activations_computed_twice_are_the_same_in_mixed_precision(tiny_bert: str, tmp_path: Path) -> None:
     specs = [spec_of(tiny_bert, "craft", "bf16-mixed", gradient_checkpointing=again) for again in (False, True)]
     folders = [trained(spec, tmp_path / f"{index}")[0].adapter for index, spec in enumerate(specs)]
-    kept, computed_again = (load_file(folder / "adapter_model.safetensors") for folder in folders)
-    for name, weight in kept.items():
+    computed_once, computed_again = (load_file(folder / "adapter_model.safetensors") for folder in folders)
+    for name, weight in computed_once.items():
         assert torch.equal(weight, computed_again[name]), name
 
 
@@ -106,15 +106,15 @@ def test_products_are_bfloat16_and_the_head_is_float32(tiny_bert: str) -> None:
     seen: dict[str, torch.dtype] = {}
     for name in ("bert.encoder.layer.1.attention.self.query", "classifier"):
         model.get_submodule(name).register_forward_hook(lambda _m, _i, out, name=name: seen.update({name: out.dtype}))
-    words = torch.arange(1000, 1012)[None]
-    mixed = model(input_ids=words).logits
+    ids = torch.arange(1000, 1012)[None]
+    mixed = model(input_ids=ids).logits
     assert list(seen.values()) == [torch.bfloat16, torch.float32]
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert computes_in_bfloat16(model)
     compute_as_stored(model)
     plain: Any = load_model(tiny_bert, "classification", ("a", "b")).eval()
-    assert torch.equal(model(input_ids=words).logits, plain(input_ids=words).logits)
-    assert not torch.equal(mixed, plain(input_ids=words).logits)
+    assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
+    assert not torch.equal(mixed, plain(input_ids=ids).logits)
 
 
 def test_an_error_in_the_model_leaves_no_autocast_behind(tiny_bert: str) -> None:

@@ -50,12 +50,12 @@ def test_how_often_a_run_is_evaluated_does_not_change_how_it_trains(tiny_spec: M
 @pytest.mark.parametrize("task", ["toy/sentiment", "toy/similarity"])
 def test_the_cut_into_micro_batches_does_not_change_a_step(tiny_spec: MakeSpec, tmp_path: Path, task: str) -> None:
     # 44 examples: the last step of an epoch is a smaller one and its micro-batches are uneven (8 + 4 against 12).
-    whole = tiny_spec(task=task, training={"batch_size": 16, "train_examples": 44, "select": "last"})
-    smaller = shrink_batches(whole.training)
+    spec = tiny_spec(task=task, training={"batch_size": 16, "train_examples": 44, "select": "last"})
+    smaller = shrink_batches(spec.training)
     assert smaller is not None
     assert (smaller.batch_size, smaller.gradient_accumulation) == (8, 2)
-    large = train_run(whole, tmp_path / "large")
-    small = train_run(whole.model_copy(update={"training": smaller}), tmp_path / "small")
+    large = train_run(spec, tmp_path / "large")
+    small = train_run(spec.model_copy(update={"training": smaller}), tmp_path / "small")
     assert large.steps == small.steps == 6
     assert close_weights(large, small, atol=2e-5)
 
@@ -100,12 +100,12 @@ def test_a_checkpoint_of_larger_micro_batches_is_taken_up_by_smaller_ones(tiny_s
         if progress.step == 4:
             raise InterruptedError
 
-    whole = train_run(spec, tmp_path / "whole")
+    undisturbed = train_run(spec, tmp_path / "whole")
     with pytest.raises(InterruptedError):
         train_run(spec, tmp_path / "broken", report=stop)
     smaller = spec.model_copy(update={"training": shrink_batches(spec.training)})
     resumed = train_run(smaller, tmp_path / "resumed", resume_from=tmp_path / "broken" / "checkpoint-4")
-    assert close_weights(whole, resumed, atol=2e-5)
+    assert close_weights(undisturbed, resumed, atol=2e-5)
 
 
 def test_selection_takes_the_best_evaluation_and_the_score_is_that_of_its_weights(tiny_spec: MakeSpec, tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_found(tiny_spec: 
     train_run(spec, tmp_path / "run")
     newest = tmp_path / "run" / "checkpoint-12"
     file = newest / "loop.pt"
-    content = file.read_bytes()
-    file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    stored = file.read_bytes()
+    file.write_bytes(stored[:-9] + bytes([stored[-9] ^ 1]) + stored[-8:])
     with pytest.raises(CheckpointCorrupt, match=r"loop\.pt"):
         train_run(spec, tmp_path / "resumed", resume_from=newest)
     assert not (tmp_path / "resumed").exists()
@@ -294,7 +294,7 @@ def test_a_llama_with_grouped_query_attention_learns(stories: str, tmp_path: Pat
         training={"epochs": 4, "train_examples": 256, "eval_examples": 64, "learning_rate": 1e-2, "max_length": 48},
     )
     points: list[float] = []
-    result = train_run(spec, tmp_path, report=lambda progress: points.extend(one["train_loss"] for one in progress.points))
+    result = train_run(spec, tmp_path, report=lambda progress: points.extend(point["train_loss"] for point in progress.points))
     assert np.mean(points[-10:]) < np.mean(points[:10])
     assert result.counts.trainable_parameters == 4 * (5**2 + 16**2 + 16**2)
     verify(result.adapter)
@@ -315,9 +315,9 @@ def test_no_split_is_scored_twice_with_the_same_weights(
     """Under `customary` the last evaluation is of the split that is reported."""
     seen: list[str] = []
 
-    def on_score(what: str, done: int, total: int) -> None:
+    def on_score(split: str, done: int, total: int) -> None:
         if done == total:
-            seen.append(what)
+            seen.append(split)
 
     spec = tiny_spec(training={"select": "last", "epochs": 2}).model_copy(update={"protocol": protocol})
     result = train_run(spec, tmp_path, on_score=on_score)
