@@ -92,46 +92,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return answer(parser(), arguments, _main, "stopped; nothing is left half-written")
 
 
-def _main(given: argparse.Namespace, console: Console) -> None:
-    if given.slice:
+def _main(flags: argparse.Namespace, console: Console) -> None:
+    if flags.slice:
         from orchestrator.slicing import cut_adapters
 
-        cut_adapters(given, console)
+        cut_adapters(flags, console)
         return
-    if given.to is None and given.register is None:
+    if flags.to is None and flags.register is None:
         raise ValueError("say where it goes: --to DIR, --register NAME, or both")
-    if given.to is not None:
-        refuse_full(given.to)
-    record = find_sweep(given.sweep, given.tracking_uri, given.storage)
-    chosen = pick(given.pick, record.summaries, record.sweep.objectives)
+    if flags.to is not None:
+        refuse_full(flags.to)
+    record = find_sweep(flags.sweep, flags.tracking_uri, flags.storage)
+    chosen = pick(flags.pick, record.summaries, record.sweep.objectives)
     console.print(f"{full_label(chosen.summary)} ({chosen.summary.configuration}): {chosen.reason}")
     with tempfile.TemporaryDirectory(prefix="craft-adapter-") as scratch:
-        aside = _aside(given.to) if given.to is not None else Path(scratch) / "written"
+        aside = _aside(flags.to) if flags.to is not None else Path(scratch) / "written"
         try:
-            taken = _choose(given, record, chosen.summary.configuration, chosen.reason, aside)
-            for number, one in enumerate(taken):
-                console.print(f"{one.entry.task}: {one.reasons[-1]}")
-                _write(record, one, Path(scratch) / f"fetched-{number}", given.merge, given.base)
-            if given.register is not None:
-                _register(given, record, taken, console)
-            if given.to is not None:
-                given.to.parent.mkdir(parents=True, exist_ok=True)
-                aside.rename(given.to)
-                _tell(given, taken, aside, console)
+            taken = _choose(flags, record, chosen.summary.configuration, chosen.reason, aside)
+            for number, adapter in enumerate(taken):
+                console.print(f"{adapter.entry.task}: {adapter.reasons[-1]}")
+                _write(record, adapter, Path(scratch) / f"fetched-{number}", flags.merge, flags.base)
+            if flags.register is not None:
+                _register(flags, record, taken, console)
+            if flags.to is not None:
+                flags.to.parent.mkdir(parents=True, exist_ok=True)
+                aside.rename(flags.to)
+                _tell(flags, taken, aside, console)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def _choose(given: argparse.Namespace, record: PastSweep, configuration: str, reason: str, to: Path) -> list[Taken]:
+def _choose(flags: argparse.Namespace, record: PastSweep, configuration: str, reason: str, to: Path) -> list[Taken]:
     """The trials to take, one for each wanted task."""
     tasks = record.sweep.task_names
-    if given.task is not None and given.task not in tasks:
-        raise ValueError(f"--task: {unknown('task of this sweep', given.task, tasks)}")
-    wanted = [given.task] if given.task is not None else tasks
+    if flags.task is not None and flags.task not in tasks:
+        raise ValueError(f"--task: {unknown('task of this sweep', flags.task, tasks)}")
+    wanted = [flags.task] if flags.task is not None else tasks
     folders = _folders(wanted, to)
     taken = []
     for task in wanted:
-        entry, why = choose_seed(record.trials(configuration, task), given.seed)
+        entry, why = choose_seed(record.trials(configuration, task), flags.seed)
         taken.append(Taken(entry, (f"Picked: {reason}.", f"Taken: {why}."), folders[task]))
     return taken
 
@@ -160,38 +160,41 @@ def _write(record: PastSweep, taken: Taken, scratch: Path, merge: bool, base: st
     (taken.folder / CARD_FILE).write_text(card + (POINTER if wrong else ""), encoding="utf-8")
 
 
-def _register(given: argparse.Namespace, record: PastSweep, taken: Sequence[Taken], console: Console) -> None:
+def _register(flags: argparse.Namespace, record: PastSweep, taken: Sequence[Taken], console: Console) -> None:
     """Makes each adapter a version of the registered model NAME; for several tasks, of NAME-TASK."""
     from craft.trainer.adapter_folder import RUN_FILE
     from orchestrator.record.registry import Candidate, find_trial, register
     from orchestrator.review.merging import RECORD_FILE
 
-    uri = resolve_uri(given.tracking_uri) if given.tracking_uri else record.uri
+    uri = resolve_uri(flags.tracking_uri) if flags.tracking_uri else record.uri
     if uri is None:
         raise ValueError("the sweep's record keeps no passwords, so its tracking store is not known: give --tracking-uri")
     earned = titles(record.summaries, record.sweep.objectives)
-    for one in taken:
-        run = json.loads((one.folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text(encoding="utf-8"))
+    for adapter in taken:
+        run = json.loads((adapter.folder / (RECORD_FILE if flags.merge else RUN_FILE)).read_text(encoding="utf-8"))
         if run["kind"] == "generation":
             raise ValueError(
-                f"{one.entry.task} is answered in words; only classification and regression can be served. Leave --register out"
+                f"{adapter.entry.task} is answered in words; only classification and regression can be served. Leave "
+                "--register out"
             )
-        name = given.register if len(taken) == 1 else f"{given.register}-{slug(one.entry.task)}"
+        name = flags.register if len(taken) == 1 else f"{flags.register}-{slug(adapter.entry.task)}"
         candidate = Candidate(
-            one.folder,
+            adapter.folder,
             name,
             pair=reads_pairs(run),
             labels=run["labels"] if run["kind"] == "classification" else ["value"],
-            aliases=[alias for alias, configuration in earned.items() if configuration == one.entry.configuration],
-            tags=_tags(record, one, run),
+            aliases=[alias for alias, configuration in earned.items() if configuration == adapter.entry.configuration],
+            tags=_tags(record, adapter, run),
         )
-        made = register(uri, find_trial(uri, record.name, one.entry.key), candidate)
-        word = "registered as" if made.new else "is registered already as"
-        also = f", also called {', '.join(made.aliases)}" if made.aliases else ""
-        console.print(f"{one.entry.task}: {word} version {made.version} of {made.name}{also}")
-        for alias, version in made.moved.items():
+        registered = register(uri, find_trial(uri, record.name, adapter.entry.key), candidate)
+        word = "registered as" if registered.new else "is registered already as"
+        also = f", also called {', '.join(registered.aliases)}" if registered.aliases else ""
+        console.print(f"{adapter.entry.task}: {word} version {registered.version} of {registered.name}{also}")
+        for alias, version in registered.moved.items():
             console.print(f"  {alias} was version {version} before")
-        handle = f"{made.name}@{made.aliases[0]}" if made.aliases else f"{made.name}/{made.version}"
+        handle = (
+            f"{registered.name}@{registered.aliases[0]}" if registered.aliases else f"{registered.name}/{registered.version}"
+        )
         console.print(f"  MLFLOW_TRACKING_URI={redact(uri)} mlflow models serve -m 'models:/{handle}' --env-manager local")
 
 
@@ -203,15 +206,15 @@ def _tags(record: PastSweep, taken: Taken, run: Mapping[str, Any]) -> dict[str, 
     return {f"craft.{name}": str(value)[:4000] for name, value in tags.items()}
 
 
-def _tell(given: argparse.Namespace, taken: Sequence[Taken], aside: Path, console: Console) -> None:
+def _tell(flags: argparse.Namespace, taken: Sequence[Taken], aside: Path, console: Console) -> None:
     from craft.trainer.adapter_folder import RUN_FILE
     from orchestrator.review.merging import RECORD_FILE
 
-    for one in taken:
-        folder = given.to / one.folder.relative_to(aside)
-        console.print(f"{one.entry.task}: written to {folder} ({CARD_FILE} tells what it is); load it with")
-        run = json.loads((folder / (RECORD_FILE if given.merge else RUN_FILE)).read_text(encoding="utf-8"))
-        for line in loading(run, pair=reads_pairs(run), merged=given.merge, folder=str(folder)).splitlines():
+    for adapter in taken:
+        folder = flags.to / adapter.folder.relative_to(aside)
+        console.print(f"{adapter.entry.task}: written to {folder} ({CARD_FILE} tells what it is); load it with")
+        run = json.loads((folder / (RECORD_FILE if flags.merge else RUN_FILE)).read_text(encoding="utf-8"))
+        for line in loading(run, pair=reads_pairs(run), merged=flags.merge, folder=str(folder)).splitlines():
             console.print(f"    {line}")
 
 

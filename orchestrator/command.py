@@ -62,14 +62,14 @@ def answer(
         stopped: the message after Ctrl-C, about what is left behind.
     """
     be_printable()
-    given = flags.parse_args(arguments)
+    namespace = flags.parse_args(arguments)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     plain = {"soft_wrap": True, "highlight": False, "markup": False}
     errors = Console(stderr=True, **plain)  # type: ignore[arg-type]
     try:
         width = None if sys.stdout.isatty() else WIDTH
-        return command(given, Console(file=sys.stdout, width=width, **plain)) or GOOD  # type: ignore[arg-type]
+        return command(namespace, Console(file=sys.stdout, width=width, **plain)) or GOOD  # type: ignore[arg-type]
     except (ValueError, OSError) as error:
         errors.print(redact(str(error)))
         return NO if isinstance(error, NothingMeets) else WRONG

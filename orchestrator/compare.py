@@ -88,23 +88,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return answer(parser(), arguments, _main)
 
 
-def _main(given: argparse.Namespace, console: Console) -> None:
-    first = find_sweep(given.first, given.tracking_uri, given.storage)
-    second = find_sweep(given.second, given.tracking_uri, given.storage)
-    one = _side(first, given.configuration_a, "--configuration-a", given.metric)
-    other = _side(second, given.configuration_b, "--configuration-b", given.metric)
+def _main(flags: argparse.Namespace, console: Console) -> None:
+    first = find_sweep(flags.first, flags.tracking_uri, flags.storage)
+    second = find_sweep(flags.second, flags.tracking_uri, flags.storage)
+    one = _side(first, flags.configuration_a, "--configuration-a", flags.metric)
+    other = _side(second, flags.configuration_b, "--configuration-b", flags.metric)
     if first.where == second.where and one.summary.configuration == other.summary.configuration:
         raise ValueError(f"{one.name} would be compared with itself; name two by --configuration-a and --configuration-b")
     if unlike := list(_differences(one, other)):
         raise ValueError(
             "\n  ".join([f"{one.name} and {other.name} do not compare, their scores mean different things:", *unlike])
         )
-    paired = given.metric == "score"
+    paired = flags.metric == "score"
     comparison = compare(one.scores, other.scores, difference(one.summary.credits, other.summary.credits) if paired else None)
     if not comparison.difference.n:
-        raise NothingMeets(_nothing_shared(given.metric, one, other))
-    _tell(one, other, comparison, "points" if given.metric == "score" else given.metric, console)
-    show_differing((one.name, first, one.entries), (other.name, second, other.entries), given.rows, console)
+        raise NothingMeets(_nothing_shared(flags.metric, one, other))
+    _tell(one, other, comparison, "points" if flags.metric == "score" else flags.metric, console)
+    show_differing((one.name, first, one.entries), (other.name, second, other.entries), flags.rows, console)
 
 
 def _differences(one: Side, other: Side) -> Iterator[str]:

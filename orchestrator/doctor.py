@@ -186,14 +186,11 @@ def _fitting(share: Resources, slots: int, alone: bool) -> Finding:
 
 
 def needed_bytes(plan: Plan) -> int:
-    """The most bytes that the plan's checkpoints and adapters take on storage."""
+    """Returns the most bytes that the plan's checkpoints and adapters take on storage."""
     trials_each = len(plan.sweep.task_names) * len(plan.sweep.seeds)
-    total = 0
-    for one in plan.configurations:
-        trained = one.counts.trainable_parameters + one.counts.head_parameters
-        adapters = sum(output.counts.adapter_bytes for output in one.outputs)
-        total += trials_each * (KEPT_CHECKPOINTS * trained * 4 * STATES_A_PARAMETER + 2 * adapters)
-    return total
+    trained = sum(each.counts.trainable_parameters + each.counts.head_parameters for each in plan.trained)
+    adapters = sum(configuration.counts.adapter_bytes for configuration in plan.configurations)
+    return trials_each * (KEPT_CHECKPOINTS * trained * 4 * STATES_A_PARAMETER + 2 * adapters)
 
 
 def _disk(plan: Plan, storage: str) -> Finding:
@@ -234,14 +231,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return answer(flags, arguments, _main)
 
 
-def _main(given: argparse.Namespace, _: Console) -> int:
+def _main(flags: argparse.Namespace, _: Console) -> int:
     from orchestrator.plan.plan import make_plan
 
-    sweep = load_sweep(given.sweep, given.overrides)
-    uri = resolve_uri(given.tracking_uri or sweep.tracking.uri)
-    plan, storage = make_plan(sweep), given.storage or sweep.storage
+    sweep = load_sweep(flags.sweep, flags.overrides)
+    uri = resolve_uri(flags.tracking_uri or sweep.tracking.uri)
+    plan, storage = make_plan(sweep), flags.storage or sweep.storage
     storage = storage if "://" in storage else str(Path(storage).absolute())
-    findings = list(diagnose(plan, storage, given.address, uri, given.machines if given.address else None))
+    findings = list(diagnose(plan, storage, flags.address, uri, flags.machines if flags.address else None))
     show(findings, Console(highlight=False, width=None if sys.stdout.isatty() else 200))
     return NO if any(one.level == "bad" for one in findings) else GOOD
 

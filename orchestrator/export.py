@@ -56,20 +56,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return answer(parser(), arguments, _main)
 
 
-def _main(given: argparse.Namespace, console: Console) -> None:
-    refuse_full(given.to)
-    record = find_sweep(given.sweep, given.tracking_uri, given.storage)
-    if not any(one.finished for one in record.entries):
+def _main(flags: argparse.Namespace, console: Console) -> None:
+    refuse_full(flags.to)
+    record = find_sweep(flags.sweep, flags.tracking_uri, flags.storage)
+    if not any(entry.finished for entry in record.entries):
         raise NothingMeets(f"{record.name} has no finished trial, so there is nothing to write")
-    given.to.mkdir(parents=True, exist_ok=True)
-    with replacing(given.to / TRIALS_FILE) as aside:
+    flags.to.mkdir(parents=True, exist_ok=True)
+    with replacing(flags.to / TRIALS_FILE) as aside:
         written = write_trials(record.entries, aside)
-    console.print(f"{written} trials written to {given.to / TRIALS_FILE}")
+    console.print(f"{written} trials written to {flags.to / TRIALS_FILE}")
 
 
 def write_trials(entries: Iterable[Entry], file: Path) -> int:
     """Writes the finished ones of `entries`, and returns how many they are."""
-    rows = [_row(one, result) for one in entries if (result := one.finished)]
+    rows = [_row(entry, result) for entry in entries if (result := entry.finished)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     groups = ("parameter.", "metric.", "count.", "fact.")
     names.sort(key=lambda name: next((place for place, group in enumerate(groups, start=1) if name.startswith(group)), 0))

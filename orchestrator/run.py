@@ -1,6 +1,6 @@
 """The command line of a sweep: `python -m orchestrator.run SWEEP.yaml` plans it, runs it, resumes it and shows its front.
 
-    load_sweep --> make_plan --> (--plan: print, stop) --> claim the folder --> Tracker + run_sweep --> front
+    load_sweep --> make_plan --> (--plan: print, stop) --> claim the folder --> run_session --> front
 
 Nothing heavier than pydantic is imported until the file has been checked. Exit status: 0 all good, 1 some trials have no
 result, 2 the file or the call is wrong, 130 stopped by Ctrl-C and 143 by SIGTERM with trials left.
@@ -109,19 +109,19 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    return answer(parser(), arguments, lambda given, _: _main(given, _again(arguments)))
+    return answer(parser(), arguments, lambda flags, _: _main(flags, _again(arguments)))
 
 
-def _main(given: argparse.Namespace, again: str) -> int:
-    console = Console(file=sys.stdout, quiet=given.quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    if given.retry_failed and not (given.resume or given.plan):
+def _main(flags: argparse.Namespace, again: str) -> int:
+    console = Console(file=sys.stdout, quiet=flags.quiet, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    if flags.retry_failed and not (flags.resume or flags.plan):
         raise SweepError(["--retry-failed goes with --resume: it runs the failed trials of a sweep again that exists already"])
-    sweep, overrides, lines = _load(given)
+    sweep, overrides, lines = _load(flags)
     folder = sweep.folder
-    resolve_uri(given.tracking_uri or sweep.tracking.uri)
-    resume = given.resume
-    if not given.plan:
-        resume = _may_go_on(given, sweep, folder)
+    resolve_uri(flags.tracking_uri or sweep.tracking.uri)
+    resume = flags.resume
+    if not flags.plan:
+        resume = _may_go_on(flags, sweep, folder)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
     from orchestrator.plan.plan import make_plan
@@ -131,62 +131,63 @@ def _main(given: argparse.Namespace, again: str) -> int:
             plan = make_plan(sweep)
     else:
         plan = make_plan(sweep)
-    if given.plan:
-        _print_plan(given, plan)
+    if flags.plan:
+        _print_plan(flags, plan)
         return GOOD
     with claimed(folder):
-        return _run(given, plan, overrides, resume, console, again)
+        return _run(flags, plan, overrides, resume, console, again)
 
 
-def _print_plan(given: argparse.Namespace, plan: Plan) -> None:
+def _print_plan(flags: argparse.Namespace, plan: Plan) -> None:
     """Prints what would run and what it costs; with `--resume` the time of what is left."""
     from orchestrator.plan.data_lines import data_lines
     from orchestrator.plan.gpu_shares import usable_gpus
     from orchestrator.plan.table import print_plan
     from orchestrator.plan.workload import planned_steps, remaining_steps, scored_line, split_sizes
-    from orchestrator.record.ledger import Ledger
     from orchestrator.review.forecast import time_line
+    from orchestrator.state.log import read_state
 
     # A file or a pipe has no width to keep to: rows stay whole there, so that they can be searched.
-    labels = [len(output.label) for trained in plan.configurations for output in trained.outputs]
+    labels = [len(configuration.label) for configuration in plan.configurations]
     wide = None if sys.stdout.isatty() else max(WIDTH, max(labels, default=40) + 90)
     screen = Console(file=sys.stdout, highlight=False, width=wide)
     sizes = split_sizes(plan.sweep)
     steps = planned_steps(plan, sizes)
-    print_plan(plan, screen, steps, [] if given.address else usable_gpus())
+    print_plan(plan, screen, steps, [] if flags.address else usable_gpus())
     for line, style in data_lines(plan):
         screen.print(line, markup=False, soft_wrap=True, style=style)
-    settled = Ledger(plan.sweep.folder).finished() if given.resume else {}
+    entries = read_state(SweepFolder(plan.sweep.folder).record).entries if flags.resume else {}
+    settled = {key for key, entry in entries.items() if entry.result is not None and entry.result.settled}
     if settled:
-        ended = sum(all(output.key in settled for output in trial.outputs) for trial in plan.trials)
-        screen.print(f"{ended} of {len(plan.trials)} trainings have ended already", markup=False)
+        ended = sum(all(key in settled for key in job.keys) for job in plan.jobs)
+        screen.print(f"{ended} of {len(plan.jobs)} trainings have ended already", markup=False)
     left = remaining_steps(plan, steps, settled)
-    for line in (scored_line(plan.sweep, sizes), "" if given.address or not left else time_line(plan, left)):
+    for line in (scored_line(plan.sweep, sizes), "" if flags.address or not left else time_line(plan, left)):
         if line:
             screen.print(line, markup=False, soft_wrap=True)
 
 
 def _run(
-    given: argparse.Namespace, plan: Plan, overrides: Sequence[Override], resume: bool, console: Console, again: str
+    flags: argparse.Namespace, plan: Plan, overrides: Sequence[Override], resume: bool, console: Console, again: str
 ) -> int:
     from orchestrator.driver.options import RunOptions, check_answers, check_socket_room
     from orchestrator.record.checkpoints import within
     from orchestrator.session import run_session
 
-    check_answers(given.address) if given.address is not None else check_socket_room()
+    check_answers(flags.address) if flags.address is not None else check_socket_room()
     options = RunOptions(
         folder=plan.sweep.folder,
-        storage=within(given.storage, plan.sweep.name) if _is_uri(given.storage) else None,
-        address=given.address,
+        storage=within(flags.storage, plan.sweep.name) if _is_uri(flags.storage) else None,
+        address=flags.address,
         resume=resume,
-        retry_failed=given.retry_failed,
-        max_concurrent=given.max_concurrent,
-        cpus=given.cpus,
-        sweep_file=Path(given.sweep),
+        retry_failed=flags.retry_failed,
+        max_concurrent=flags.max_concurrent,
+        cpus=flags.cpus,
+        sweep_file=Path(flags.sweep),
         overrides=tuple(overrides),
-        verbosity="quiet" if given.quiet else "verbose" if given.verbose else "normal",
+        verbosity="quiet" if flags.quiet else "verbose" if flags.verbose else "normal",
     )
-    outcome = run_session(plan, options, given.tracking_uri or plan.sweep.tracking.uri, console, again)
+    outcome = run_session(plan, options, flags.tracking_uri or plan.sweep.tracking.uri, console, again)
     if outcome.trouble:
         Console(stderr=True, highlight=False, markup=False).print(outcome.trouble)
     return exit_status(outcome)
@@ -194,9 +195,9 @@ def _run(
 
 def exit_status(outcome: SweepOutcome) -> int:
     """What the process says of how the sweep stands. A budget that is used up is a good end, a signal with work left is not."""
-    if outcome.signal is not None and (outcome.interrupted or outcome.missing or outcome.open):
+    if outcome.signal is not None and (outcome.left or outcome.open):
         return 128 + outcome.signal
-    good = outcome.complete or (outcome.spent is not None and not outcome.failed)
+    good = outcome.complete or (outcome.spent is not None and not outcome.ended("failed"))
     return GOOD if good and not outcome.trouble else NO
 
 
@@ -205,42 +206,42 @@ def _again(arguments: Sequence[str]) -> str:
     if "CRAFT_CONTINUE" in os.environ:
         return redact(os.environ["CRAFT_CONTINUE"])
     resume = [] if "--resume" in arguments else ["--resume"]
-    # The ledger remembers what is to be run again; once more would run again what has failed since.
-    arguments = [one for one in arguments if one != "--retry-failed"]
+    # The log remembers what is to be run again; once more would run again what has failed since.
+    arguments = [argument for argument in arguments if argument != "--retry-failed"]
     return redact(shlex.join(["python", "-m", "orchestrator.run", *arguments, *resume]))
 
 
-def _load(given: argparse.Namespace) -> tuple[Sweep, list[Override], list[str]]:
+def _load(flags: argparse.Namespace) -> tuple[Sweep, list[Override], list[str]]:
     """Returns the sweep, what flags of this and earlier sessions change in its file, and what to say of that."""
-    assignments = _overrides(given)
-    sweep, file = load_sweep(given.sweep, assignments), Path(given.sweep)
+    assignments = _overrides(flags)
+    sweep, file = load_sweep(flags.sweep, assignments), Path(flags.sweep)
     new = make_overrides(file, assignments)
-    if given.as_written or (given.plan and not given.resume) or not SweepFolder(sweep.folder).effective.exists():
+    if flags.as_written or (flags.plan and not flags.resume) or not SweepFolder(sweep.folder).effective.exists():
         return sweep, new, []
     earlier, lines = recall(sweep.folder, file, new)
     return load_sweep(file, [*(override.assignment for override in earlier), *assignments]), [*earlier, *new], lines
 
 
-def _overrides(given: argparse.Namespace) -> list[str]:
-    overrides = list(given.overrides)
-    if given.name is not None:
-        overrides.append(f"name={json.dumps(given.name)}")
-    if given.storage is not None and not _is_uri(given.storage):
-        overrides.append(f"storage={json.dumps(given.storage)}")
-    if given.tracking_uri is not None and redact(given.tracking_uri) == given.tracking_uri:
-        overrides.append(f"tracking.uri={json.dumps(resolve_uri(given.tracking_uri))}")
+def _overrides(flags: argparse.Namespace) -> list[str]:
+    overrides = list(flags.overrides)
+    if flags.name is not None:
+        overrides.append(f"name={json.dumps(flags.name)}")
+    if flags.storage is not None and not _is_uri(flags.storage):
+        overrides.append(f"storage={json.dumps(flags.storage)}")
+    if flags.tracking_uri is not None and redact(flags.tracking_uri) == flags.tracking_uri:
+        overrides.append(f"tracking.uri={json.dumps(resolve_uri(flags.tracking_uri))}")
     return overrides
 
 
-def _may_go_on(given: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
+def _may_go_on(flags: argparse.Namespace, sweep: Sweep, folder: Path) -> bool:
     """Whether this is a resume; refuses what would mix two sweeps, asks where it can."""
     if not SweepFolder(folder).effective.exists():
-        return given.resume
+        return flags.resume
     check_resume(folder, sweep)
-    if given.resume:
+    if flags.resume:
         return True
     question = f"{folder} holds this sweep already."
-    if sys.stdin.isatty() and sys.stdout.isatty() and not given.quiet:
+    if sys.stdin.isatty() and sys.stdout.isatty() and not flags.quiet:
         with suppress(EOFError):
             if input(f"{question} Continue it? [Y/n] ").strip().lower() in ("", "y", "yes"):
                 return True
@@ -253,16 +254,16 @@ def claimed(folder: Path) -> Iterator[None]:
     """Makes the sweep's folder, and takes back what was made if the sweep is refused before any of its trials began."""
     from orchestrator.record.checkpoints import check_writable
 
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         check_writable(str(folder.absolute()))
         yield
     except (ValueError, OSError):
-        if folder in made and not SweepFolder(folder).ledger.exists():
+        if folder in new and not SweepFolder(folder).record.exists():
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # others have something there
-                for one in made[1:]:
-                    one.rmdir()
+                for path in new[1:]:
+                    path.rmdir()
         raise
 
 

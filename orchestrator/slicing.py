@@ -79,5 +79,5 @@ def _cut(record: PastSweep, trained: Summary, scratch: Path, flags: argparse.Nam
 
 
 def _parts(entry: Entry, entries: Sequence[Entry]) -> list[str]:
-    tasks, seeds = ({getattr(one, name) for one in entries} for name in ("task", "seed"))
+    tasks, seeds = ({getattr(entry, name) for entry in entries} for name in ("task", "seed"))
     return [slug(entry.task)] * (len(tasks) > 1) + [f"seed-{entry.seed}"] * (len(seeds) > 1)

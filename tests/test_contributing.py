@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import textwrap
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -72,19 +75,30 @@ def test_example_of_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_example_of_a_searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     from orchestrator.plan.plan import make_plan
-    from orchestrator.search.proposers import propose
+    from orchestrator.search.stages import make_strategy
+    from orchestrator.state.state import State
     from orchestrator.sweepfile import algorithms
     from orchestrator.sweepfile.load import load_sweep
 
     example("orchestrator/search/cheapest.py", monkeypatch)
     monkeypatch.setitem(algorithms.SEARCHERS, "cheapest", eval(row_text("cheapest"), vars(algorithms)))
     plan = make_plan(load_sweep(ROOT / "sweeps/ranks.yaml", ["search.algorithm=cheapest", f"storage={tmp_path}"]))
-    proposer = propose(plan)
-    sizes = []
-    while (configuration := proposer.suggest()) is not None:
-        sizes.append(configuration.known["trainable_parameters"])
-    assert len(sizes) == 7
+    sizes = [plan.counts[trial.configuration]["trainable_parameters"] for trial in make_strategy(plan).wanted(State())]
+    assert len(sizes) == 8
     assert sizes == sorted(sizes)
+
+
+def test_example_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.state import events, state
+
+    (block,) = [block for block in blocks(CONTRIBUTING) if "class Noted(Event)" in block.text]
+    scope = {**vars(events), "__name__": events.__name__}
+    exec(compile(textwrap.dedent(block.text), "noted", "exec"), scope)
+    noted = scope["Noted"](text="the cluster is slow today")
+    monkeypatch.setitem(events.EVENTS, "Noted", scope["Noted"])
+    monkeypatch.setitem(state._AFTER, scope["Noted"], lambda before, event: replace(before, files=(event.text,)))
+    again = events.Event.from_json(json.loads(json.dumps(noted.to_json())))
+    assert state.fold([again]).files == ("the cluster is slow today",)
 
 
 def test_example_of_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_commands_name_sweeps_and_configurations_that_exist(monkeypatch: pytest.
         sweep = load_sweep(file)
         plan = make_plan(sweep, Planner(sweep))
         with pytest.raises(NothingMeets, match="has no finished trial"):
-            pick(label, summarize(plan.outputs, {}), sweep.objectives)
+            pick(label, summarize(plan.trials, {}), sweep.objectives)
 
 
 def test_lengths() -> None:

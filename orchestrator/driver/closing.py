@@ -13,7 +13,7 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.driver.tally import trial_name
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.shipper import saved_page
+from orchestrator.record.follower import saved_page
 from orchestrator.record.tracking_uri import resolve_uri
 from orchestrator.results.limits import Limit, limit
 from orchestrator.results.presentation import PHASES
@@ -33,10 +33,11 @@ def show_outcome(
     again: str,
 ) -> None:
     """Prints the first failures with their reasons, where files, runs and the log are, and what can be done next."""
-    trials = {trial.key: trial for trial in plan.trials}
-    for key in outcome.failed[:FAILURES_SHOWN]:
-        console.print(f"failed: {trial_name(trials[key])}: {outcome.results[key].error}", style="red", markup=False)
-    if more := len(outcome.failed[FAILURES_SHOWN:]):
+    failed = outcome.ended("failed")
+    for entry in failed[:FAILURES_SHOWN]:
+        error = entry.result.error if entry.result else None
+        console.print(f"failed: {trial_name(entry)}: {error}", style="red", markup=False)
+    if more := len(failed[FAILURES_SHOWN:]):
         console.print(f"failed: {more} more", style="red", markup=False)
     for note in outcome.notes:
         console.print(note, markup=False)
@@ -45,7 +46,7 @@ def show_outcome(
     if files:
         console.print(f"files: {', '.join(shown_path(path) for path in files)}", markup=False, soft_wrap=True)
     console.print(f"log: {shown_path(SweepFolder(plan.sweep.folder).log)}", markup=False, soft_wrap=True)
-    if outcome.finished:
+    if outcome.ended("finished"):
         for purpose, command in _next(plan, uri, again, limit(summaries)).items():
             console.print(f"{purpose:<17} {command}", markup=False, soft_wrap=True)
 
@@ -71,12 +72,13 @@ def _where_time_went(outcome: SweepOutcome) -> str | None:
     """`2 min 04 s: training 61 %, scoring 22 %, ...`: shares of the time of the trainings that finished in this
     session; None where none did."""
     total: Counter[str] = Counter()
-    for key in outcome.finished_now:
-        total.update(outcome.results[key].facts.get("phases", {}))
-    whole = total.total()
-    if not whole:
+    for entry in outcome.ended("finished"):
+        if entry.key in outcome.new and entry.result is not None:
+            total.update(entry.result.facts.get("phases", {}))
+    spent = total.total()
+    if not spent:
         return None
-    shares = [f"{PHASES[name]} {seconds / whole:.0%}" for name, seconds in total.most_common() if seconds / whole >= 0.005]
+    shares = [f"{PHASES[name]} {seconds / spent:.0%}" for name, seconds in total.most_common() if seconds / spent >= 0.005]
     return f"{format_duration(outcome.seconds)}: {', '.join(shares)}".replace("%", " %")
 
 
@@ -84,8 +86,8 @@ def show_rest(outcome: SweepOutcome, left: int, folder: Path, console: Console, 
     """Prints what is still to do, and the command that does it."""
     if left:
         replay = f"python -m orchestrator.tracking replay {shown_path(folder)}"
-        console.print(f"{left} records wait for the tracking store; ship them with: {replay}", markup=False, soft_wrap=True)
-    rest = len(outcome.interrupted) + len(outcome.missing)
+        console.print(f"{left} events wait for the tracking store; send them with: {replay}", markup=False, soft_wrap=True)
+    rest = len(outcome.left)
     if rest:
         have = "trial has" if rest == 1 else "trials have"
         console.print(f"{rest} {have} no result yet; continue with: {again}", markup=False, soft_wrap=True)

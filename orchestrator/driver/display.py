@@ -17,15 +17,16 @@ from rich.text import Text
 from craft.words import format_duration
 from orchestrator.driver.options import Verbosity
 from orchestrator.driver.tally import STARTING, Outlook, Tally, trial_name
-from orchestrator.plan.trial import Trial
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry
+from orchestrator.state.events import Ended, Event, Interrupted, Paused, Reported, Started, Wanted
+from orchestrator.state.state import State
 
 PLAIN_EVERY = 30.0
 SHOWN_RUNNING = 8
 
 
 class Display:
-    """Shows a sweep on `stream`. Use as a context manager; call `tick` often."""
+    """Shows a sweep on `stream`. Use as a context manager while it runs; call `tick` often."""
 
     def __init__(self, total: int, stream: IO[str], verbosity: Verbosity = "normal", live: bool | None = None) -> None:
         """
@@ -40,7 +41,7 @@ class Display:
             Live(console=self._console, auto_refresh=False, transient=True) if wanted and verbosity != "quiet" else None
         )
         self._next_line = self.tally.started + PLAIN_EVERY
-        self._last_trouble = ""
+        self._last_trouble, self._closed = "", False
 
     def __enter__(self) -> Display:
         if self._live:
@@ -51,56 +52,83 @@ class Display:
         self.close()
 
     def close(self) -> None:
+        """Ends the block, and says how far the sweep came; once."""
         if self._live:
             self._live.stop()
-        if self.tally.total:
+        if self.tally.total and not self._closed:
+            self._closed = True
             self._console.print(self.tally.sentence(over=True), markup=False)
 
     def expect(self, total: int) -> None:
-        """Sets how many trials there will be."""
+        """Sets how many trainings there will be."""
         self.tally.total = total
 
-    def started(self, spec: Trial) -> None:
-        self.tally.start(spec)
+    def show(self, event: Event, state: State) -> None:
+        """Shows an event.
 
-    def progressed(self, spec: Trial, progress: dict) -> None:
-        score = progress.get("metrics", {}).get("search_score")
-        self.tally.progress(spec, progress.get("step", 0), progress.get("total_steps", 0), score)
-        if self._verbosity == "verbose":
+        Args:
+            state: the state after it.
+        """
+        if isinstance(event, Ended):
+            self._show_end(state.entries[event.result.key])
+        elif isinstance(event, Reported):
+            self._show_report(state.entries[event.key])
+        elif isinstance(event, Wanted | Started | Paused | Interrupted):
+            for entry in (state.entries[key] for key in event.keys if key in state.entries):
+                if entry.cut_from is None:
+                    self._show_phase(event, entry)
+                elif isinstance(event, Wanted):
+                    self.tally.compare(entry)
+
+    def look(self, key: str, outlook: Outlook, state: State) -> None:
+        """Shows how far a running training is."""
+        self.tally.look(state.entries[key], outlook)
+
+    def retry(self, entry: Entry, why: str) -> None:
+        """Says that a training starts again."""
+        self.tally.stop(entry.key)
+        self.say(f"again: {trial_name(entry)}: {why}", style="yellow")
+
+    def outlook(self) -> tuple[float | None, str]:
+        """Returns the seconds left, if they are known, and what the running trainings do."""
+        return self.tally.left, self.tally.doing
+
+    def _show_phase(self, event: Event, entry: Entry) -> None:
+        if isinstance(event, Started):
+            self.tally.start(entry)
+        elif isinstance(event, Interrupted):
+            self.tally.stop(entry.key)
+        elif isinstance(event, Paused):
+            self.tally.pause(entry)
+            if self._verbosity == "verbose":
+                self.say(f"waits: {trial_name(entry)}")
+        elif entry.ended:
+            self.tally.end(entry, earlier=True)
+            self.tally.compare(entry)
+
+    def _show_report(self, entry: Entry) -> None:
+        self.tally.progress(entry)
+        if self._verbosity == "verbose" and entry.report is not None:
+            score = entry.report.metrics.get("search_score")
             shown = "" if score is None else f", search score {score:.1f}"
-            self.say(f"{trial_name(spec)}: step {progress.get('step')}/{progress.get('total_steps')}{shown}")
+            self.say(f"{trial_name(entry)}: step {entry.report.step}/{entry.report.total_steps}{shown}")
 
-    def looked(self, spec: Trial, outlook: Outlook) -> None:
-        self.tally.look(spec, outlook)
-
-    def ended(self, spec: Trial, result: TrialResult, earlier: bool = False) -> None:
-        self.tally.end(spec, result, earlier)
-        if earlier:
+    def _show_end(self, entry: Entry) -> None:
+        self.tally.compare(entry)
+        if entry.cut_from is not None or entry.result is None:
             return
-        if result.status == "failed":
-            self.say(f"failed: {trial_name(spec)}: {result.error}", style="red")
+        self.tally.end(entry)
+        if entry.result.status == "failed":
+            self.say(f"failed: {trial_name(entry)}: {entry.result.error}", style="red")
         elif self._verbosity == "verbose":
-            score = result.metrics.get("score")
-            self.say(f"{result.status}: {trial_name(spec)}" + ("" if score is None else f": score {score:.1f}"))
+            score = entry.result.metrics.get("score")
+            self.say(f"{entry.result.status}: {trial_name(entry)}" + ("" if score is None else f": score {score:.1f}"))
 
-    def made(self, spec: Trial, result: TrialResult) -> None:
-        """An output has ended, now or earlier. Its training alone counts; the best so far may be a size."""
-        self.tally.compare(spec, result)
-
-    def paused(self, spec: Trial) -> None:
-        self.tally.pause(spec)
-        if self._verbosity == "verbose":
-            self.say(f"waits: {trial_name(spec)}")
-
-    def retried(self, spec: Trial, why: str) -> None:
-        self.tally.running.pop(spec.key, None)
-        self.say(f"again: {trial_name(spec)}: {why}", style="yellow")
-
-    def trouble(self, what: str) -> None:
+    def trouble(self, line: str) -> None:
         """Says what goes wrong around the trials, and does not repeat it until something else has gone wrong."""
-        if what != self._last_trouble:
-            self.say(what, style="yellow")
-        self._last_trouble = what
+        if line != self._last_trouble:
+            self.say(line, style="yellow")
+        self._last_trouble = line
 
     def say(self, line: str, style: str | None = None) -> None:
         self._console.print(line, style=style, markup=False)
@@ -139,7 +167,7 @@ class Display:
             score = "" if trial.score is None else f"{trial.score:.1f}"
             left = trial.left_at(now)
             table.add_row(
-                Text(trial_name(trial.spec), style="dim", overflow="ellipsis", no_wrap=True),
+                Text(trial_name(trial.entry), style="dim", overflow="ellipsis", no_wrap=True),
                 f"{trial.share:4.0%}",
                 trial.phase or "starting",
                 "" if left is None else f"{format_duration(left)} left",

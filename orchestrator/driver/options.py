@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.record.folder import SweepFolder
 from orchestrator.record.overrides import Override
 
 Verbosity = Literal["quiet", "normal", "verbose"]
@@ -46,6 +47,12 @@ class RunOptions:
     sweep_file: Path | None = None
     overrides: tuple[Override, ...] = ()
     verbosity: Verbosity = "normal"
+
+    @property
+    def storage_of_trials(self) -> str:
+        """Where checkpoints and adapters go: an absolute path or a URI."""
+        storage = self.storage or str(SweepFolder(self.folder.absolute()).ray)
+        return storage if "://" in storage else str(Path(storage).absolute())
 
 
 def cluster_address(text: str) -> str:

@@ -1,62 +1,73 @@
-"""`SweepOutcome`: what a caller gets back from a sweep."""
+"""`SweepOutcome`: what a caller gets back from a session."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
-from orchestrator.driver.standing import Standing
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry
+from orchestrator.state.state import State
+
+if TYPE_CHECKING:
+    from orchestrator.driver.driver import Driver
 
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """How a sweep ended. Keys of trainings by how they ended; `missing` never did, `interrupted` will go on from a checkpoint.
+    """How a session ended.
 
     Attributes:
-        results: of every trial of the plan that ever ended, sizes included, in this session or an earlier one, by key.
-        stopped: ended early by the scheduler, with a result.
-        finished_now: those of `finished` that ended in this session.
+        state: how the sweep stands.
         seconds: of this session.
         trouble: why the session ended before its plan did, if it did.
-        signal: the number of the signal that stopped it, where one did.
-        spent: what of the budget ended it, where something did.
+        signal: the number of the signal that stopped it.
+        spent: what of the budget ended it.
+        notes: sentences on what was decided.
         open: whether a searcher had more to propose, or more seeds were to be given, when it ended.
+        new: keys of the trials that finished in this session.
     """
 
-    results: dict[str, TrialResult]
-    finished: list[str]
-    stopped: list[str]
-    failed: list[str]
-    interrupted: list[str]
-    missing: list[str]
+    state: State
     seconds: float
     trouble: str | None = None
     signal: int | None = None
     spent: str | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
     open: bool = False
-    finished_now: list[str] = field(default_factory=list)
+    new: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def trainings(self) -> list[Entry]:
+        """The trials that are trained, in the order in which they were asked for."""
+        return [entry for entry in self.state.asked_for if entry.cut_from is None]
+
+    @property
+    def left(self) -> list[Entry]:
+        """The trainings with a trial that has not ended, begun or not."""
+        sources = {entry.cut_from for entry in self.state.asked_for if not entry.ended}
+        return [entry for entry in self.trainings if not entry.ended or entry.key in sources]
+
+    def ended(self, status: str) -> list[Entry]:
+        """Returns the trainings that ended so: `finished`, `failed` or `stopped`."""
+        return [entry for entry in self.trainings if entry.ended and entry.result and entry.result.status == status]
 
     @property
     def complete(self) -> bool:
-        """Every trial of the plan has a result that counts, and no more were to come."""
-        return not (self.failed or self.interrupted or self.missing or self.open)
+        """Whether every trial has a result that counts, and no more were to come."""
+        return not (self.ended("failed") or self.left or self.open)
+
+    @property
+    def status(self) -> str:
+        """The status of the sweep: `finished`, `interrupted` or `failed`."""
+        if self.complete or self.spent:
+            return "finished"
+        return "interrupted" if self.left or self.open else "failed"
 
 
-def outcome_of(standing: Standing, **how: Any) -> SweepOutcome:
-    """The outcome of a session whose trials stand as given."""
-
-    def keys(status: str) -> list[str]:
-        return [key for key in standing.trainings if key in standing.results and standing.results[key].status == status]
-
-    return SweepOutcome(
-        results=dict(standing.results),
-        finished=keys("finished"),
-        stopped=keys("stopped"),
-        failed=keys("failed"),
-        interrupted=keys("interrupted"),
-        missing=[key for key in standing.trainings if key not in standing.results],
-        finished_now=[key for key in keys("finished") if not standing.is_on_record(standing.spec(key))],
-        **how,
-    )
+def outcome_of(driver: Driver, trouble: str | None, signal: int | None) -> SweepOutcome:
+    """Returns the outcome of a session that ended early for `trouble`, or by a signal, if it did."""
+    spent = driver.spent
+    notes = [*([f"ended by {spent}"] if spent else []), *driver.notes]
+    ended = driver.strategy.is_open(driver.state)
+    return SweepOutcome(driver.state, driver.seconds, trouble, signal, spent, notes, ended, driver.new)

@@ -80,10 +80,10 @@ class Shared:
 
         if self.elsewhere:
             data = RunSpec(model="", task=run.task, method="head", data=run.data, protocol=run.protocol).model_dump_json()
-            for name, found in ((run.task, _fingerprint_here(data)), (run.model, gguf_digest(run.model))):
-                if found is not None and self.fingerprints.get(name, found) != found:
+            for name, fingerprint in ((run.task, _fingerprint_here(data)), (run.model, gguf_digest(run.model))):
+                if fingerprint is not None and self.fingerprints.get(name, fingerprint) != fingerprint:
                     raise Unavailable(
-                        f"{socket.gethostname()} has other data of {name} than the driver ({found[:12]} here, "
+                        f"{socket.gethostname()} has other data of {name} than the driver ({fingerprint[:12]} here, "
                         f"{self.fingerprints[name][:12]} there): copy the same files to all machines"
                     )
         with offline() if weights_on_disk(resolve_model(run.model, run.revision), run.revision) else nullcontext():
@@ -97,9 +97,9 @@ def _fingerprint(run: RunSpec) -> str:
 
 
 @cache
-def _fingerprint_here(content: str) -> str:
+def _fingerprint_here(run: str) -> str:
     """The fingerprint of a run's data; a worker reads the same data once for all its trials."""
-    return _fingerprint(RunSpec.model_validate_json(content))
+    return _fingerprint(RunSpec.model_validate_json(run))
 
 
 def needs_of(trials: Sequence[Trial]) -> Needs:
@@ -194,7 +194,7 @@ def _decompose_weights(model: nn.Module, base: Base, cores: int) -> None:
     # Side by side, each with a trial's threads: quicker than one after another with all, and bit for bit what a trial computes.
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(base.threads,)) as pool:
         try:
-            for done in as_completed([pool.submit(singular_vectors, *one, "largest") for one in wanted.values()]):
+            for done in as_completed([pool.submit(singular_vectors, *weight, "largest") for weight in wanted.values()]):
                 done.result()
                 tick()
         finally:
@@ -206,22 +206,22 @@ def _base(trials: Sequence[Trial]) -> Base:
     """The base that these trials have in common."""
     ranks: dict[str, int] = {}
     cover: dict[str, Any] = {"ranks": [1, 1, 1], "projections": []}
-    threads = [max(1, int(one.resources.cpu)) for one in trials if METHODS[one.run.method].singular_vectors]
+    threads = [max(1, int(trial.resources.cpu)) for trial in trials if METHODS[trial.run.method].singular_vectors]
     for trial in trials:
         asked = trial.run.parameters
         if METHODS[trial.run.method].singular_vectors:
             ranks |= {name: max(asked["rank"], ranks.get(name, 0)) for name in asked["projections"]}
         if trial.run.method in ("craft", "craft_star"):
-            cover["ranks"] = [_larger(one, other) for one, other in zip(cover["ranks"], asked["ranks"], strict=True)]
-            cover["projections"] += [one for one in asked["projections"] if one not in cover["projections"]]
+            cover["ranks"] = [_larger(rank, other) for rank, other in zip(cover["ranks"], asked["ranks"], strict=True)]
+            cover["projections"] += [name for name in asked["projections"] if name not in cover["projections"]]
     return Base(
         run=trials[0].run,
         craft=cover if cover["projections"] else None,
         ranks=ranks,
         threads=min(threads, default=1),
-        on_gpu=any(one.resources.gpu > 0 for one in trials),
+        on_gpu=any(trial.resources.gpu > 0 for trial in trials),
     )
 
 
-def _larger(one: int | str, other: int | str) -> int | str:
-    return "all" if "all" in (one, other) else max(int(one), int(other))
+def _larger(rank: int | str, other: int | str) -> int | str:
+    return "all" if "all" in (rank, other) else max(int(rank), int(other))

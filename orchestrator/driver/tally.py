@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from craft.words import format_duration
-from orchestrator.plan.trial import Trial
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry
 
 Outlook = Mapping[str, Any]
 EARLY = 0.1
@@ -28,7 +27,7 @@ class Running:
         ends: when it ends, as far as it knows.
     """
 
-    spec: Trial
+    entry: Entry
     started: float
     cold: bool
     share: float = 0.0
@@ -78,56 +77,62 @@ class Tally:
         hardly begun says little, so it counts only while no other is known.
         """
         now, trials = self.clock(), self.running.values()
-        known = [(one.share, left) for one in trials if (left := one.left_at(now)) is not None]
+        outlooks = [(trial.share, left) for trial in trials if (left := trial.left_at(now)) is not None]
         least = EARLY if self.took else 0.0
-        whole = self.took + [left / (1 - share) for share, left in known if least <= share < 1]
-        if not whole:
-            return max((left for _, left in known), default=None)
-        mean = sum(whole) / len(whole)
-        rest = [left for _, left in known] + [mean * (1 - one.share) for one in trials if one.ends is None]
+        durations = self.took + [left / (1 - share) for share, left in outlooks if least <= share < 1]
+        if not durations:
+            return max((left for _, left in outlooks), default=None)
+        mean = sum(durations) / len(durations)
+        rest = [left for _, left in outlooks] + [mean * (1 - trial.share) for trial in trials if trial.ends is None]
         return max([(self.waiting * mean + sum(rest)) / self.most, *rest])
 
-    def start(self, spec: Trial) -> Running:
-        self.paused.discard(spec.key)
-        trial = self.running.setdefault(spec.key, Running(spec, self.clock(), cold=not self.took))
+    def start(self, entry: Entry) -> Running:
+        """A training runs."""
+        self.paused.discard(entry.key)
+        trial = self.running.setdefault(entry.key, Running(entry, self.clock(), cold=not self.took))
         self.most = max(self.most, len(self.running))
         return trial
 
-    def pause(self, spec: Trial) -> None:
-        self.running.pop(spec.key, None)
-        self.paused.add(spec.key)
+    def pause(self, entry: Entry) -> None:
+        """A training waits for its turn."""
+        self.running.pop(entry.key, None)
+        self.paused.add(entry.key)
 
-    def progress(self, spec: Trial, step: int, total_steps: int, score: float | None) -> None:
-        """A trial was evaluated, in this process or one before it."""
-        trial = self.start(spec)
-        trial.score = score
-        if not trial.phase:
-            trial.share = step / total_steps if total_steps else 0.0
+    def stop(self, key: str) -> None:
+        """A training does not run any more, and has no result."""
+        self.running.pop(key, None)
 
-    def look(self, spec: Trial, outlook: Outlook) -> None:
-        """A trial reports how far it is, by the fields of `craft.results.Outlook`."""
-        trial = self.start(spec)
+    def progress(self, entry: Entry) -> None:
+        """A training was evaluated, in this process or one before it."""
+        trial, report = self.start(entry), entry.report
+        if report is not None:
+            trial.score = report.metrics.get("search_score")
+            if not trial.phase:
+                trial.share = report.step / report.total_steps if report.total_steps else 0.0
+
+    def look(self, entry: Entry, outlook: Outlook) -> None:
+        """A training reports how far it is, by the fields of `craft.results.Outlook`."""
+        trial = self.start(entry)
         trial.phase, trial.share, left = outlook["phase"], outlook["share"], outlook["left"]
         trial.ends = None if left is None else self.clock() + left
 
-    def end(self, spec: Trial, result: TrialResult, earlier: bool) -> None:
-        """A trial has ended; `earlier` if that was in an earlier session."""
-        trial = self.running.pop(spec.key, None)
-        self.paused.discard(spec.key)
-        if result.status == "failed":
+    def end(self, entry: Entry, *, earlier: bool = False) -> None:
+        """A training has ended; `earlier` if that was in an earlier session."""
+        trial, result = self.running.pop(entry.key, None), entry.result
+        self.paused.discard(entry.key)
+        if result is None or result.status == "failed":
             self.failed += 1
-        elif result.status != "interrupted":
-            self.done += 1
-            if trial is not None and not earlier:
-                # Starting a process takes long, and those that come after use it again. A resumed trial took longer than here.
-                self.took.append(result.seconds if trial.cold else max(result.seconds, self.clock() - trial.started))
-        self.compare(spec, result)
+            return
+        self.done += 1
+        if trial is not None and not earlier:
+            # Starting a process takes long, and those that come after use it again. A resumed trial took longer than here.
+            self.took.append(result.seconds if trial.cold else max(result.seconds, self.clock() - trial.started))
 
-    def compare(self, spec: Trial, result: TrialResult) -> None:
-        """Takes the trial as the best so far if it is."""
-        score = result.metrics.get("score")
-        if result.status == "finished" and score is not None and (self.best is None or score > self.best[0]):
-            self.best = score, f"{spec.label} on {spec.run.task}, seed {spec.run.seed}"
+    def compare(self, entry: Entry) -> None:
+        """Takes a trial that has ended as the best so far if it is."""
+        score = entry.finished.metrics.get("score") if entry.finished and entry.tunes is None else None
+        if score is not None and (self.best is None or score > self.best[0]):
+            self.best = score, f"{entry.label} on {entry.task}, seed {entry.seed}"
 
     def sentence(self, over: bool = False) -> str:
         """All counts and times in one line; `over` when nothing starts any more."""
@@ -152,5 +157,6 @@ class Tally:
         return phases[0] if len(phases) == 1 else f"{scoring} scoring" if scoring else ""
 
 
-def trial_name(spec: Trial) -> str:
-    return f"{spec.label} · {spec.run.task} · seed {spec.run.seed}"
+def trial_name(entry: Entry) -> str:
+    """Returns a trial's name for people."""
+    return f"{entry.label} · {entry.task} · seed {entry.seed}"

@@ -63,9 +63,9 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], carry
         carry: whether it may. A trial that starts from another task's adapter needs that task's candidate: there it does not.
     """
     groups: dict[str, list[Configuration]] = {}
-    for one in configurations:
-        if not one.candidates:
-            groups.setdefault(planner.group(one), []).append(one)
+    for configuration in configurations:
+        if not configuration.candidates:
+            groups.setdefault(planner.group(configuration), []).append(configuration)
     rule = planner.sweep.replication
     assert rule is not None
     carry = carry and rule.tunes and rule.tuned == (RATE,) and not planner.sweep.warm_start
@@ -76,19 +76,19 @@ def families_of(planner: Planner, configurations: Iterable[Configuration], carry
         if carry and serves and len(group) > 1:
             name = f"{planner.group(group[0], [str(row.rank)])} {sorted(map(_rate_of, group))}"
         related.setdefault(name, []).append(tuple(group))
-    found = []
+    all_families = []
     for some in related.values():
         families = [Family((group,)) for group in some]
         if len(some) >= LEAST:
             by_rank = sorted(some, key=lambda group: group[0].counts.trainable_parameters)
-            whole = Family(tuple(tuple(sorted(group, key=_rate_of)) for group in by_rank))
-            families = [whole] if whole.planned < whole.candidates else families
-        found += families
-    return found
+            ranked = Family(tuple(tuple(sorted(group, key=_rate_of)) for group in by_rank))
+            families = [ranked] if ranked.planned < ranked.candidates else families
+        all_families += families
+    return all_families
 
 
-def _rate_of(one: Configuration) -> float:
-    return float(one.training[RATE])
+def _rate_of(configuration: Configuration) -> float:
+    return float(configuration.training[RATE])
 
 
 def best_of(tried: Tried, preferred: int | None = None) -> int | None:
@@ -125,8 +125,8 @@ def to_try(tried: Sequence[Tried], rates: int, start: int) -> list[set[int]]:
 
 
 def _best_among(places: Collection[int], tried: Tried, preferred: int) -> int | None:
-    known = {place: tried[place] for place in places if place in tried}
-    return best_of(known, preferred) if len(known) == len(places) else preferred
+    scores = {place: tried[place] for place in places if place in tried}
+    return best_of(scores, preferred) if len(scores) == len(places) else preferred
 
 
 def choose(tried: Sequence[Tried], rates: int, start: int) -> list[tuple[int | None, bool]]:

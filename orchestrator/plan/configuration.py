@@ -1,14 +1,15 @@
-"""A configuration: one point of a sweep's search space with its cost, and what its adapters are cut to."""
+"""A configuration: one point of a sweep's search space, or what its adapters are cut to, with its cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from craft.plain_yaml import YamlPath
 from craft.results import Counts
 from craft.settings import content_hash
+from craft.spec import BUDGET, RECOVERY
 
 CUT = ", cut to "
 """Stands in a label between that of the trained configuration and what its adapter is cut to."""
@@ -16,7 +17,7 @@ CUT = ", cut to "
 
 @dataclass(frozen=True)
 class Configuration:
-    """One point of the search space, named by its effective content.
+    """One point of the search space, or what the adapters of another configuration are cut to. Its content names it.
 
     Attributes:
         id: 10 hexadecimal digits, a hash of method, parameters and training settings.
@@ -25,8 +26,8 @@ class Configuration:
         counts: its parameters and bytes, counted on the meta device, with the widest of its tasks' heads.
         estimated_memory_bytes: the estimated memory of a training step, on the task that needs most.
         path: the method block it came from.
-        sizes: what its trained adapter is cut to, ascending, each a configuration of its own.
-        cut_to: what its adapter is cut to, where it is not trained itself.
+        source: the configuration from whose adapters it is cut; None if it is trained.
+        cut_to: what these are cut to (`craft.trainer.cutting.Cut`).
         candidates: of a tuned configuration, by task the candidate that was the best there, whose settings its trials have.
         carried: by task, the label of the configuration whose learning rate it has, where it was not tuned itself.
     """
@@ -39,15 +40,10 @@ class Configuration:
     counts: Counts
     estimated_memory_bytes: int | None = None
     path: YamlPath = ()
-    sizes: tuple[Configuration, ...] = field(default=(), repr=False)
+    source: Configuration | None = field(default=None, repr=False)
     cut_to: str | None = None
     candidates: Mapping[str, Configuration] = field(default_factory=dict, repr=False)
     carried: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @property
-    def outputs(self) -> tuple[Configuration, ...]:
-        """The configurations that its training gives: its sizes, and itself last."""
-        return (*self.sizes, self)
 
     @property
     def known(self) -> dict[str, float]:
@@ -55,10 +51,29 @@ class Configuration:
         memory = {} if self.estimated_memory_bytes is None else {"estimated_memory_bytes": self.estimated_memory_bytes}
         return {**self.counts.known(), **memory}
 
+    def cut(self, size: int, name: str) -> Configuration:
+        """Returns what its adapters are cut to.
 
-def cut_id(configuration: str, cut: str, recovery: float) -> str:
-    """The id of what the adapters of a configuration are cut to, in its sweep or afterwards."""
-    return content_hash(["cut", configuration, cut, *([recovery] if recovery else [])], 10)
+        Args:
+            size: at most so many parameters.
+            name: of the size, for the label.
+        """
+        to = f"{BUDGET}{size}"
+        return replace(
+            self,
+            id=content_hash(["cut", self.id, to, RECOVERY], 10),
+            label=f"{self.label}{CUT}{name}",
+            counts=self.counts.cut_to(size),
+            estimated_memory_bytes=None,
+            source=self,
+            cut_to=to,
+        )
+
+    def labelled(self, label: str) -> Configuration:
+        """Returns the configuration with another label; one that is cut keeps the name of its size."""
+        if self.source is None:
+            return replace(self, label=label)
+        return replace(self, source=self.source.labelled(label), label=label + CUT + self.label.rpartition(CUT)[2])
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ def data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         splits = load_splits(task, data, protocol=plan.sweep.protocol)
         yield from ((f"{task.name}: {note}", DOUBT) for note in splits.notes)
         if tokenizer is not None and task.suite == "custom":
-            given = data.custom[task.name.removeprefix("custom/")]
-            yield from ((f"{task.name}: {doubt}", DOUBT) for doubt in custom.doubt_texts(given, tokenizer, data.generation))
+            source = data.custom[task.name.removeprefix("custom/")]
+            yield from ((f"{task.name}: {doubt}", DOUBT) for doubt in custom.doubt_texts(source, tokenizer, data.generation))
         if tokenizer is not None:
             yield f"{task.name}: {_token_line(plan, task, splits, tokenizer)}", ""
 

@@ -66,23 +66,26 @@ def memory_lines(plan: Plan, gpus: Sequence[Gpu]) -> list[str]:
     """What to say of configurations whose estimated memory is more than their share of the smallest of `gpus`."""
     if not gpus:
         return []
-    gpu = min(gpus, key=lambda one: one.bytes)
+    gpu = min(gpus, key=lambda configuration: configuration.bytes)
     lacking: dict[float, list[tuple[int, Configuration]]] = {}
-    for one in plan.configurations or plan.probed:
-        share, need = plan.sweep.resources_for(plan.sweep.block_at(one.path)), one.estimated_memory_bytes
+    for configuration in plan.trained or plan.probed:
+        share, need = plan.sweep.resources_for(plan.sweep.block_at(configuration.path)), configuration.estimated_memory_bytes
         if share.gpu and need is not None and need + CONTEXT_BYTES > share.gpu * gpu.bytes:
-            lacking.setdefault(share.gpu, []).append((need, one))
-    return [_lacking(share, found, gpu, plan) for share, found in lacking.items()]
+            lacking.setdefault(share.gpu, []).append((need, configuration))
+    return [_lacking(share, needs, gpu, plan) for share, needs in lacking.items()]
 
 
-def _lacking(share: float, found: Sequence[tuple[int, Configuration]], gpu: Gpu, plan: Plan) -> str:
+def _lacking(share: float, needs: Sequence[tuple[int, Configuration]], gpu: Gpu, plan: Plan) -> str:
     """One line for all configurations of one share that may not fit into it."""
-    labels = [f"{one.label} ({format_bytes(need)})" for need, one in found[:NAMED]]
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    fit = times(gpu.bytes, max(need for need, _ in found) + CONTEXT_BYTES)
+    labels = [f"{configuration.label} ({format_bytes(need)})" for need, configuration in needs[:NAMED]]
+    more = f" and {len(needs) - NAMED} more" if len(needs) > NAMED else ""
+    fit = times(gpu.bytes, max(need for need, _ in needs) + CONTEXT_BYTES)
     remedies = [f"give their blocks resources: {{gpu: {_part(fit):g}}}"] if fit else []
     remedies.append("lower batch_size (gradient_accumulation keeps the product)")
-    trainings = [plan.sweep.training_for("", one.training, plan.sweep.block_at(one.path)) for _, one in found]
+    trainings = [
+        plan.sweep.training_for("", configuration.training, plan.sweep.block_at(configuration.path))
+        for _, configuration in needs
+    ]
     if not all(training.gradient_checkpointing for training in trainings):
         remedies.append("set gradient_checkpointing: true")
     if any(training.precision == "float32" for training in trainings):

@@ -7,20 +7,21 @@ above a dimension, a projection that is not there. Constraints are judged on the
 dropped and named.
 
 `Planner` does this for one point at a time, for searchers that propose points while the sweep runs; the plan of such a sweep
-starts empty and grows.
+has no trials.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 from orchestrator.plan.carrying import Family, families_of
 from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import Job, Trial, jobs_of
 from orchestrator.plan.tuning import budget_of, check_equal_budgets
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point, covering, grid, sample
@@ -31,109 +32,61 @@ PROBES = 100
 """How many points are drawn at random, beside those that cover the space, to see whether any meets the constraints."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """All that will run. It grows while an adaptive sweep runs, by its methods alone: `add`, `replicate` and `refuse`.
-
-    Whoever makes a plan grow gets the new trials as the answer and hands them on. `on_refusal` registers a listener for
-    proposals that are not trained. Readers look up by name (`configuration`, `trials_of`) and change nothing.
+    """What a sweep file alone says of the trials. More may come while the sweep runs (`orchestrator.search`).
 
     Attributes:
-        planner: turns what an algorithm proposes into configurations, and judges them.
+        planner: turns points of the space into configurations and trials, and judges them.
         dropped: configurations that break a constraint; of an adaptive plan those of the points tried out beforehand.
         duplicates: labels of points that were merged into a configuration that was there before.
+        configurations: those that are known beforehand, each after what its adapters are cut to. A candidate that may not be
+            needed (`orchestrator.plan.carrying`) has no trials at first.
+        trials: those that run in any case, by configuration, seed and task.
         probed: configurations of points that were tried out beforehand and may be trained; of an adaptive plan only.
-        configurations: those that are trained, in the order in which they were added; each has its sizes. A candidate that may
-            not be needed (`orchestrator.plan.carrying`) has no trials at first.
-        trials: the trainings, in the order in which they were added; each has the trials of its sizes.
     """
 
     sweep: Sweep
     planner: Planner
-    dropped: list[Dropped] = field(default_factory=list)
-    duplicates: list[str] = field(default_factory=list)
-    probed: list[Configuration] = field(default_factory=list)
-    configurations: list[Configuration] = field(default_factory=list, init=False)
-    trials: list[Trial] = field(default_factory=list, init=False)
-    _by_id: dict[str, Configuration] = field(default_factory=dict, init=False, repr=False)
-    _trials_of: dict[str, list[Trial]] = field(default_factory=dict, init=False, repr=False)
-    _refused: set[str] = field(default_factory=set, init=False, repr=False)
-    _refusal_listeners: list[Callable[[Dropped], None]] = field(default_factory=list, init=False, repr=False)
-
-    def add(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[Trial]:
-        """Takes in a configuration with its trials on every task with every seed, the sweep's own unless others are given;
-        returns these."""
-        self.configurations.append(configuration)
-        self._by_id |= {one.id: one for one in configuration.outputs}
-        return self._extend(self.planner.trials(configuration, seeds))
-
-    def replicate(self, configuration: Configuration, seeds: Iterable[int], tasks: Iterable[str] | None = None) -> list[Trial]:
-        """Gives a configuration of the plan further seeds, on all tasks unless some are given; returns its new trials."""
-        known = {trial.key for trial in self.trials_of(configuration.id)}
-        wanted = [trial for trial in self.planner.trials(configuration, seeds) if trial.key not in known]
-        return self._extend([trial for trial in wanted if tasks is None or trial.run.task in tasks])
-
-    def refuse(self, configuration: Configuration, reason: str) -> None:
-        """Tells the listeners of a proposal that breaks a constraint and is not trained, once for each configuration."""
-        if configuration.id not in self._refused:
-            self._refused.add(configuration.id)
-            for listener in self._refusal_listeners:
-                listener(Dropped(configuration, reason))
-
-    def on_refusal(self, listener: Callable[[Dropped], None]) -> None:
-        """Registers who is told of the configurations that are refused from now on."""
-        self._refusal_listeners.append(listener)
-
-    def configuration(self, name: str) -> Configuration:
-        """The configuration of the plan with that id, trained or a size."""
-        return self._by_id[name]
-
-    def trials_of(self, name: str) -> list[Trial]:
-        """All trials, as of now, of the configuration with that id, trained or a size."""
-        return list(self._trials_of.get(name, ()))
-
-    @property
-    def outputs(self) -> list[Trial]:
-        """The trials that get a result, those of sizes included."""
-        return [one for trial in self.trials for one in trial.outputs]
-
-    def _extend(self, trials: list[Trial]) -> list[Trial]:
-        self.trials.extend(trials)
-        for one in (output for trial in trials for output in trial.outputs):
-            self._trials_of.setdefault(one.configuration, []).append(one)
-        return trials
+    dropped: Sequence[Dropped] = ()
+    duplicates: Sequence[str] = ()
+    configurations: Sequence[Configuration] = ()
+    trials: Sequence[Trial] = ()
+    probed: Sequence[Configuration] = ()
 
     @property
     def adaptive(self) -> bool:
         """Whether the algorithm chooses configurations while the sweep runs."""
         return self.sweep.search.row.adaptive
 
-    @property
-    def grows(self) -> bool:
-        """Whether it may get configurations or trials while it runs."""
-        return self.adaptive or self.sweep.replication is not None
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """The jobs of its trials."""
+        return jobs_of(self.trials)
+
+    @cached_property
+    def trained(self) -> list[Configuration]:
+        """Its configurations that are trained, not cut."""
+        return [configuration for configuration in self.configurations if configuration.source is None]
 
     @property
-    def expected_trials(self) -> int:
-        """The number of trials there will be; where they are chosen while the sweep runs, the most there can be."""
-        if not self.adaptive:
-            return len(self.trials)
-        return max(len(self.trials), self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds))
+    def most_jobs(self) -> int:
+        """The most jobs that there will be, within the sweep's budget, as far as that is known beforehand.
 
-    @property
-    def most_trials(self) -> int:
-        """`expected_trials` and, where the best of each group gets further seeds, these, within the sweep's budget. What
-        `choose: front` will choose is not known beforehand."""
-        rule, most = self.sweep.replication, self.expected_trials
-        if rule is not None and rule.choose == "best" and not self.adaptive:
+        What `choose: front` will choose is not.
+        """
+        rule, most = self.sweep.replication, len(self.jobs)
+        if self.adaptive:
+            most = self.wanted * len(self.sweep.task_names) * len(self.sweep.seeds)
+        elif rule is not None and rule.tunes:
             planned, _, measuring = budget_of(self.sweep, self.families)
-            most = max(planned, sum(trial.tunes is not None for trial in self.trials)) + measuring
+            most = max(planned, sum(job.training.tunes is not None for job in self.jobs)) + measuring
         return most if self.sweep.budget.trials is None else min(most, self.sweep.budget.trials)
 
-    @property
+    @cached_property
     def families(self) -> list[Family]:
         """Its candidates, where some are tried to choose among them. A searcher that learns chooses its rates itself."""
-        return families_of(self.planner, self.configurations, carry=not self.adaptive)
+        return families_of(self.planner, self.trained, carry=not self.adaptive)
 
     @property
     def wanted(self) -> int:
@@ -143,15 +96,15 @@ class Plan:
         return wanted if budget is None else min(wanted, budget // each)
 
     @property
-    def examples(self) -> list[Trial]:
-        """Trials of configurations that have none yet: what is prepared and checked before a plan grows."""
-        later = [one for one in self.configurations if one.id not in self._trials_of]
-        return [trial for one in (*self.probed, *later) for trial in self.planner.trials(one)]
+    def counts(self) -> dict[str, dict[str, float]]:
+        """The counts of its configurations as known before training, by id."""
+        return {configuration.id: configuration.known for configuration in self.configurations}
 
     @property
-    def counts(self) -> dict[str, dict[str, float]]:
-        """Planned counts by configuration id, for summaries."""
-        return {name: one.known for name, one in self._by_id.items()}
+    def examples(self) -> list[Trial]:
+        """Trials of configurations that have none yet: these are prepared and checked before there are any."""
+        begun = {trial.configuration for trial in self.trials}
+        return self.planner.trials([*self.probed, *(later for later in self.configurations if later.id not in begun)])
 
 
 def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
@@ -167,12 +120,12 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
     if not algorithm.samples:
         _refuse_too_many(sweep, sum(block.size for block in sweep.blocks))
 
-    kept: dict[str, Configuration] = {}
+    families: dict[str, list[Configuration]] = {}
     dropped: dict[str, Dropped] = {}
     duplicates: list[str] = []
     errors: list[str] = []
     for point in _bounded(points, wanted):
-        if wanted is not None and len(kept) >= wanted:
+        if wanted is not None and len(families) >= wanted:
             break
         try:
             allowed, refused = planner.allowed(point)
@@ -180,33 +133,41 @@ def make_plan(sweep: Sweep, planner: Planner | None = None) -> Plan:
             errors += [line for line in error.lines if line not in errors]
             continue
         labels = []
-        for one in refused:
-            same = one.configuration.id if one.configuration.cut_to else planner.meaning(one.configuration)
-            labels += [one.configuration.label] if dropped.setdefault(same, one) is not one else []
-        if allowed and kept.setdefault(planner.meaning(allowed), allowed) is not allowed:
-            labels.append(allowed.label)
+        for drop in refused:
+            same = drop.configuration.id if drop.configuration.source else planner.meaning(drop.configuration)
+            labels += [drop.configuration.label] if dropped.setdefault(same, drop) is not drop else []
+        if allowed and families.setdefault(planner.meaning(allowed[-1]), allowed) is not allowed:
+            labels.append(allowed[-1].label)
         duplicates += [] if wanted else labels
     if errors:
         raise SweepError(errors)
-    plan = Plan(sweep, planner, list(dropped.values()), duplicates)
-    rule = sweep.replication
-    seeds: dict[str, tuple[int, ...]] = {}
-    if rule is not None and rule.tunes:
-        for family in families_of(planner, kept.values()):
-            if family.candidates == 1:  # nothing to choose, so its trials are reported
-                seeds[family.groups[0][0].id] = rule.seeds
-            seeds |= {one.id: () for group in family.later for one in group}
-    for configuration in planner.label_apart(list(kept.values())):
-        plan.add(configuration, seeds.get(configuration.id))
-    if not kept:
-        raise _nothing_allowed(sweep, plan.dropped)
-    needed = len(plan.trials)
-    if sweep.budget.trials is not None and needed > sweep.budget.trials:
-        where = sweep.where(("budget", "trials"))
+    if not families:
+        raise _nothing_allowed(sweep, list(dropped.values()))
+    seeds = _first_seeds(planner, [family[-1] for family in families.values()])
+    configurations, trials = list[Configuration](), list[Trial]()
+    labelled = iter(planner.label_apart([configuration for family in families.values() for configuration in family]))
+    for family in families.values():
+        named = [*islice(labelled, len(family))]
+        configurations += named
+        trials += planner.trials(named, seeds.get(named[-1].id))
+    plan = Plan(sweep, planner, list(dropped.values()), duplicates, configurations, trials)
+    if sweep.budget.trials is not None and len(plan.jobs) > sweep.budget.trials:
+        where, needed = sweep.where(("budget", "trials")), len(plan.jobs)
         raise SweepError([f"{where}: budget.trials: the plan needs {needed} trials; the budget is {sweep.budget.trials}"])
     if sweep.compare:
         check_equal_budgets(sweep, plan.families, duplicates)
     return plan
+
+
+def _first_seeds(planner: Planner, trained: Sequence[Configuration]) -> dict[str, tuple[int, ...]]:
+    """Returns the seeds with which configurations begin that do not begin with the sweep's own, by id."""
+    rule, seeds = planner.sweep.replication, dict[str, tuple[int, ...]]()
+    if rule is not None and rule.tunes:
+        for family in families_of(planner, trained):
+            if family.candidates == 1:  # nothing to choose, so its trials are reported
+                seeds[family.groups[0][0].id] = rule.seeds
+            seeds |= {candidate.id: () for group in family.later for candidate in group}
+    return seeds
 
 
 def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
@@ -235,7 +196,7 @@ def _open_plan(sweep: Sweep, planner: Planner) -> Plan:
         raise SweepError(
             [f"{where}: budget.trials: one configuration alone needs {each} trials; the budget is {sweep.budget.trials}"]
         )
-    probed = list({one.id: one for one in allowed}.values())
+    probed = list({configuration.id: configuration for configuration in allowed}.values())
     return Plan(sweep, planner, list(dropped.values()), probed=probed)
 
 
@@ -254,5 +215,5 @@ def _refuse_too_many(sweep: Sweep, size: int) -> None:
 
 
 def _nothing_allowed(sweep: Sweep, dropped: Sequence[Dropped]) -> SweepError:
-    reasons = "; ".join(f"{one.configuration.label}: {one.reason}" for one in dropped[:5])
+    reasons = "; ".join(f"{drop.configuration.label}: {drop.reason}" for drop in dropped[:5])
     return SweepError([f"{sweep.where(('constraints',))}: constraints: no configuration meets them ({reasons})"])

@@ -13,9 +13,9 @@ from craft.methods.whole import BASE_MODEL
 from craft.plain_yaml import YamlPath
 from craft.results import Counts, ModelUnavailable, RunFailed
 from craft.settings import WarmStart, content_hash
-from craft.spec import BUDGET, RECOVERY, RunSpec
+from craft.spec import RECOVERY, RunSpec
 from craft.tasks import find_task
-from orchestrator.plan.configuration import CUT, Configuration, Dropped, cut_id
+from orchestrator.plan.configuration import Configuration, Dropped
 from orchestrator.plan.parameters import text
 from orchestrator.plan.trial import Trial
 from orchestrator.sweepfile.mistakes import SweepError, dotted, from_pydantic
@@ -53,31 +53,37 @@ class Planner:
             self._resolves = True
         self._counter, self._memory = counter, memory
 
-    def allowed(self, point: Point) -> tuple[Configuration | None, list[Dropped]]:
-        """The configuration of `point` with those of its sizes that meet the constraints, and what breaks them. Where it breaks
-        one itself, nothing is trained; None.
+    def allowed(self, point: Point) -> tuple[list[Configuration], list[Dropped]]:
+        """Returns what comes of `point`, and what breaks a constraint and is not among it.
+
+        That is what the adapters of its configuration are cut to, ascending, and the configuration itself last. If this one
+        breaks a constraint, nothing is trained and there is nothing to cut.
         """
-        made = self.configuration(point)
-        dropped = [Dropped(one, reason) for one in made.outputs if (reason := self.broken_constraint(one))]
-        out = {one.configuration.id for one in dropped}
-        if made.id in out:
-            return None, [one for one in dropped if one.configuration is made]
-        return replace(made, sizes=tuple(one for one in made.sizes if one.id not in out)), dropped
+        trained = self.configuration(point)
+        if reason := self.broken_constraint(trained):
+            return [], [Dropped(trained, reason)]
+        sizes, dropped = self.sizes_of(trained), list[Dropped]()
+        self._check_sizes(trained, sizes)
+        for size in list(sizes):
+            if reason := self.broken_constraint(size):
+                dropped.append(Dropped(size, reason))
+                sizes.remove(size)
+        return [*sizes, trained], dropped
 
     def configuration(self, point: Point) -> Configuration:
-        """The configuration of `point` and its sizes, with their counts."""
+        """Returns the trained configuration of `point`, with its counts."""
         path: YamlPath = ("space", point.block)
         method = METHODS[point.method]
         try:
             checked = method.parameters.model_validate(point.parameters)
         except ValidationError as error:
             lines = [
-                f"{self.sweep.where(one.path)}: {dotted(one.path)}: {one.message} (in {_listed(point.parameters)})"
-                for one in from_pydantic(error, method.parameters, path)
+                f"{self.sweep.where(mistake.path)}: {dotted(mistake.path)}: {mistake.message} (in {_listed(point.parameters)})"
+                for mistake in from_pydantic(error, method.parameters, path)
             ]
             raise SweepError(lines) from None
         parameters = checked.model_dump(mode="json")
-        content = {**self._content(point.method, point.training, path), "parameters": parameters}
+        identity = {**self._content(point.method, point.training, path), "parameters": parameters}
         label = _joined([*self._name(point.method, parameters, path), *_shown(point.training, point.training)])
         try:
             counts, memory = self._cost(point, parameters, path)
@@ -86,38 +92,29 @@ class Planner:
         except (ValueError, RunFailed) as error:
             where = f"{self.sweep.where(path)}: {dotted(path)}"
             raise SweepError([f"{where}: {label} cannot be built on {self.sweep.model}: {error}"]) from error
-        one = Configuration(
-            content_hash(content, 10), label, point.method, parameters, dict(point.training), counts, memory, path
-        )
-        return self._with_sizes(one)
+        names = (content_hash(identity, 10), label, point.method)
+        return Configuration(*names, parameters, dict(point.training), counts, memory, path)
 
-    def _with_sizes(self, one: Configuration) -> Configuration:
-        """The configuration with what its block cuts its adapters to. Where that lies is known once they are trained: a size
-        counts as its most until then."""
-        block = self.sweep.block_at(one.path)
-        sizes = sizes_within(block.sizes if block else None, one.counts.trainable_parameters)
-        if sizes and self._resolves:
-            from craft.trainer.counting import check_sizes
+    def sizes_of(self, trained: Configuration) -> list[Configuration]:
+        """Returns what its block cuts the adapters of a configuration to, ascending.
 
-            try:
-                check_sizes(self._widest(one.method, one.parameters, one.training, one.path), sizes)
-            except ValueError as error:
-                where = f"{self.sweep.where(one.path)}: {dotted((*one.path, SIZES))}"
-                raise SweepError([f"{where}: {one.label}: {error}"]) from None
-        names = size_labels(sizes, one.counts.trainable_parameters)
-        return replace(one, sizes=tuple(self._cut(one, *pair) for pair in zip(sizes, names, strict=True)))
+        How many parameters a cut leaves is known once the adapter is trained. Until then it counts as its most.
+        """
+        block, parameters = self.sweep.block_at(trained.path), trained.counts.trainable_parameters
+        sizes = sizes_within(block.sizes if block else None, parameters)
+        return [trained.cut(size, name) for size, name in zip(sizes, size_labels(sizes, parameters), strict=True)]
 
-    def _cut(self, one: Configuration, size: int, name: str) -> Configuration:
-        cut = f"{BUDGET}{size}"
-        return replace(
-            one,
-            id=cut_id(one.id, cut, RECOVERY),
-            label=f"{one.label}{CUT}{name}",
-            counts=one.counts.cut_to(size),
-            estimated_memory_bytes=None,
-            sizes=(),
-            cut_to=cut,
-        )
+    def _check_sizes(self, trained: Configuration, sizes: Sequence[Configuration]) -> None:
+        if not sizes or not self._resolves:
+            return
+        from craft.trainer.counting import check_sizes
+
+        widest = self._widest(trained.method, trained.parameters, trained.training, trained.path)
+        try:
+            check_sizes(widest, [size.counts.trainable_parameters for size in sizes])
+        except ValueError as error:
+            where = f"{self.sweep.where(trained.path)}: {dotted((*trained.path, SIZES))}"
+            raise SweepError([f"{where}: {trained.label}: {error}"]) from None
 
     def _content(self, method: str, training: dict[str, Any], path: YamlPath) -> dict[str, Any]:
         block = self.sweep.block_at(path)
@@ -142,25 +139,35 @@ class Planner:
                 return f"{name} {value:,.0f} is below min {bounds.min:,.0f}"
         return None
 
-    def trials(self, configuration: Configuration, seeds: Iterable[int] | None = None) -> list[Trial]:
-        """The configuration on every task with every seed, the sweep's unless others are given; seeds outside, so that whole
-        suites finish early."""
-        resources = self.sweep.resources_for(self.sweep.block_at(configuration.path))
-        rule = self.sweep.replication
-        group = self.group(configuration) if rule is not None and rule.tuned and not configuration.candidates else None
+    def trials(
+        self,
+        configurations: Sequence[Configuration],
+        seeds: Iterable[int] | None = None,
+        tasks: Iterable[str] | None = None,
+    ) -> list[Trial]:
+        """Returns the trials of configurations on every task with every seed, those of the sweep if not given.
 
-        def trial(task: str, seed: int) -> Trial:
-            run, tunes = self.run_spec(configuration, task, seed), group if seed in self.sweep.seeds else None
-            sizes = (
-                Trial(run.cut_to(str(one.cut_to), RECOVERY), one.id, one.label, resources, tunes) for one in configuration.sizes
-            )
-            names, carried = (configuration.id, configuration.label), configuration.carried.get(task)
-            return Trial(run, *names, resources, tunes, tuple(sizes), carried)
+        Seeds are outside, so that whole suites finish early.
+        """
+        seeds, tasks = (self.sweep.seeds if seeds is None else seeds), (self.sweep.task_names if tasks is None else [*tasks])
+        return [self._trial(configuration, task, seed) for seed in seeds for task in tasks for configuration in configurations]
 
-        return [trial(task, seed) for seed in (self.sweep.seeds if seeds is None else seeds) for task in self.sweep.task_names]
+    def _trial(self, configuration: Configuration, task: str, seed: int) -> Trial:
+        rule, trained = self.sweep.replication, configuration.source or configuration
+        tunes = rule is not None and rule.tuned and not trained.candidates and seed in self.sweep.seeds
+        return Trial(
+            self.run_spec(configuration, task, seed),
+            configuration.id,
+            configuration.label,
+            self.sweep.resources_for(self.sweep.block_at(configuration.path)),
+            self.group(trained) if tunes else None,
+            None if configuration.source else configuration.carried.get(task),
+        )
 
     def run_spec(self, configuration: Configuration, task: str, seed: int) -> RunSpec:
-        """The run of `configuration` on one task with one seed."""
+        """Returns the run of `configuration` on one task with one seed."""
+        if configuration.source is not None:
+            return self.run_spec(configuration.source, task, seed).cut_to(str(configuration.cut_to), RECOVERY)
         if configuration.candidates:
             run = self.run_spec(configuration.candidates[task], task, seed)
             if run.warm_start is None:
@@ -204,47 +211,56 @@ class Planner:
             task = find_task(self.sweep.task_names[0], self.sweep.data)
             self._meta = meta_model(self.sweep.model, task.kind, task.labels, revision=self.sweep.revision)
         checked = METHODS[configuration.method].parameters.model_validate(configuration.parameters)
-        content = self._content(configuration.method, configuration.training, configuration.path)
-        content["resolved"] = resolve(self._meta, checked)
-        return content_hash(content, 16)
+        identity = self._content(configuration.method, configuration.training, configuration.path)
+        identity["resolved"] = resolve(self._meta, checked)
+        return content_hash(identity, 16)
 
-    def tuned(self, candidates: Sequence[Configuration], best: Mapping[str, int], carried: Mapping[str, str]) -> Configuration:
-        """The configuration whose trials have on each task the settings of the candidate that was the best there.
+    def tuned(
+        self, candidates: Sequence[Configuration], best: Mapping[str, int], carried: Mapping[str, str]
+    ) -> list[Configuration]:
+        """Returns the configuration that has on each task the settings of the best candidate there, after what it is cut to.
 
-        Its id is the group's, so that it stays one configuration when more values make the choice fall otherwise.
+        Its id is the group's, so that it stays one configuration when more values change the choice.
 
         Args:
             candidates: a group.
             best: by task, the place of the best one in `candidates`.
-            carried: by task, the label of the configuration by which that is known, where it is another one.
+            carried: by task, the label of the configuration whose choice it takes, if it is another one's.
         """
         chosen = {task: candidates[place] for task, place in best.items()}
-        largest = max(chosen.values(), key=lambda one: one.counts.trainable_parameters)
+        largest = max(chosen.values(), key=lambda candidate: candidate.counts.trainable_parameters)
         name, label = self.group(candidates[0]), self.label_of(candidates)
-        whole = replace(largest, id=name, label=label, candidates=chosen, carried=carried)
-        smallest = min(one.counts.trainable_parameters for one in chosen.values())
-        sizes = [(one.counts.trainable_parameters, one.label.rpartition(CUT)[2]) for one in largest.sizes]
-        return replace(whole, sizes=tuple(self._cut(whole, size, name) for size, name in sizes if size < smallest))
+        tuned = replace(largest, id=name, label=label, candidates=chosen, carried=carried)
+        smallest = min(candidate.counts.trainable_parameters for candidate in chosen.values())
+        sizes = [size for size in self.sizes_of(tuned) if self.broken_constraint(size) is None]
+        return [*(size for size in sizes if size.counts.trainable_parameters < smallest), tuned]
 
     def label_of(self, candidates: Sequence[Configuration]) -> str:
-        """The parts that the labels of all candidates have."""
-        parts = zip(*(self._parts(one, _rule(self.sweep).tuned) for one in candidates), strict=False)
+        """Returns the parts that the labels of all candidates have."""
+        parts = zip(*(self._parts(candidate, _rule(self.sweep).tuned) for candidate in candidates), strict=False)
         return _joined([part[0] for part in parts if len(set(part)) == 1])
 
     def label_apart(self, configurations: Sequence[Configuration]) -> list[Configuration]:
-        """The configurations with labels that show a setting only where another of the same name differs in it."""
-        alike: dict[str, list[dict[str, Any]]] = {}
-        for one in configurations:
-            alike.setdefault(self._name_of(one), []).append(one.parameters | one.training)
-        for name, rows in alike.items():
+        """Returns the configurations with labels that show a setting only where another of the same name differs in it."""
+        by_name: dict[str, list[dict[str, Any]]] = {}
+        for configuration in configurations:
+            by_name.setdefault(self._name_of(configuration), []).append(configuration.parameters | configuration.training)
+        for name, rows in by_name.items():
             settings = dict.fromkeys(setting for row in rows for setting in row)
-            self._differ[name] = [one for one in settings if len({text(row.get(one)) for row in rows}) > 1]
-        return [_labelled(one, _joined(self._parts(one))) for one in configurations]
+            self._differ[name] = [setting for setting in settings if len({text(row.get(setting)) for row in rows}) > 1]
+        return [
+            configuration.labelled(_joined(self._parts(configuration.source or configuration)))
+            for configuration in configurations
+        ]
 
     def _parts(self, configuration: Configuration, without: Iterable[str] = ()) -> list[str]:
         """What a label is joined from: the method, what `Method.label` says, and the settings that tell it apart."""
         settings = configuration.parameters | configuration.training
-        names = [one for one in self._differ.get(self._name_of(configuration), configuration.training) if one not in without]
+        names = [
+            setting
+            for setting in self._differ.get(self._name_of(configuration), configuration.training)
+            if setting not in without
+        ]
         return [*self._name(configuration.method, configuration.parameters, configuration.path), *_shown(settings, names)]
 
     def _name_of(self, configuration: Configuration) -> str:
@@ -264,15 +280,15 @@ class Planner:
         configuration."""
         rule = _rule(self.sweep)
         names = {*rule.tuned, *over}
-        content = self._content(configuration.method, configuration.training, configuration.path)
-        content |= {"parameters": configuration.parameters, "chosen": sorted({*content["chosen"]} - names)}
+        identity = self._content(configuration.method, configuration.training, configuration.path)
+        identity |= {"parameters": configuration.parameters, "chosen": sorted({*identity["chosen"]} - names)}
         block = self.sweep.block_at(configuration.path)
-        content |= {"tuned": False} if block is not None and not block.tuned else {}
+        identity |= {"tuned": False} if block is not None and not block.tuned else {}
         for part in ("training", "parameters"):
-            content[part] = {name: value for name, value in content[part].items() if name not in names}
-        if inside := content["parameters"].get(CONFIG):
-            content["parameters"][CONFIG] = {key: value for key, value in inside.items() if f"{CONFIG}.{key}" not in names}
-        return content_hash(content | {"over": sorted(names)}, 10)
+            identity[part] = {name: value for name, value in identity[part].items() if name not in names}
+        if inside := identity["parameters"].get(CONFIG):
+            identity["parameters"][CONFIG] = {key: value for key, value in inside.items() if f"{CONFIG}.{key}" not in names}
+        return content_hash(identity | {"over": sorted(names)}, 10)
 
     def _cost(self, point: Point, parameters: dict[str, Any], path: YamlPath) -> tuple[Counts, int | None]:
         seed, chosen = self.sweep.seeds[0], (point.method, parameters, point.training, path)
@@ -302,11 +318,6 @@ def _shown(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 def _joined(parts: Sequence[str]) -> str:
     return f"{parts[0]} {', '.join(parts[1:])}".strip()
-
-
-def _labelled(one: Configuration, label: str) -> Configuration:
-    sizes = (replace(size, label=label + CUT + size.label.rpartition(CUT)[2]) for size in one.sizes)
-    return replace(one, label=label, sizes=tuple(sizes))
 
 
 def _listed(parameters: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
@@ -37,41 +38,41 @@ def print_plan(plan: Plan, console: Console, steps: Mapping[str, int] | None = N
 
 
 def _print_configurations(plan: Plan, console: Console, steps: Mapping[str, int]) -> None:
-    sweep = plan.sweep
+    sweep, trials = plan.sweep, Counter(trial.configuration for trial in plan.trials)
     table = Table(title=f"{sweep.name}: {sweep.model}", title_justify="left", box=None, pad_edge=False, header_style="bold")
     table.add_column("configuration", overflow="fold")
     for name in ("id", "trainable", "head", "adapter", "memory", "trials", "steps"):
         table.add_column(name, justify="right", no_wrap=True)
-    rows = [(one, trained) for trained in plan.configurations for one in trained.outputs]
-    for one, trained in rows[:SHOWN]:
+    for configuration in plan.configurations[:SHOWN]:
+        counts, memory = configuration.counts, configuration.estimated_memory_bytes
         table.add_row(
-            one.label,
-            one.id,
-            f"{one.counts.trainable_parameters:,}",
-            f"{one.counts.head_parameters:,}",
-            format_bytes(one.counts.adapter_bytes),
-            format_bytes(one.estimated_memory_bytes) if one.estimated_memory_bytes is not None else "",
-            str(len(plan.trials_of(trained.id)) or "later"),
-            "cut" if one.cut_to else f"{steps[one.id]:,}" if one.id in steps else "?",
+            configuration.label,
+            configuration.id,
+            f"{counts.trainable_parameters:,}",
+            f"{counts.head_parameters:,}",
+            format_bytes(counts.adapter_bytes),
+            format_bytes(memory) if memory is not None else "",
+            str(trials[configuration.id] or "later"),
+            "cut" if configuration.source else f"{steps[configuration.id]:,}" if configuration.id in steps else "?",
         )
     console.print(table)
     _print_model(plan, console)
-    if len(rows) > SHOWN:
-        console.print(f"... and {len(rows) - SHOWN} more configurations")
+    if len(plan.configurations) > SHOWN:
+        console.print(f"... and {len(plan.configurations) - SHOWN} more configurations")
     for dropped in plan.dropped:
         console.print(f"dropped: {dropped.configuration.label}: {dropped.reason}", highlight=False)
     if plan.duplicates:
         console.print(f"merged: {len(plan.duplicates)} that equal another: {'; '.join(plan.duplicates[:5])}", highlight=False)
-    first = [one for one in plan.configurations if plan.trials_of(one.id)]
-    seeds = sorted({len(plan.trials_of(one.id)) // len(sweep.task_names) for one in first})
+    first = [trained for trained in plan.trained if trials[trained.id]]
+    seeds = sorted({trials[trained.id] // len(sweep.task_names) for trained in first})
     console.print(
         f"{len(first)} configurations x {len(sweep.task_names)} tasks x {' or '.join(map(str, seeds))} seeds = "
-        f"{len(plan.trials)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
+        f"{len(plan.jobs)} trials" + (f", {sum(steps.values()):,} optimizer steps" if steps else ""),
         highlight=False,
     )
-    if cut := len(rows) - len(plan.configurations):
+    if cuts := len(plan.configurations) - len(plan.trained):
         console.print(
-            f"their adapters are cut to {cut} more configurations, of at most the size shown, "
+            f"their adapters are cut to {cuts} more configurations, of at most the size shown, "
             "each trained on for a tenth of its steps",
             highlight=False,
         )
@@ -91,9 +92,9 @@ def _notes(plan: Plan) -> Iterator[str]:
     if not plan.sweep.compare:
         return
     for block in plan.sweep.blocks:
-        row, here = METHODS[block.method], [one for one in plan.configurations if one.path == block.path]
-        ranked = [one for one in here if _without(one, row.rank) == _without(here[0], row.rank)]
-        counts = sorted({one.counts.trainable_parameters for one in ranked})
+        row, here = METHODS[block.method], [trained for trained in plan.trained if trained.path == block.path]
+        ranked = [trained for trained in here if _without(trained, row.rank) == _without(here[0], row.rank)]
+        counts = sorted({trained.counts.trainable_parameters for trained in ranked})
         if row.rank is None or len(counts) < 2:
             continue
         if (
@@ -111,8 +112,8 @@ def _notes(plan: Plan) -> Iterator[str]:
             yield f"{dotted(block.path)}: with {needed} one learning rate would be tuned for all {len(counts)} ranks"
 
 
-def _without(one: Configuration, rank: str | None) -> dict[str, object]:
-    return {name: value for name, value in one.parameters.items() if name != rank}
+def _without(configuration: Configuration, rank: str | None) -> dict[str, object]:
+    return {name: value for name, value in configuration.parameters.items() if name != rank}
 
 
 def _print_model(plan: Plan, console: Console) -> None:
@@ -140,13 +141,13 @@ def _print_replication(plan: Plan, console: Console, steps: Mapping[str, int]) -
 def _print_bounds(plan: Plan, console: Console) -> None:
     """What is known beforehand of a sweep whose configurations are chosen while it runs."""
     sweep = plan.sweep
-    sizes = [int(one.known["trainable_parameters"]) for one in plan.probed]
+    sizes = [int(configuration.known["trainable_parameters"]) for configuration in plan.probed]
     console.print(f"{sweep.name}: {sweep.model}", style="bold", highlight=False)
     _print_model(plan, console)
     console.print(
         f"{sweep.search.algorithm} chooses configurations while the sweep runs, so none is listed here.\n"
         f"at most {plan.wanted} configurations x {len(sweep.task_names)} tasks x {len(sweep.seeds)} seeds = "
-        f"{plan.expected_trials} trials\n"
+        f"{plan.wanted * len(sweep.task_names) * len(sweep.seeds)} trials\n"
         f"trainable parameters of points tried out: {min(sizes):,} to {max(sizes):,}",
         highlight=False,
     )

@@ -1,12 +1,8 @@
-"""A trial, one configuration on one task with one seed, and its result. Nothing here knows Ray.
-
-Ray schedules trainings: trials that are trained, each with the trials of the sizes to which its adapter is cut. These are the
-training's outputs, and each has a result of its own.
-"""
+"""A trial, one configuration on one task with one seed; and a job, the trials that run in one process. No Ray here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +17,14 @@ from orchestrator.sweepfile.resources import Resources
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial to run: `key` names it by content, `configuration` is the id of the configuration it belongs to; `resources` are
-    its share of a machine and no part of its identity.
+    """A trial to run. Its run's content names it.
 
-    `sizes` are the trials that are cut from this one's adapter, ascending. `tunes` names the configurations among which it
-    helps to choose one (`Planner.group`); None where nothing is tuned, and for the further seeds of those that were chosen.
-    `carried` is the label of the configuration whose learning rate it has (`orchestrator.plan.carrying`).
+    Attributes:
+        run: a training, or the cut of another trial's adapter (`run.cut_from`).
+        configuration: the id of the configuration that it belongs to.
+        resources: its share of a machine, no part of its identity.
+        tunes: the group of configurations among which it helps to choose (`Planner.group`); such a trial is not reported.
+        carried: the label of the configuration whose learning rate it has (`orchestrator.plan.carrying`).
     """
 
     run: RunSpec
@@ -34,17 +32,18 @@ class Trial:
     label: str
     resources: Resources = field(default_factory=Resources)
     tunes: str | None = None
-    sizes: tuple[Trial, ...] = ()
     carried: str | None = None
 
     @cached_property
     def key(self) -> str:
+        """16 hexadecimal digits that name the run by its content."""
         return self.run.key
 
     @property
-    def outputs(self) -> tuple[Trial, ...]:
-        """The trials that its training gives a result: its sizes, and itself last."""
-        return (*self.sizes, self)
+    def source(self) -> str | None:
+        """The key of the trial whose adapter it starts from: by a cut or by a warm start."""
+        start = self.run.cut_from or self.run.warm_start
+        return None if start is None else start.run
 
     def entry(self, result: TrialResult | None = None, planned: Mapping[str, float] | None = None) -> Entry:
         """Returns the trial's description, with its result if it has one.
@@ -57,23 +56,65 @@ class Trial:
         return Entry(*names, flat, result, self.tunes, self.carried, planned or {})
 
     def to_json(self) -> dict[str, Any]:
-        names: dict[str, Any] = {"configuration": self.configuration, "label": self.label}
-        names |= {name: value for name in ("tunes", "carried") if (value := getattr(self, name))}
-        names |= {"sizes": [one.to_json() for one in self.sizes]} if self.sizes else {}
+        """Returns the trial as plain data."""
+        names = {"configuration": self.configuration, "label": self.label, "tunes": self.tunes, "carried": self.carried}
         return {"run": self.run.model_dump(mode="json"), "resources": self.resources.model_dump(mode="json"), **names}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Trial:
-        resources = Resources.model_validate(content.get("resources", {}))
-        return cls(
-            RunSpec.model_validate(content["run"]),
-            content["configuration"],
-            content["label"],
-            resources,
-            content.get("tunes"),
-            tuple(cls.from_json(one) for one in content.get("sizes", ())),
-            content.get("carried"),
-        )
+    def from_json(cls, fields: dict[str, Any]) -> Trial:
+        """Raises ValueError for what is no trial of this version."""
+        models = {"run": RunSpec.model_validate(fields["run"]), "resources": Resources.model_validate(fields["resources"])}
+        return cls(**{**fields, **models})
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Ray runs in one process with one loaded base model: a training, then the cuts of its adapter, ascending.
+
+    A job is named by its training, whose checkpoints a later session continues from.
+    """
+
+    training: Trial
+    cuts: tuple[Trial, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.training.key
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Its trials in the order in which they run."""
+        return (self.training, *self.cuts)
+
+    @property
+    def keys(self) -> list[str]:
+        return [trial.key for trial in self.trials]
+
+    @property
+    def source(self) -> str | None:
+        """The key of the trial that must have ended before the job can start."""
+        return self.training.source
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the job as plain data."""
+        return {"training": self.training.to_json(), "cuts": [cut.to_json() for cut in self.cuts]}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Job:
+        """Raises ValueError for what is no job of this version."""
+        return cls(Trial.from_json(fields["training"]), tuple(map(Trial.from_json, fields["cuts"])))
+
+
+def jobs_of(trials: Iterable[Trial]) -> list[Job]:
+    """Returns the jobs of trials, in the order of their trainings: each training with its cuts."""
+    trainings: dict[str, Trial] = {}
+    cuts: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.run.cut_from is None:
+            trainings[trial.key] = trial
+        else:
+            cuts.setdefault(trial.run.cut_from.run, []).append(trial)
+    return [Job(training, tuple(cuts.get(key, ()))) for key, training in trainings.items()]
 
 
 def result_of_size(key: str, size: SizeResult, notes: Sequence[str] = ()) -> TrialResult:
@@ -85,12 +126,11 @@ def result_of_size(key: str, size: SizeResult, notes: Sequence[str] = ()) -> Tri
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How an output of a training ended; with its adapter's folder where it finished, and the same of each of its sizes."""
+class Outcome:
+    """How a trial of a job ended, with the folder of its adapter if it finished."""
 
     result: TrialResult
     adapter: Path | None = None
-    sizes: list[Ended] = field(default_factory=list)
 
 
 class Train(Protocol):

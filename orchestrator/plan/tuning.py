@@ -93,14 +93,14 @@ def budget_of(sweep: Sweep, families: Sequence[Family]) -> tuple[int, int, int]:
     of a best one in every group. A group of one has nothing to wait for."""
     rule, tasks = _rule(sweep), len(sweep.task_names)
     alone = sum(family.candidates == 1 for family in families)
-    planned, every = sum(one.planned for one in families) - alone, sum(one.candidates for one in families) - alone
+    planned, every = sum(family.planned for family in families) - alone, sum(family.candidates for family in families) - alone
     each = tasks * len(sweep.seeds)
-    return planned * each, every * each, sum(len(one.groups) for one in families) * tasks * len(rule.seeds)
+    return planned * each, every * each, sum(len(family.groups) for family in families) * tasks * len(rule.seeds)
 
 
 def _steps(family: Family, rule: ReplicationSettings, seeds: int, steps: Mapping[str, int]) -> float:
     """The steps of its tuning and of the seeds after it. All ranks of a family are trained for as many."""
-    first = [steps.get(one.id, 0) for one in family.groups[family.start]]
+    first = [steps.get(candidate.id, 0) for candidate in family.groups[family.start]]
     reported = 0 if family.candidates == 1 else len(family.groups) * len(rule.seeds) / seeds
     return sum(first) + max(first) * (family.planned - len(first) + reported)
 

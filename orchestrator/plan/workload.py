@@ -16,35 +16,32 @@ FEW = 200
 
 
 def planned_steps(plan: Plan, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """Optimizer steps of all trials of each configuration, by its id; empty without `sizes`."""
+    """Returns optimizer steps of all trainings of each configuration, by its id; empty without `sizes`."""
     if not sizes:
         return {}
+    seeds: dict[str, set[int]] = {}
+    for job in plan.jobs:
+        seeds.setdefault(job.training.configuration, set()).add(job.training.run.seed)
 
-    def seeds(one: Configuration) -> int:
-        return len({trial.run.seed for trial in plan.trials_of(one.id)})
+    def steps_of(trained: Configuration) -> int:
+        if not (trained.counts.trainable_parameters or trained.counts.head_parameters):
+            return 0
+        each = sum(steps(_training(plan, trained, task), examples) for task, (examples, _) in sizes.items())
+        return len(seeds.get(trained.id, ())) * each
 
-    return {
-        one.id: seeds(one) * sum(steps(_training(plan, one, task), size) for task, (size, _) in sizes.items())
-        if one.counts.trainable_parameters or one.counts.head_parameters
-        else 0
-        for one in plan.configurations
-    }
-
-
-def remaining_steps(plan: Plan, steps: Mapping[str, int], settled: Collection[str]) -> int:
-    """Optimizer steps of the trials without a result; `settled` are the keys of those with one."""
-    shares = {one.id: plan.trials_of(one.id) for one in plan.configurations if one.id in steps}
-    return round(
-        sum(
-            steps[name] * sum(any(output.key not in settled for output in trial.outputs) for trial in trials) / len(trials)
-            for name, trials in shares.items()
-            if trials
-        )
-    )
+    return {trained.id: steps_of(trained) for trained in plan.trained}
 
 
-def _training(plan: Plan, one: Configuration, task: str) -> TrainingSettings:
-    return plan.sweep.training_for(task, one.training, plan.sweep.block_at(one.path))
+def remaining_steps(plan: Plan, steps: Mapping[str, int], ended: Collection[str]) -> int:
+    """Returns optimizer steps of the jobs with a trial that has not ended; `ended` are the keys of those that have."""
+    shares: dict[str, list[bool]] = {}
+    for job in plan.jobs:
+        shares.setdefault(job.training.configuration, []).append(any(key not in ended for key in job.keys))
+    return round(sum(steps[name] * sum(open_jobs) / len(open_jobs) for name, open_jobs in shares.items() if name in steps))
+
+
+def _training(plan: Plan, configuration: Configuration, task: str) -> TrainingSettings:
+    return plan.sweep.training_for(task, configuration.training, plan.sweep.block_at(configuration.path))
 
 
 def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
@@ -56,12 +53,12 @@ def split_sizes(sweep: Sweep) -> dict[str, tuple[int, int]]:
     tasks = [find_task(name, sweep.data) for name in sweep.task_names]
     if sweep.data.root is None and any(task.suite not in ("toy", "custom") for task in tasks):
         return {}
-    found = {}
+    sizes = {}
     for task in tasks:
         splits = load_splits(task, sweep.data, protocol=sweep.protocol)
         most = sweep.training_for(task.name, {}).eval_examples
-        found[task.name] = len(splits.train), sum(min(len(one), most or len(one)) for one in splits.reported.values())
-    return found
+        sizes[task.name] = len(splits.train), sum(min(len(split), most or len(split)) for split in splits.reported.values())
+    return sizes
 
 
 def scored_line(sweep: Sweep, sizes: Mapping[str, tuple[int, int]]) -> str:

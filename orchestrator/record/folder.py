@@ -1,6 +1,6 @@
 """`SweepFolder`: the folder `runs/NAME` of a sweep, and the name of every file and folder in it.
 
-These names are a format: older sweeps are read by them. No other module spells them.
+These names are a format. No other module spells them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from pathlib import Path
 
 EFFECTIVE_FILE = "sweep.yaml"
 """Also the name of that file as an artifact in the tracking store."""
-JOURNAL_FILE = "journal.jsonl"
 FRONT_CSV, FRONT_TEX, FRONT_PNG, FRONT_HTML = "front.csv", "front.tex", "front.png", "front.html"
 
 
@@ -41,28 +40,8 @@ class SweepFolder:
         return self.path / "tracking.json"
 
     @property
-    def ledger(self) -> Path:
-        """How each trial ended (`orchestrator.record.ledger`)."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def journal(self) -> Path:
-        """The events of the sweep, in order (`orchestrator.record.tracker`)."""
-        return self.path / JOURNAL_FILE
-
-    @property
-    def cursor(self) -> Path:
-        """How much of the journal each tracking store has taken (`orchestrator.record.shipper`)."""
-        return self.path / "tracking.cursor.json"
-
-    @property
-    def refused(self) -> Path:
-        """The events that the tracking store refused, with its reasons."""
-        return self.path / "tracking.refused.jsonl"
-
-    @property
     def study(self) -> Path:
-        """The searcher's Optuna study (`orchestrator.search.study`)."""
+        """What the searcher drew, for optuna-dashboard (`orchestrator.search.study_export`)."""
         return self.path / "study.db"
 
     @property

@@ -15,7 +15,6 @@ from orchestrator.record.pictures import (
     picture_refused,
     picture_sweep,
     picture_trial,
-    planned_counts,
 )
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.results.tags import CONFIGURATION_KIND, SWEEP_KIND, TRIAL_KIND
@@ -103,7 +102,7 @@ class Gallery:
                 families.add(self._families[name])
         related = [name for name, family in self._families.items() if family in families]
         entries = [entry for name in related for entry in self._groups[name]]
-        return {summary.configuration: summary for summary in summarize_entries(entries, planned_counts(entries))} | summaries
+        return {summary.configuration: summary for summary in summarize_entries(entries)} | summaries
 
 
 def _families(groups: Mapping[str, Sequence[Entry]], entries: Mapping[str, Entry]) -> dict[str, str]:

@@ -26,7 +26,7 @@ def quiet_mlflow() -> None:
     """Keeps the messages of MLflow and Alembic off the screen and telemetry off the network; turns MLflow's retries off.
 
     MLflow repeats a request whose answer was lost although the store may have carried it out.
-    `orchestrator.record.shipper` repeats instead, after it has looked what the store has.
+    `orchestrator.record.mirror` repeats instead, after it has looked what the store has.
     """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

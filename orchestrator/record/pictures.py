@@ -91,7 +91,7 @@ class Verdict:
         assert state.started is not None
         assert state.ended is not None
         objectives = recorded_objectives(state.started.info.get("objectives"))
-        summaries = mark_front(summarize_entries(state.asked_for, planned_counts(state.asked_for)), objectives)
+        summaries = mark_front(summarize_entries(state.asked_for), objectives)
         marked = marks(summaries, objectives)
         knee = str(marked.pop("knee", ""))
         members = {f"{names.PREFIX}{name}": frozenset(ids) for name, ids in marked.items()}
@@ -122,11 +122,6 @@ def group(state: State) -> dict[str, list[Entry]]:
         if entry.configuration not in groups:
             rest.setdefault(entry.configuration, []).append(entry)
     return groups | rest
-
-
-def planned_counts(entries: Sequence[Entry]) -> dict[str, Mapping[str, float]]:
-    """Returns what the plan counted before training, by configuration."""
-    return {entry.configuration: entry.planned for entry in entries}
 
 
 def picture_sweep(state: State, verdict: Verdict | None, folder: Path) -> Picture:

@@ -5,20 +5,18 @@ make the best of them look better than it is. A trial that was stopped counts wi
 before it had any counts as the average of all other trials on its task with its seed, since nothing was measured. A
 configuration with a failed trial has no score: the searcher learns that it failed.
 
-A training whose adapter is cut to sizes is worth the area under the scores of all its outputs (`area`).
+A configuration whose adapters are cut is worth the area under the scores of these and its own (`area`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from statistics import fmean
-from typing import Any
 
-from orchestrator.plan.trial import Trial
-from orchestrator.results.summary import Summary, summarize_entries
-from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.results.summary import summarize_entries
+from orchestrator.state.entry import Entry
 
 SEARCH_SCORE = "search_score"
 
@@ -33,41 +31,6 @@ def area(points: Iterable[tuple[float, float]]) -> float:
     for (small, low), (large, high) in pairwise(known):
         total += math.log(large / small) * (low + high) / 2
     return total / span if span else fmean(score for _, score in known)
-
-
-def of_training(outputs: Iterable[Summary]) -> float:
-    """What a training with these outputs is worth; NaN unless all of them have a score."""
-    points = [(one.value("trainable_parameters"), one.value("search_score")) for one in outputs]
-    return area(points) if all(math.isfinite(number) for point in points for number in point) else math.nan
-
-
-class SearchValues:
-    """Configurations' values for a searcher. It remembers the search scores of all trials it has seen."""
-
-    def __init__(self, objectives: Mapping[str, Any]) -> None:
-        self._objectives = objectives
-        self._seen: dict[str, tuple[str, int]] = {}
-        self._totals: dict[tuple[str, int], tuple[float, int]] = {}
-
-    def of(self, summary: Summary, results: Mapping[str, TrialResult], spec: Callable[[str], Trial]) -> dict[str, float]:
-        """The configuration's value on every objective it has a value for; for `score` the mean search score of its trials."""
-        values = {name: summary.value(name) for name in self._objectives}
-        if "score" in values and summary.finished + summary.stopped == summary.planned:
-            searched = [self._score(key, results[key], spec) for key in summary.keys]
-            if all(map(math.isfinite, searched)):
-                values["score"] = fmean(searched)
-        return {name: value for name, value in values.items() if math.isfinite(value)}
-
-    def _score(self, key: str, result: TrialResult, spec: Callable[[str], Trial]) -> float:
-        score = result.metrics.get("search_score")
-        run = spec(key).run
-        total, count = self._totals.get((run.task, run.seed), (0.0, 0))
-        if score is None:
-            return total / count if count else math.nan
-        if math.isfinite(score) and key not in self._seen:
-            self._seen[key] = (run.task, run.seed)
-            self._totals[run.task, run.seed] = (total + score, count + 1)
-        return score
 
 
 Group = tuple[str, int]

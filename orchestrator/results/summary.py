@@ -138,17 +138,17 @@ def summarize(
         results: those that have ended, by trial key.
         counts: what the plan counted for a configuration before training; used for what no trial has measured yet.
     """
-    return summarize_entries([trial.entry(results.get(trial.key)) for trial in trials], counts)
+    planned = counts or {}
+    return summarize_entries(trial.entry(results.get(trial.key), planned.get(trial.configuration)) for trial in trials)
 
 
-def summarize_entries(entries: Iterable[Entry], counts: Mapping[str, Mapping[str, float]] | None = None) -> list[Summary]:
-    """The same for trials whose spec is not at hand, such as those read back from a record."""
+def summarize_entries(entries: Iterable[Entry]) -> list[Summary]:
+    """The same for trials as a log or a store has them."""
     grouped: dict[str, list[Entry]] = {}
     for entry in entries:
         grouped.setdefault(entry.configuration, []).append(entry)
-    planned = counts or {}
     tuning = _tuning([entry for group in grouped.values() for entry in group])
-    return [_summary(group, planned.get(name, {}), tuning.get(name)) for name, group in grouped.items()]
+    return [_summary(group, group[0].planned, tuning.get(name)) for name, group in grouped.items()]
 
 
 def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:

@@ -16,9 +16,9 @@ import yaml
 from craft.words import format_duration
 from orchestrator.plan.plan import Plan
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.ledger import Ledger
 from orchestrator.record.manifest import cores
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.log import read_state
 from orchestrator.sweepfile.sweep import Sweep
 
 _ALIKE = ("batch_size", "gradient_accumulation", "max_length", "precision")
@@ -31,7 +31,7 @@ def time_line(plan: Plan, steps: int) -> str:
     The seconds of recorded trials hold their scoring, so a plan with other evaluations takes another time: it is an estimate.
     """
     sweep, storage = plan.sweep, Path(plan.sweep.storage)
-    at_once = min(math.floor(cores() / sweep.resources.cpu), len(plan.trials))
+    at_once = min(math.floor(cores() / sweep.resources.cpu), len(plan.jobs))
     if not steps or not at_once or sweep.resources.gpu:
         return ""
     ended = [one for folder in sorted(storage.glob("*/")) for one in _results(folder, sweep)]
@@ -49,5 +49,6 @@ def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
     with suppress(OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):  # no sweep, or a damaged one
         content = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))
         if content["model"] == sweep.model and all(content["training"].get(name) == mine[name] for name in _ALIKE):
-            return Ledger(folder).results().values()
+            entries = read_state(SweepFolder(folder).record).entries.values()
+            return [entry.result for entry in entries if entry.result is not None]
     return ()

@@ -1,9 +1,8 @@
 """A sweep that has run, read back: from its folder `runs/NAME`, or from the tracking store by its name.
 
 Both hold the effective sweep file, every trial with how it ended, and the adapters. A `PastSweep` is these three, whichever
-place it was read from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. In a
-folder the journal lists the trials and the ledger says how they ended; in the store each trial is a run
-(`orchestrator.record.mlflow_reader`).
+place it was read from; commands that read sweeps (`orchestrator.adapters`, `orchestrator.compare`) know nothing else. A
+folder has the log (`orchestrator.state`); in the store each trial is a run (`orchestrator.record.mlflow_reader`).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from craft.trainer.checkpoint import CheckpointCorrupt, verify
 from craft.words import nearest, redact
 from orchestrator.record.checkpoints import ADAPTER_FOLDER, Place, newest_whole, place_of
 from orchestrator.record.folder import EFFECTIVE_FILE, SweepFolder
-from orchestrator.record.ledger import Ledger
 from orchestrator.record.tracking_uri import resolve_uri, sqlite_file
 from orchestrator.results.front import mark_front
-from orchestrator.results.summary import Entry, Summary, summarize_entries
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.state.entry import Entry
+from orchestrator.state.log import read_state
 from orchestrator.sweepfile.mistakes import shown
 from orchestrator.sweepfile.objectives import DEFAULT_OBJECTIVES, Objectives
-from orchestrator.tools.journal import events_of
 
 DEFAULT_URI, DEFAULT_STORAGE = "sqlite:///mlflow.db", "runs"
 
@@ -150,24 +149,14 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
     if not SweepFolder(folder).effective.is_file():
         raise _no_such_sweep(str(folder), _folders(folder.parent), f"{folder.parent}/")
     sweep = read_terms(SweepFolder(folder).effective)
-    results = Ledger(folder).results()
-    known = {}
-    for event in events_of(SweepFolder(folder).journal, "trial_started"):
-        names = ("key", "configuration", "label", "method", "task", "seed", "protocol")
-        known[event["key"]] = Entry(
-            **{name: event[name] for name in names},
-            parameters=event["params"],
-            result=None,
-            tunes=event.get("tunes"),
-            carried=event.get("carried"),
-        )
-    entries = [replace(entry, result=results.get(key)) for key, entry in known.items()]
+    state = read_state(SweepFolder(folder).record)
     uri = tracking_uri or (None if "***@" in sweep.uri else sweep.uri)
 
     def fetch(key: str, scratch: Path) -> Path:
-        return _stored_adapter(folder, key, results[key].facts.get("adapter"), scratch)
+        result = state.entries[key].result
+        return _stored_adapter(folder, key, result.facts.get("adapter") if result else None, scratch)
 
-    return PastSweep(sweep, str(folder), uri and resolve_uri(uri), _whole(sweep, entries), fetch)
+    return PastSweep(sweep, str(folder), uri and resolve_uri(uri), tuple(state.asked_for), fetch)
 
 
 def read_terms(file: Path) -> SweepTerms:

@@ -11,8 +11,7 @@ front shows the finished configurations. With a larger budget `--resume` goes on
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.results.search_values import costs_of, mean_score
@@ -56,36 +55,3 @@ def _values(trials: list[Entry], target: Mapping[str, float], objectives: Mappin
     score = {"score": mean_score(trials, {})} if "score" in target else {}
     short = score and not meets(score, {"score": target["score"]}, objectives)
     return score if short else score | costs_of(trials, target)
-
-
-class Watch:
-    """Watches a session's spending. `spent` is why the sweep is to end, or None while it may go on."""
-
-    def __init__(
-        self,
-        budget: Budget,
-        objectives: Mapping[str, Any],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """
-        Args:
-            clock: seconds since any fixed moment.
-        """
-        self._budget, self._objectives, self._clock = budget, objectives, clock
-        self._started = clock()
-        self.spent: str | None = None
-
-    def check(self) -> None:
-        """Compares the time that has passed with the budget; called often."""
-        limit = self._budget.wall_clock_seconds
-        if limit is not None and self._clock() - self._started >= limit:
-            self._end(f"budget.wall_clock: {self._budget.wall_clock} are over")
-
-    def finished(self, label: str, values: Mapping[str, float]) -> None:
-        """A configuration has finished all of its trials."""
-        if meets(values, self._budget.target, self._objectives):
-            reached = ", ".join(f"{name} {values[name]:g}" for name in self._budget.target)
-            self._end(f"budget.target: {label} reached it ({reached})")
-
-    def _end(self, why: str) -> None:
-        self.spent = self.spent or why

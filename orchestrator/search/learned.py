@@ -19,16 +19,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from craft.methods import shown_method
 from craft.settings import content_hash
 from orchestrator.plan.configuration import Configuration, Dropped
-from orchestrator.plan.parameters import flatten
 from orchestrator.plan.trial import Trial
 from orchestrator.results.search_values import Group, costs_of, has_failed, mean_scores, worth_of
 from orchestrator.search.dimensions import space_of
+from orchestrator.search.strategy import refusal
 from orchestrator.search.study_export import Draw, write_study
 from orchestrator.state.entry import Entry
-from orchestrator.state.events import Event, Proposed, Refused
+from orchestrator.state.events import Event, Proposed
 from orchestrator.state.state import State, fold
 from orchestrator.sweepfile.mistakes import SweepError
 from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
@@ -154,16 +153,12 @@ class Learned:
             allowed, dropped = self._planner.allowed(point)
         except SweepError as error:
             return _Judged((), None, "", str(error))
-        family: Any = allowed if isinstance(allowed, list) else [allowed] if allowed else []
-        configuration = family[-1] if family else dropped[0].configuration
-        return _Judged(family, configuration, self._planner.meaning(configuration), "" if family else dropped[0].reason)
+        configuration = allowed[-1] if allowed else dropped[0].configuration
+        return _Judged(allowed, configuration, self._planner.meaning(configuration), "" if allowed else dropped[0].reason)
 
     def _trials_of(self, judged: _Judged) -> list[Trial]:
         if judged.meaning not in self._trials:
-            planner: Any = self._planner
-            self._trials[judged.meaning] = planner.trials(
-                judged.family if hasattr(judged.configuration, "source") else judged.family[-1]
-            )
+            self._trials[judged.meaning] = self._planner.trials(judged.family)
         return self._trials[judged.meaning]
 
     def _values(self, judged: _Judged, state: State, means: Mapping[Group, float]) -> tuple[tuple[float, ...] | None, bool]:
@@ -252,18 +247,3 @@ class Learned:
             if value is not None and bounds.min is not None:
                 excess[f"{name} min"] = (bounds.min - value) / max(abs(bounds.min), 1.0)
         return excess
-
-
-def refusal(dropped: Dropped, protocol: str) -> Refused:
-    """Returns the event of a configuration that breaks a constraint."""
-    configuration = dropped.configuration
-    method = shown_method(configuration.method, configuration.parameters)
-    return Refused(
-        configuration=configuration.id,
-        label=configuration.label,
-        method=method,
-        protocol=protocol,
-        parameters={"method": method, **flatten(configuration.parameters), **flatten(configuration.training)},
-        counts=configuration.counts.known(),
-        reason=dropped.reason,
-    )

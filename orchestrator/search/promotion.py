@@ -127,11 +127,16 @@ class Promotion:
             waiting: by configuration, its trials that have not ended, in the file's order; without the configurations of which
                 a trial runs.
         """
-        promoted = [one for rung in self._rungs.values() for one in rung.ready(self.factor) if one in waiting]
-        free = [one for one in waiting if one not in self._standing]
+        promoted = [
+            configuration
+            for rung in self._rungs.values()
+            for configuration in rung.ready(self.factor)
+            if configuration in waiting
+        ]
+        free = [configuration for configuration in waiting if configuration not in self._standing]
         if not promoted and not free:
             return None
-        chosen = max([*promoted, *free], key=lambda one: sum(self._epochs.get(one, {}).values()))
+        chosen = max([*promoted, *free], key=lambda configuration: sum(self._epochs.get(configuration, {}).values()))
         self.go_on(chosen)
         begun = self._epochs.get(chosen, {})
         return next((trial for trial in waiting[chosen] if trial.key in begun), None) or self.next_of(waiting[chosen])
@@ -142,14 +147,6 @@ class Promotion:
         for (task, _), scores in self._latest.items():
             if len(scores) > 1:
                 spreads.setdefault(task, []).append(pstdev(scores.values()))
-        if any(one.group[0] not in spreads for one in trials):
+        if any(trial.group[0] not in spreads for trial in trials):
             return trials[0]
-        return max(trials, key=lambda one: fmean(spreads[one.group[0]]))
-
-    def so_far(self, trials: Sequence[Entrant]) -> float | None:
-        """A configuration's mean score as it is known: the latest of each of its trials, and for one that has none the mean of
-        all others on its task with its seed. None where there are none either."""
-        known = [self._latest.get(one.group, {}) for one in trials]
-        if not all(known):
-            return None
-        return fmean(scores.get(one.key, fmean(scores.values())) for one, scores in zip(trials, known, strict=True))
+        return max(trials, key=lambda trial: fmean(spreads[trial.group[0]]))

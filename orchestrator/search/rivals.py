@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from orchestrator.plan.trial import Trial
-
-if TYPE_CHECKING:
-    from orchestrator.plan.configuration import Configuration
-    from orchestrator.sweepfile.sweep import Sweep
-
+from orchestrator.state.entry import Entry
 
 END = 1_000_000
 """The rung at the end of every trial, above all others."""
@@ -38,11 +32,11 @@ def levels_at(epoch: float, start: float, factor: float) -> Iterator[int]:
         level += 1
 
 
-def entrant(sweep: Sweep, trial: Trial, configuration: Configuration) -> Entrant:
-    """The trial as the rule sees it under the sweep's objectives."""
+def entrant(entry: Entry, objectives: Mapping[str, str]) -> Entrant:
+    """Returns the trial as the rule sees it under the sweep's objectives."""
     costs = [
-        configuration.known[name] * (1 if direction == "minimize" else -1)
-        for name, direction in sweep.objectives.items()
-        if name in configuration.known
+        entry.planned[name] * (1 if direction == "minimize" else -1)
+        for name, direction in objectives.items()
+        if name in entry.planned
     ]
-    return Entrant(trial.key, trial.configuration, (trial.run.task, trial.run.seed), tuple(costs))
+    return Entrant(entry.key, entry.configuration, (entry.task, entry.seed), tuple(costs))

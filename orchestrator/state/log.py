@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 class Log:
     """The writing end of the log at `path`. Close it.
 
-    Events that the disk does not take (it is full) wait in memory, in order, and are tried again at each `flush`.
+    Events that the disk does not take (it is full) wait in memory, in order, and are tried again at each `flush`. `trouble` is
+    the disk's error while it refuses.
 
     Raises:
         ValueError: another process writes it.
@@ -29,9 +30,9 @@ class Log:
         self._waiting: list[Event] = []
         self.trouble: OSError | None = None
 
-    def append(self, event: Event) -> bool:
-        """Writes an event, and waits for the disk if it is durable; False while the disk refuses."""
-        self._waiting.append(event)
+    def append(self, *events: Event) -> bool:
+        """Writes events, and waits for the disk if one is durable; False while the disk refuses."""
+        self._waiting += events
         return self.flush()
 
     def flush(self) -> bool:

@@ -20,11 +20,10 @@ class SearcherRow:
     """One row of SEARCHERS.
 
     Attributes:
-        make: where its proposer is made, as `module:name`, from a plan and the sweep's folder (None keeps nothing on disk);
-            `orchestrator.search.proposers.propose` calls it.
+        make: where its strategy is made, as `module:name`, from a plan; `orchestrator.search.stages.make_strategy` calls it.
         samples: whether it draws configurations, so that `search.configurations` says how many and ranges (`min`, `max`) have a
             meaning; otherwise it runs every combination of the `values`.
-        adaptive: whether it chooses while the sweep runs, from an Optuna study, so that the plan lists nothing beforehand.
+        adaptive: whether it chooses while the sweep runs, so that the plan lists nothing beforehand.
     """
 
     title: str
@@ -48,20 +47,20 @@ def imported(place: str) -> Callable[..., Any]:
     return function
 
 
-LISTED = "orchestrator.search.proposers:listed"
+LISTED = "orchestrator.search.strategy:Listed"
 
 SEARCHERS: dict[str, SearcherRow] = {
     "grid": SearcherRow("every combination of the values", LISTED, samples=False),
     "random": SearcherRow("configurations drawn at random, seeded", LISTED, samples=True),
     "gp": SearcherRow(
         "Gaussian processes: learns from what has run; up to a few hundred configurations",
-        "orchestrator.search.study:gp",
+        "orchestrator.search.samplers:gp",
         samples=True,
         adaptive=True,
     ),
     "tpe": SearcherRow(
         "tree-structured Parzen estimators: learns from what has run; for more configurations",
-        "orchestrator.search.study:tpe",
+        "orchestrator.search.samplers:tpe",
         samples=True,
         adaptive=True,
     ),

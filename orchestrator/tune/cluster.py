@@ -117,8 +117,8 @@ class Cluster:
 
     def check(self, resources: Resources) -> None:
         if self.slots(resources) == 0:
-            (there,) = self.machines
-            has = ", ".join(words_of(name, there[name]) if name in there else f"no {name}" for name in resources.asked)
+            (machine,) = self.machines
+            has = ", ".join(words_of(name, machine[name]) if name in machine else f"no {name}" for name in resources.asked)
             raise ValueError(
                 f"a trial asks for {resources.words()} and this machine has {has}: lower `resources`, or give --address of a "
                 "cluster that has them."
@@ -169,12 +169,12 @@ def joined(address: str | None, cpus: int | None = None) -> Iterator[Cluster]:
 def _need_no_home() -> None:
     """Ray writes a new cluster's token into the home folder; where that cannot be written, as in a container, the environment
     alone holds one."""
-    kept = Path("~/.ray/auth_token").expanduser()
-    if kept.exists() or any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+    token_file = Path("~/.ray/auth_token").expanduser()
+    if token_file.exists() or any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         return
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        writable = os.access(kept.parent, os.W_OK)
+        token_file.parent.mkdir(parents=True, exist_ok=True)
+        writable = os.access(token_file.parent, os.W_OK)
     except OSError:
         writable = False
     if not writable:

@@ -1,8 +1,8 @@
 """Runs a plan on Ray Tune so that no finished work is lost, whatever dies.
 
-    plan - ledger = what remains -->  attempt-N (a fresh Tune experiment)  -->  results --> ledger, tracker, display
-                  ^                        |
-                  +---- fit() broke -------+
+    log -> state -> what remains -->  attempt-N (a fresh Tune experiment)  -->  events --> log
+                        ^                        |
+                        +---- fit() broke -------+
 
 A session is one start of the driver, an attempt is one `fit()` (`orchestrator.tune.attempts`). Ray's own restore is not used:
 every attempt begins with what remains, so a resumed sweep, an extended one and one whose attempt broke off are the same thing.
@@ -11,131 +11,108 @@ every attempt begins with what remains, so a resumed sweep, an extended one and 
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from orchestrator.driver.display import Display
+from orchestrator.driver.driver import Driver
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome, outcome_of
 from orchestrator.driver.preparation import Shared
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Train
 from orchestrator.record.checkpoints import attempts, check_writable
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.ledger import Ledger
 from orchestrator.record.lock import one_driver
+from orchestrator.state.events import SessionEnded
 from orchestrator.tools.quiet import noise_to_log
-from orchestrator.tune.assembly import Parts, assemble
+from orchestrator.tools.signals import Stop
 from orchestrator.tune.attempts import Attempts
-
-if TYPE_CHECKING:
-    from orchestrator.plan.plan import Plan
-    from orchestrator.record.tracker import Tracker
-
-
-def run_sweep(
-    plan: Plan,
-    options: RunOptions,
-    *,
-    tracker: Tracker | None = None,
-    train: Train | None = None,
-    shared: Shared | None = None,
-    last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
-) -> SweepOutcome:
-    """Runs what remains of a plan and returns how the sweep stands.
-
-    Ctrl-C or SIGTERM once stops gracefully: the outcome has `interrupted` trials, which go on from their last checkpoints when
-    the sweep is resumed. A second one stops at once. Where Ray does not let go (its own processes died of the same signal) the
-    process itself is ended some seconds later, with the record as true as otherwise (`orchestrator.tools.signals`).
-
-    Args:
-        tracker: records every trial and configuration; its maker opens and closes the sweep's own run.
-        train: what workers run instead of `craft.trainer.training.train_run`.
-        shared: what was prepared for the trials.
-        last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
-
-    Raises:
-        ValueError: the session is refused, and nothing has been trained.
-    """
-    folder = options.folder.absolute()
-    storage = options.storage or str(SweepFolder(folder).ray)
-    storage = storage if "://" in storage else str(Path(storage).absolute())
-    with one_driver(folder):
-        ledger = Ledger(folder)
-        if not options.resume and (ledger.results() or attempts(storage)):
-            raise ValueError(f"{folder} holds a sweep already. Go on with it by --resume, or start afresh with another --name.")
-        check_writable(storage)
-        try:
-            with (
-                noise_to_log(SweepFolder(folder).log) as screen,
-                Display(plan.most_trials, screen, options.verbosity) as display,
-            ):
-                parts = assemble(plan, options, folder, storage, ledger, display, tracker)
-                session = Session(parts, train, shared)
-                with parts.stop.watching(session.is_broken, lambda why: last_words(session.abandoned(why))):
-                    trouble = session.to_the_end()
-        finally:
-            ledger.close()
-            shutil.rmtree(SweepFolder(folder).scratch, ignore_errors=True)
-    return session.outcome(trouble)
 
 
 class Session:
-    """One start of the driver: from what is on record to the outcome."""
+    """One start of the driver.
 
-    def __init__(self, parts: Parts, train: Train | None, shared: Shared | None = None) -> None:
-        self._parts, self._attempts = parts, Attempts(parts, train, shared)
-        self._started = time.monotonic()
+    Attributes:
+        driver: has the sweep's record.
+        display: what the terminal shows.
+    """
 
-    def to_the_end(self) -> str | None:
-        """Runs what remains; returns why the session ended before its plan did, or None."""
-        parts = self._parts
-        if not parts.more_to_run():
-            return None
-        parts.exchange.recall()
-        parts.watch.check()
+    def __init__(self, driver: Driver, display: Display, stop: Stop) -> None:
+        self.driver, self.display, self._stop = driver, display, stop
+
+    def run(
+        self,
+        train: Train | None = None,
+        shared: Shared | None = None,
+        last_words: Callable[[SweepOutcome], None] = lambda outcome: None,
+        watch: Callable[[], None] = lambda: None,
+    ) -> SweepOutcome:
+        """Runs what remains of the plan and returns how the sweep stands. The session has begun (`Driver.begin`).
+
+        Ctrl-C or SIGTERM once stops gracefully: trials without a result continue from their last checkpoints when the sweep is
+        resumed. A second one stops at once. Where Ray does not return (its own processes died of the same signal) the process
+        itself is ended some seconds later, with the record as true as otherwise (`orchestrator.tools.signals`).
+
+        Args:
+            train: what workers run instead of `craft.trainer.training.train_run`.
+            shared: what was prepared for the trials.
+            last_words: called, in another thread, if the process has to be ended; the record is on the disk by then.
+            watch: called often while trials run.
+
+        Raises:
+            ValueError: the cluster or a trial's share of it is refused, and nothing has been trained.
+        """
+        driver, stop = self.driver, self._stop
+        attempts, driver.watch = Attempts(driver, stop.listen, train, shared), watch
+
+        def broken() -> str | None:
+            return attempts.cluster.broken if attempts.cluster is not None else None
+
+        def abandon(why: str) -> None:
+            driver.lock.acquire(timeout=2)  # the driver's own thread will not come back from Ray, and the process ends next
+            trouble = driver.stop() or (None if stop.asked else why)
+            self.display.close()
+            shutil.rmtree(driver.folder.scratch, ignore_errors=True)
+            last_words(outcome_of(driver, trouble, stop.signal))
+
         trouble = None
+        with self.display, stop.watching(broken, abandon):
+            try:
+                trouble = attempts.run()
+            except KeyboardInterrupt:
+                stop.asked = True
+            finally:
+                trouble = driver.stop() or trouble
+        return outcome_of(driver, trouble, stop.signal)
+
+
+@contextmanager
+def open_session(plan: Plan, options: RunOptions) -> Iterator[Session]:
+    """Holds the sweep's folder for a session: its lock, its screen, and what is on record.
+
+    Raises:
+        ValueError: another driver has the folder, it holds a sweep and this is no resume, or the storage cannot be written.
+    """
+    folder = SweepFolder(options.folder.absolute())
+    with one_driver(folder.path), noise_to_log(folder.log) as screen:
+        if not options.resume and (folder.record.exists() or attempts(options.storage_of_trials)):
+            raise ValueError(f"{folder.path} holds a sweep already. Continue it by --resume, or give this one another --name.")
+        check_writable(options.storage_of_trials)
+        display = Display(plan.most_jobs, screen, options.verbosity)
+        stop = Stop(display.say)
+        driver = Driver(plan, options, display, lambda: stop.asked)
         try:
-            trouble = self._attempts.run()
-        except KeyboardInterrupt:
-            parts.stop.asked = True
-        return self._closed() or trouble
+            yield Session(driver, display, stop)
+        finally:
+            driver.close()
+            shutil.rmtree(folder.scratch, ignore_errors=True)
 
-    def is_broken(self) -> str | None:
-        """Why the cluster that the session has joined is of no use any more, if it is not."""
-        cluster = self._attempts.cluster
-        return cluster.broken if cluster is not None else None
 
-    def abandoned(self, why: str) -> SweepOutcome:
-        """Ends the session when its own thread will not come back from Ray. The process must end after it: the lock is kept."""
-        parts = self._parts
-        parts.recorder.lock.acquire(timeout=2)
-        trouble = self._closed() or (None if parts.stop.asked else why)
-        parts.display.close()
-        shutil.rmtree(parts.folder.scratch, ignore_errors=True)
-        return self.outcome(trouble)
-
-    def outcome(self, trouble: str | None) -> SweepOutcome:
-        """How the sweep stands, after a session that ended early for `trouble` if it did."""
-        parts, spent = self._parts, self._parts.watch.spent
-        return outcome_of(
-            parts.recorder.standing,
-            seconds=time.monotonic() - self._started,
-            trouble=trouble,
-            signal=parts.stop.signal,
-            spent=spent,
-            notes=[*([f"ended by {spent}"] if spent else []), *parts.recorder.notes],
-            open=parts.more_to_propose,
-        )
-
-    def _closed(self) -> str | None:
-        """Marks what was running as interrupted; returns what is wrong if the disk does not take it."""
-        parts = self._parts
-        parts.recorder.interrupted()
-        if parts.recorder.flush():
-            return None
-        return (
-            f"{parts.folder.path} cannot be written: results since then are kept only in {parts.storage}; "
-            "make room and --resume"
-        )
+def run_sweep(plan: Plan, options: RunOptions, *, train: Train | None = None, shared: Shared | None = None) -> SweepOutcome:
+    """Runs what remains of a plan, without a tracking store; see `Session.run`."""
+    with open_session(plan, options) as session:
+        session.driver.begin()
+        outcome = session.run(train, shared)
+        session.driver.take(SessionEnded(status=outcome.status, seconds=outcome.seconds))
+    return outcome

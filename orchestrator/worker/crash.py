@@ -59,19 +59,19 @@ def describe(error: BaseException | None, stderr: Path | None = None) -> str:
 def machine_lost(error: BaseException | None) -> bool:
     """Whether a trial failed because its machine is gone: no fault of the trial's."""
     why = describe(error)
-    return any(words in why for words in (LOST, TAKEN, OUT_OF_REACH))
+    return any(reason in why for reason in (LOST, TAKEN, OUT_OF_REACH))
 
 
 def _exit(text: str) -> str:
-    found = re.search(r"exit code[ :]*(-?\d+)", text) or re.search(r"(SIG[A-Z]+)", text)
-    return f" ({found[0]})" if found else " (killed, or crashed in native code)"
+    code = re.search(r"exit code[ :]*(-?\d+)", text) or re.search(r"(SIG[A-Z]+)", text)
+    return f" ({code[0]})" if code else " (killed, or crashed in native code)"
 
 
 def _where(stack: str) -> str:
     """The place the hanging process was in: the innermost frame of the thread that was training, or of the first one."""
     threads = re.split(r"^(?:Current thread|Thread) ", stack, flags=re.MULTILINE)
     # Others only watch: the interpreter lists them first.
-    training = next((thread for thread in threads if "run_trial.py" in thread), stack)
+    training = next((thread for thread in threads if "run_job.py" in thread), stack)
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', training)
     own = [frame for frame in frames if "threading.py" not in frame[0]]
     if not own:

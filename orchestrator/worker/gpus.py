@@ -63,9 +63,9 @@ def require_gpu() -> Gpu:
                 "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (NOSET_HIP_...) where Ray starts"
             )
         ones = torch.ones(SIDE, SIDE, device="cuda")
-        found = (ones @ ones).sum().item()
-        if found != SIDE**3:
-            raise RuntimeError(f"a product of matrices gives {found:g} instead of {SIDE**3}")
+        total = (ones @ ones).sum().item()
+        if total != SIDE**3:
+            raise RuntimeError(f"a product of matrices gives {total:g} instead of {SIDE**3}")
         return describe_gpu(torch.cuda.current_device())
     except Exception as error:  # torch and the driver have many kinds of error
         reason = " ".join(str(error).split())[:400] or type(error).__name__

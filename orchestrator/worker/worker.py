@@ -25,7 +25,7 @@ from craft.results import PREDICTIONS_FOLDER, Leave, Outlook, Progress
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import MANIFEST_FILE, add_file, write_folder
 from craft.trainer.pace import report_outlooks
-from orchestrator.plan.trial import Ended, Train, Trial, result_of_size
+from orchestrator.plan.trial import Job, Outcome, Train, Trial, result_of_size
 from orchestrator.record.checkpoints import (
     ADAPTER_FOLDER,
     EVALUATIONS_FILE,
@@ -41,7 +41,7 @@ from orchestrator.state.entry import TrialResult
 from orchestrator.worker.fences import fence_gpu, fenced_host
 from orchestrator.worker.gpus import require_gpu
 from orchestrator.worker.guards import Heartbeat, begin_with, free_memory, process_age, scratch_folder, stderr_to
-from orchestrator.worker.run_trial import run_trial, size_of
+from orchestrator.worker.run_job import run_job, size_of
 
 STDERR_FILE = "stderr.log"
 
@@ -77,138 +77,146 @@ class WorkerSettings:
 
 def work(
     key: str,
-    trial: str,
+    job: str,
     settings: WorkerSettings,
     report: Report,
     must_leave: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Runs the trial given as JSON to its end, reporting progress with checkpoints and at last its result.
+    """Runs the job given as JSON to its end, reporting progress with checkpoints and at last the results of its trials.
 
     Args:
-        key: the trial's name with the driver.
-        must_leave: says why the trial has to leave its machine; asked after every optimizer step.
+        key: the job's name with the driver.
+        must_leave: says why the job has to leave its machine; asked after every optimizer step.
     """
     try:
-        spec = Trial.from_json(json.loads(trial))
-    except ValueError as error:
-        report({"result": _foreign(key, str(error)).to_json()}, None)
+        todo = Job.from_json(json.loads(job))
+        why = f"it calls this trial {todo.key}" if todo.key != key else ""
+    except (ValueError, KeyError, TypeError) as error:
+        why = str(error)
+    if why:
+        report({"results": [_foreign(key, why).to_json()]}, None)
         return
-    if spec.key != key:
-        report({"result": _foreign(key, f"it calls this trial {spec.key}").to_json()}, None)
-        return
-    with _scratch(settings, spec.key) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
+    with _scratch(settings, key) as scratch, stderr_to(scratch / STDERR_FILE) as stderr:
         begin_with(settings.threads)
         heartbeat = Heartbeat(settings.heartbeat_seconds, stderr)
         try:
             fence_gpu(settings.gpu)
             with fenced_host(settings.memory_bytes):
-                _run(spec, settings, report, scratch, heartbeat, must_leave)
+                _Attempt(todo, settings, report, scratch, heartbeat, must_leave).run()
         finally:
             heartbeat.stop()
             free_memory()
 
 
-def _run(
-    spec: Trial,
-    settings: WorkerSettings,
-    report: Report,
-    scratch: Path,
-    heartbeat: Heartbeat,
-    must_leave: Callable[[], str | None],
-) -> None:
-    began = time.monotonic() - (process_age() if next(_TRIALS) == 0 else 0.0)
-    heartbeat.beat()
-    checkpoint, broken = newest_whole(settings.storage, spec.key, scratch / "fetched")
-    ended = stored_result(checkpoint) if checkpoint else None
-    # A driver that died between a checkpoint and its word of it received none of these; one that knows them ignores them.
-    evaluations = stored_evaluations(checkpoint) if checkpoint else []
-    for evaluation in evaluations:
-        report(evaluation | {"progress": evaluation["progress"] | {"again": True}}, None)
-    if checkpoint is not None and ended is not None:
-        # It had finished and stored all of it; only the driver died before writing the result down, or the file asks for more.
-        sizes = stored_sizes(checkpoint)
-        missing = [one for one in spec.sizes if one.key not in sizes]
+class _Attempt:
+    """One run of a job in this process, from its newest whole checkpoint."""
+
+    def __init__(
+        self,
+        job: Job,
+        settings: WorkerSettings,
+        report: Report,
+        scratch: Path,
+        heartbeat: Heartbeat,
+        must_leave: Callable[[], str | None],
+    ) -> None:
+        self._job, self._settings, self._report, self._scratch = job, settings, report, scratch
+        self._heartbeat, self._must_leave = heartbeat, must_leave
+        self._evaluations: list[dict[str, Any]] = []
+        self._began = time.monotonic() - (process_age() if next(_TRIALS) == 0 else 0.0)
+
+    def run(self) -> None:
+        """Runs the job to its end."""
+        job, storage = self._job, self._settings.storage
+        self._heartbeat.beat()
+        checkpoint, broken = newest_whole(storage, job.key, self._scratch / "fetched")
+        # A driver that died between a checkpoint and its report received none of these; one that knows them ignores them.
+        self._evaluations = stored_evaluations(checkpoint) if checkpoint else []
+        for evaluation in self._evaluations:
+            self._report(evaluation | {"progress": evaluation["progress"] | {"again": True}}, None)
+        if checkpoint is not None and stored_result(checkpoint) is not None:
+            # It had finished and stored all of it; only the driver died before writing it down, or the file asks for more cuts.
+            self._report_stored(checkpoint)
+            return
+        if checkpoint is None and (start := job.training.run.warm_start) is not None:
+            adapter = _source(storage, start.run, self._scratch / "source")
+            if adapter is None:
+                why = f"the run that it starts from ({start.run}) left no adapter: it failed, or its storage is gone"
+                self._report({"results": [TrialResult(job.key, "failed", error=why, retryable=True).to_json()]}, None)
+                return
+            started = start.model_copy(update={"adapter": str(adapter)})
+            training = replace(job.training, run=job.training.run.model_copy(update={"warm_start": started}))
+            job = replace(job, training=training)
+        self._train(job, checkpoint, broken)
+
+    def _train(self, job: Job, checkpoint: Path | None, broken: int) -> None:
+        settings = self._settings
+        if settings.gpu and settings.train is None:  # a stand-in needs none
+            require_gpu()
+        # Preparing the machine and building the method take long for a large model, and have no steps.
+        with ticking(self._heartbeat.beat), report_outlooks(self._on_outlook), settings.surrounded(job.training.run):
+            outcomes = run_job(job, self._scratch / "run", self._on_progress, self._on_step, checkpoint, settings.train)
+        self._heartbeat.stop()
+        result = outcomes[0].result
+        if broken:
+            note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
+            result = replace(result, notes=[*result.notes, note])
+        if "phases" in (facts := result.facts):
+            facts["phases"] = {"start": time.monotonic() - self._began - sum(facts["phases"].values())} | facts["phases"]
+        outcomes = [replace(outcomes[0], result=result), *outcomes[1:]]
+        results = [outcome.result.to_json() for outcome in outcomes]
+        self._report({"results": results}, _final_checkpoint(self._scratch, outcomes, self._evaluations))
+
+    def _report_stored(self, checkpoint: Path) -> None:
+        """Reports the results in the last checkpoint of a finished job, after cutting what it lacks."""
+        missing = [cut for cut in self._job.cuts if cut.key not in stored_sizes(checkpoint)]
         if missing:
-            with ticking(heartbeat.beat), settings.surrounded(spec.run):
-                checkpoint = _cut_stored(checkpoint, missing, scratch)
-            sizes = stored_sizes(checkpoint)
-            heartbeat.stop()
-        report(_last_report(ended, [*sizes.values()]), checkpoint)
-        return
+            with ticking(self._heartbeat.beat), self._settings.surrounded(self._job.training.run):
+                checkpoint = _cut_stored(checkpoint, missing, self._scratch)
+            self._heartbeat.stop()
+        self._report({"results": [stored_result(checkpoint), *stored_sizes(checkpoint).values()]}, checkpoint)
 
-    if checkpoint is None and spec.run.warm_start is not None:
-        adapter = _source(settings.storage, spec.run.warm_start.run, scratch / "source")
-        if adapter is None:
-            why = f"the run that it starts from ({spec.run.warm_start.run}) left no adapter: it failed, or its storage is gone"
-            report({"result": TrialResult(spec.key, "failed", error=why, retryable=True).to_json()}, None)
-            return
-        begin = spec.run.warm_start.model_copy(update={"adapter": str(adapter)})
-        spec = replace(spec, run=spec.run.model_copy(update={"warm_start": begin}))
-
-    def on_progress(progress: Progress) -> None:
-        heartbeat.stop()
-        if not progress.metrics:  # nothing was scored: the checkpoint of a trial that leaves
-            _report_leaving(progress, evaluations, report)
-            return
-        evaluations.append(_payload(progress))
+    def _on_progress(self, progress: Progress) -> None:
+        self._heartbeat.stop()
+        if progress.metrics:
+            self._evaluations.append(_payload(progress))
         if progress.checkpoint is not None:
-            add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(evaluations))
-        report(evaluations[-1], progress.checkpoint)
-        heartbeat.beat()
+            add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(self._evaluations))
+        if not progress.metrics:  # nothing was scored: the checkpoint of a trial that leaves
+            self._report({"left_at": progress.step}, progress.checkpoint)
+            return
+        self._report(self._evaluations[-1], progress.checkpoint)
+        self._heartbeat.beat()
 
-    def on_outlook(outlook: Outlook) -> None:
-        heartbeat.stop()
-        report({"outlook": asdict(outlook)}, None)
-        heartbeat.beat()
+    def _on_outlook(self, outlook: Outlook) -> None:
+        self._heartbeat.stop()
+        self._report({"outlook": asdict(outlook)}, None)
+        self._heartbeat.beat()
 
-    def on_step(step: int, total_steps: int) -> None:
-        heartbeat.beat()
-        if why := must_leave():
+    def _on_step(self, step: int, total_steps: int) -> None:
+        self._heartbeat.beat()
+        if why := self._must_leave():
             raise Leave(why)
-
-    if settings.gpu and settings.train is None:  # a stand-in needs none
-        require_gpu()
-    # Preparing the machine and building the method take long for a large model, and have no steps.
-    with ticking(heartbeat.beat), report_outlooks(on_outlook), settings.surrounded(spec.run):
-        end = run_trial(spec, scratch / "run", on_progress, on_step, checkpoint, settings.train)
-    heartbeat.stop()
-    if broken:
-        note = f"{broken} damaged checkpoint{'s were' if broken > 1 else ' was'} passed over on resuming"
-        end = replace(end, result=replace(end.result, notes=[*end.result.notes, note]))
-    if "phases" in (facts := end.result.facts):
-        facts["phases"] = {"start": time.monotonic() - began - sum(facts["phases"].values())} | facts["phases"]
-    cuts = [one.result.to_json() for one in end.sizes]
-    report(_last_report(end.result.to_json(), cuts), _final_checkpoint(scratch, end, evaluations))
-
-
-def _last_report(result: dict[str, Any], sizes: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"result": result} | ({"sizes": sizes} if sizes else {})
 
 
 def _cut_stored(checkpoint: Path, missing: Sequence[Trial], scratch: Path) -> Path:
-    """The last checkpoint of a finished trial, with the sizes that it lacks."""
+    """Returns the last checkpoint of a finished job, with the cuts that it lacks."""
     from craft.trainer.cutting import Cut
     from craft.trainer.rescoring import cut_and_score
 
-    adapter, cuts = checkpoint / ADAPTER_FOLDER, []
-    for one in missing:
-        cut = Cut(parameters=size_of(one), recovery=RECOVERY)
-        _, size = cut_and_score(adapter, cut, scratch / "run" / one.key)
-        cuts.append(Ended(result_of_size(one.key, size), size.adapter))
+    adapter, outcomes = checkpoint / ADAPTER_FOLDER, []
+    for trial in missing:
+        cut = Cut(parameters=size_of(trial), recovery=RECOVERY)
+        _, size = cut_and_score(adapter, cut, scratch / "run" / trial.key)
+        outcomes.append(Outcome(result_of_size(trial.key, size), size.adapter))
 
     def fill(folder: Path) -> None:
         shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
         (folder / MANIFEST_FILE).unlink()  # the checkpoint's own; each adapter keeps its seal
-        for end in cuts:
-            _keep(end, folder / SIZES_FOLDER / end.result.key)
+        for outcome in outcomes:
+            _keep(outcome, folder / SIZES_FOLDER / outcome.result.key)
 
     return write_folder(scratch / "final", fill)
-
-
-def _report_leaving(progress: Progress, evaluations: list[dict[str, Any]], report: Report) -> None:
-    if progress.checkpoint is not None:
-        add_file(progress.checkpoint, EVALUATIONS_FILE, json.dumps(evaluations))
-    report({"left_at": progress.step}, progress.checkpoint)
 
 
 def _source(storage: str, key: str, scratch: Path) -> Path | None:
@@ -228,7 +236,7 @@ def _foreign(key: str, why: str) -> TrialResult:
 
 def _payload(progress: Progress) -> dict[str, Any]:
     """What the driver gets of an evaluation; metrics also stand at the top, where schedulers look."""
-    content = {
+    fields = {
         "step": progress.step,
         "total_steps": progress.total_steps,
         "epoch": progress.epoch,
@@ -236,33 +244,34 @@ def _payload(progress: Progress) -> dict[str, Any]:
         "points": progress.points,
         "time": time.time(),
     }
-    return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": content}
+    return {**progress.metrics, "step": progress.step, "epoch": progress.epoch, "progress": fields}
 
 
-def _final_checkpoint(scratch: Path, end: Ended, evaluations: list[dict[str, Any]]) -> Path | None:
-    if end.result.status != "finished" or end.adapter is None:
+def _final_checkpoint(scratch: Path, outcomes: Sequence[Outcome], evaluations: list[dict[str, Any]]) -> Path | None:
+    training, *cuts = outcomes
+    if training.result.status != "finished" or training.adapter is None:
         return None
 
     def fill(folder: Path) -> None:
-        _keep(end, folder)
-        for one in end.sizes:
-            _keep(one, folder / SIZES_FOLDER / one.result.key)
+        _keep(training, folder)
+        for cut in cuts:
+            _keep(cut, folder / SIZES_FOLDER / cut.result.key)
         (folder / EVALUATIONS_FILE).write_text(json.dumps(evaluations), encoding="utf-8")
 
     return write_folder(scratch / "final", fill)
 
 
-def _keep(end: Ended, folder: Path) -> None:
-    """Copies an adapter with what stands next to it, and writes its result."""
-    assert end.adapter is not None
-    shutil.copytree(end.adapter, folder / ADAPTER_FOLDER)
-    predictions = end.adapter.parent / PREDICTIONS_FILE
+def _keep(outcome: Outcome, folder: Path) -> None:
+    """Copies an adapter with the files next to it, and writes its result."""
+    assert outcome.adapter is not None
+    shutil.copytree(outcome.adapter, folder / ADAPTER_FOLDER)
+    predictions = outcome.adapter.parent / PREDICTIONS_FILE
     if predictions.is_file():  # the outputs behind the score: what a served adapter must answer again
         shutil.copy(predictions, folder)
-    answers = end.adapter.parent / PREDICTIONS_FOLDER
+    answers = outcome.adapter.parent / PREDICTIONS_FOLDER
     if answers.is_dir():
         shutil.copytree(answers, folder / PREDICTIONS_FOLDER)
-    (folder / RESULT_FILE).write_text(json.dumps(end.result.to_json()), encoding="utf-8")
+    (folder / RESULT_FILE).write_text(json.dumps(outcome.result.to_json()), encoding="utf-8")
 
 
 def stderr_left(scratch: Path, key: str) -> Path | None:

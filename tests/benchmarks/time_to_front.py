@@ -242,22 +242,23 @@ def run_sizes(task: str, data: str | None, write: Callable[[Row], object], head_
     from orchestrator.plan.plan import make_plan
     from orchestrator.sweepfile.load import load_sweep
     from orchestrator.worker.guards import begin_with
-    from orchestrator.worker.run_trial import run_trial
+    from orchestrator.worker.run_job import run_job
 
     with tempfile.TemporaryDirectory() as place:
         file = Path(place, "sizes.yaml")
         file.write_text(json.dumps(sweep(task, data, head_start)))
         plan, before = make_plan(load_sweep(file)), 0.0
-        for number, trial in enumerate(plan.trials):
-            folder = Path(place, trial.key)
+        for number, job in enumerate(plan.jobs):
+            folder = Path(place, job.key)
             folder.mkdir()
             begin_with(1)
-            ended = run_trial(trial, folder, lambda _progress: None)
+            training, *cuts = run_job(job, folder, lambda _progress: None)
             seconds, before = time.process_time() - before, time.process_time()
-            known = trial.run.parameters
-            rank = known["ranks"][1] if trial.run.method == "craft" else known["rank"]
-            name = f"{trial.run.method} {rank} {''.join(known['projections'])} {trial.run.training.learning_rate:g}"
-            for result in (*(one.result for one in ended.sizes), ended.result):
+            run = job.training.run
+            known = run.parameters
+            rank = known["ranks"][1] if run.method == "craft" else known["rank"]
+            name = f"{run.method} {rank} {''.join(known['projections'])} {run.training.learning_rate:g}"
+            for result in (outcome.result for outcome in (*cuts, training)):
                 numbers = int(result.counts["trainable_parameters"]), result.metrics["score"]
                 write((seconds, number, TRAINING["epochs"], *numbers, name))
 

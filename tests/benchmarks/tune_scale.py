@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.record.tracker import Tracker
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +37,6 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
 from orchestrator.record.manifest import hardware
-from orchestrator.record.tracker import Tracker
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
 

@@ -25,8 +25,10 @@ from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Trial
 from orchestrator.results.front import mark_front
 from orchestrator.results.summary import summarize
-from orchestrator.search.replication import tuned
+from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.events import Ended, Wanted
+from orchestrator.state.state import fold
 from orchestrator.sweepfile.load import load_sweep
 from tests.benchmarks.trials import read_trials
 
@@ -80,10 +82,10 @@ def draw(trial: Trial, random: np.random.Generator) -> TrialResult:
 
 def one_sweep(plan: Plan, random: np.random.Generator) -> float:
     """The mean of all reported scores, minus that of their true values."""
-    rule = plan.sweep.replication
-    assert rule is not None
     results = {trial.key: draw(trial, random) for trial in plan.trials}
-    measured = [trial for best in tuned(plan, results) for trial in plan.planner.trials(best, rule.seeds)]
+    wanted = Wanted(keys=[*results], entries=[trial.entry() for trial in plan.trials])
+    state = fold([wanted, *(Ended(result=result) for result in results.values())])
+    measured = make_strategy(plan).wanted(state)[len(plan.trials) :]
     results |= {trial.key: draw(trial, random) for trial in measured}
     summaries = mark_front(summarize([*plan.trials, *measured], results), plan.sweep.objectives)
     return fmean(cell.score.mean for cell in summaries if cell.complete) - fmean(map(truth, measured))

@@ -21,16 +21,16 @@ from dashboards.panels.table import data as table_data
 from dashboards.store import Store
 from orchestrator import session
 from orchestrator.driver.options import RunOptions
-from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.driver.outcome import SweepOutcome, outcome_of
+from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.record.ledger import Ledger
-from orchestrator.results.summary import summarize
+from orchestrator.plan.trial import Outcome
 from orchestrator.review import front_picture
 from orchestrator.review.past_sweep import find_sweep
 from orchestrator.review.pick import pick
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
+from orchestrator.tune.runner import Session
 from tests.dashboards.browser import CHROMIUM, DRIVER, Browser
 
 SWEEP = """\
@@ -58,22 +58,18 @@ class Finished:
     ranks: dict[str, int]
 
 
-def stand_in(plan: Plan, options: RunOptions, *, tracker: Any, shared: object, last_words: object) -> SweepOutcome:
-    """Takes the place of `run_sweep`: every trial ends at once with what MEASURED says."""
-    ledger, results = Ledger(options.folder), {}
-    for trial in plan.trials:
-        score, memory = MEASURED[trial.run.parameters["rank"]]
-        score += (trial.run.seed - 1) / (2 if trial.run.parameters["rank"] in (1, 4, 16) else -2)
-        counts = {"trainable_parameters": 1000.0 * trial.run.parameters["rank"], "peak_memory_bytes": 1e6 * memory}
-        result = TrialResult(trial.key, "finished", {"search_score": score, "score": score}, counts, 3, 1.0)
-        tracker.trial_started(trial)
-        ledger.add(result)
-        tracker.trial_ended(result, None)
-        results[trial.key] = result
-    ledger.close()
-    for one in summarize(plan.trials, results, plan.counts):
-        tracker.configuration_ended(one.configuration, one.label, one.parameters, one.tracked())
-    return SweepOutcome(results, [*results], [], [], [], [], 1.0)
+def stand_in(self: Session, **_: object) -> SweepOutcome:
+    """Takes the place of `Session.run`: every trial ends at once as MEASURED says."""
+    driver = self.driver
+    while (job := driver.next_job()) is not None:
+        run = job.training.run
+        score, memory = MEASURED[run.parameters["rank"]]
+        score += (run.seed - 1) / (2 if run.parameters["rank"] in (1, 4, 16) else -2)
+        counts = {"trainable_parameters": 1000.0 * run.parameters["rank"], "peak_memory_bytes": 1e6 * memory}
+        result = TrialResult(job.key, "finished", {"search_score": score, "score": score}, counts, 3, 1.0)
+        driver.started(job.key)
+        driver.ended(job.key, [Outcome(result)])
+    return outcome_of(driver, None, None)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +86,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     console = Console(file=io.StringIO(), width=200)
     uri = f"sqlite:///{root / 'mlflow.db'}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "run_sweep", stand_in)
+        patch.setattr(Session, "run", stand_in)
         patch.setattr(session, "_prepare", lambda *given: None)
         patch.setattr(front_picture, "_list", spy)
         session.run_session(plan, RunOptions(sweep.folder), uri, console, "again")

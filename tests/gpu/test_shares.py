@@ -22,11 +22,11 @@ from craft.trainer.loop import Loop
 from craft.trainer.training import train_run
 from orchestrator.driver.options import RunOptions
 from orchestrator.plan.gpu_shares import CONTEXT_BYTES, Gpu
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import Job, Trial
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.fences import fence_gpu
 from orchestrator.worker.gpus import keep_to_share, require_gpu
-from orchestrator.worker.run_trial import run_trial
+from orchestrator.worker.run_job import run_job
 from tests.gpu.elsewhere import in_new_process
 
 Figure = Callable[[str], None]
@@ -202,7 +202,7 @@ def shrinks(run: RunSpec, folder: Path) -> tuple[list[int], Any]:
     Loop._sum_losses = taking  # type: ignore[method-assign]
     fence_gpu(share)
     trial = Trial(run, "c0ffee", "CRAFT", resources=Resources(gpu=share))
-    return tried, run_trial(trial, folder, lambda progress: None).result
+    return tried, run_job(Job(trial), folder, lambda progress: None)[0].result
 
 
 @pytest.mark.gpus(1)

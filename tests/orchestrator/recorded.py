@@ -7,9 +7,11 @@ from pathlib import Path
 
 import yaml
 
-from orchestrator.record.ledger import Ledger
-from orchestrator.state.entry import TrialResult
-from orchestrator.tools.journal import Journal
+from orchestrator.driver.outcome import SweepOutcome
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import Ended, Event, Wanted
+from orchestrator.state.log import Log, read_state
 
 Scores = Mapping[tuple[str, int], tuple[float, float]]
 
@@ -30,27 +32,36 @@ def record(
     folder.mkdir(parents=True)
     content = {"name": folder.name, "model": model, "tasks": list(tasks), "seeds": list(seeds), "protocol": protocol}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(content | {"space": [{"method": "lora", "rank": 1}]}))
-    journal, ledger = Journal(folder / "journal.jsonl"), Ledger(folder)
+    entries, results = list[Entry](), list[Ended]()
     for number, (label, (size, scores)) in enumerate(configurations.items()):
-        for (task, seed), (search, score) in scores.items():
-            key = f"{number:08x}{tasks.index(task):04x}{seed:04x}"
-            names = {
-                "key": key,
-                "configuration": f"{number:010x}",
-                "label": label,
-                "method": "lora",
-                "task": task,
-                "seed": seed,
-            }
-            journal.append({"kind": "trial_started", "time": 0, "protocol": protocol, "params": {"method": "lora"}, **names})
-            facts = {"data_fingerprint": fingerprint} | ({"adapter": str(adapter)} if adapter else {})
-            metrics = {"search_score": search, "score": score}
-            ledger.add(TrialResult(key, "finished", metrics, {"trainable_parameters": size}, facts=facts))
-    journal.close()
-    ledger.close()
+        for at, task in enumerate(tasks):
+            for seed in seeds:
+                key = f"{number:08x}{at:04x}{seed:04x}"
+                names = (key, f"{number:010x}", label, "lora", task, seed, protocol)
+                entries.append(Entry(*names, {"method": "lora"}))
+                if (task, seed) in scores:
+                    search, score = scores[task, seed]
+                    facts = {"data_fingerprint": fingerprint} | ({"adapter": str(adapter)} if adapter else {})
+                    metrics = {"search_score": search, "score": score}
+                    counts = {"trainable_parameters": size}
+                    results.append(Ended(result=TrialResult(key, "finished", metrics, counts, facts=facts)))
+    write_log(folder, Wanted(keys=[entry.key for entry in entries], entries=entries), *results)
     return folder
+
+
+def write_log(folder: Path, *events: Event) -> None:
+    """Adds events to the log of a sweep's folder."""
+    log = Log(SweepFolder(folder).record)
+    log.append(*events)
+    log.close()
 
 
 def over_seeds(*scores: float, search: float | None = None, task: str = "toy/sentiment") -> Scores:
     """Scores of seeds 0, 1, ... on one task; the search score of each is the score itself, unless one is given for all."""
     return {(task, seed): (score if search is None else search, score) for seed, score in enumerate(scores)}
+
+
+def results_of(sweep: Path | SweepOutcome) -> dict[str, TrialResult]:
+    """The results of trials by key, in a sweep's folder or after a session."""
+    state = read_state(SweepFolder(sweep).record) if isinstance(sweep, Path) else sweep.state
+    return {key: entry.result for key, entry in state.entries.items() if entry.result is not None}

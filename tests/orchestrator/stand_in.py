@@ -23,7 +23,10 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
-from orchestrator.record.ledger import Ledger
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.entry import TrialResult
+from orchestrator.state.events import Ended
+from orchestrator.state.log import read_events, read_state
 from orchestrator.sweepfile.load import load_sweep
 
 ROOT = Path(__file__).parent.parent.parent
@@ -170,15 +173,18 @@ def drive(folder: Path) -> int:
 
     options = RunOptions(**{"folder": folder / "test", "cpus": 2, "resume": True, "verbosity": "quiet", **told["options"]})
     outcome = run_sweep(plan, options, train=train)
-    print(len(outcome.finished), len(outcome.interrupted), len(outcome.missing), len(outcome.failed), outcome.trouble or "")
+    left = outcome.left
+    begun = sum(entry.begun for entry in left)
+    print(len(outcome.ended("finished")), begun, len(left) - begun, len(outcome.ended("failed")), outcome.trouble or "")
     return 0
 
 
 def _drive_session(folder: Path, plan: Plan, train: Train, told: dict[str, Any]) -> int:
     from orchestrator import run, session
+    from orchestrator.tune import runner
 
     session._prepare = lambda *_: None
-    session.run_sweep = functools.partial(session.run_sweep, train=train)
+    runner.Session.run = functools.partialmethod(runner.Session.run, train)  # type: ignore[assignment]
     arguments = [str(folder / "sweep.yaml"), "--tracking-uri", told["tracking"] or f"sqlite:///{folder}/mlflow.db"]
     arguments += ["--address", told["address"]] if told["address"] else ["--cpus", "2"]
     arguments += ["--storage", told["storage"]] if told["storage"] else []
@@ -209,9 +215,14 @@ def kill_at_random(
     """
     # Steps so long that there is work left at the last of twenty kills.
     told: dict[str, Any] = {"ranks": [1, 2, 4, 8], "seeds": [0, 1, 2], "seconds": min(6.0, 0.6 * times), "session": True}
-    ledger, log = Ledger(folder / "test"), folder / "log"
+    log = folder / "log"
+
+    def finished() -> dict[str, TrialResult]:
+        entries = read_state(SweepFolder(folder / "test").record).entries
+        return {key: entry.result for key, entry in entries.items() if entry.result is not None and entry.result.settled}
+
     pairs = {trial.key: (trial.run.parameters["rank"], trial.run.seed) for trial in _plan_of_kills(folder, told).trials}
-    known = ledger.finished()
+    known = finished()
     for kill in part if part is not None else range(times):
         begun = len(starts(log)) if log.exists() else 0
         process = start_driver(folder, **told)
@@ -229,7 +240,7 @@ def kill_at_random(
             process.kill()
             how = "killed"
         process.communicate()
-        now = ledger.finished()
+        now = finished()
         assert known.items() <= now.items(), "a result is gone or has changed"
         again = {start[:2] for start in (starts(log)[begun:] if log.exists() else ())} & {pairs[key] for key in known}
         assert not again, "a trial that had finished started again"
@@ -241,10 +252,9 @@ def kill_at_random(
     said, screen = process.communicate(timeout=400)
     assert process.returncode == 0, said + screen
     plan = _plan_of_kills(folder, told)
-    results = ledger.results()
-    assert {key: result.metrics for key, result in results.items()} == undisturbed(plan)
-    lines = [json.loads(line) for line in ledger.path.read_text().splitlines()]
-    ended = [line["key"] for line in lines if line["status"] == "finished"]
+    assert {key: result.metrics for key, result in finished().items()} == undisturbed(plan)
+    events = [event for event, _ in read_events(SweepFolder(folder / "test").record)]
+    ended = [event.result.key for event in events if isinstance(event, Ended) and event.result.status == "finished"]
     assert len(ended) == len(set(ended)) == 12, "a trial finished twice"
     # A trial that the driver knew to be done never started again: the last step is repeated only where it had not heard of it.
     assert len(starts(log)) <= 12 + 2 * len([line for line in log.read_text().splitlines() if line.startswith("driver")])

@@ -71,8 +71,7 @@ def test_a_full_disk_is_foreseen(tmp_path: Path) -> None:
     # Two trials, each with two checkpoints of 1,024 parameters x 4 bytes x (value, best, two moments) and two copies of 4,096.
     assert needed_bytes(plan) == 2 * (2 * 1024 * 4 * 4 + 2 * 4096)
     huge = replace(plan.configurations[0], counts=Counts(10**12, 24, 5000, 4096))
-    larger = Plan(plan.sweep, plan.planner)
-    larger.add(huge)
+    larger = replace(plan, configurations=[huge])
     assert first("disk", larger, str(tmp_path / "runs"), None, store(tmp_path)).level == "bad"
 
 

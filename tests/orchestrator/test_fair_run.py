@@ -12,6 +12,7 @@ from dashboards.content import everything
 from dashboards.store import Store
 from orchestrator.review.past_sweep import read_folder
 from orchestrator.run import main
+from tests.orchestrator.recorded import results_of
 from tests.orchestrator.tracked import runs
 
 pytestmark = pytest.mark.slow
@@ -106,10 +107,9 @@ def test_it_gives_the_numbers_of_sweeps_by_hand(folder: Path) -> None:
 
 def test_the_same_file_resumed_with_one_more_seed_runs_that_seed_alone(folder: Path) -> None:
     file = folder / "fair.yaml"
-    ledger = folder / "runs" / "fair" / "ledger.jsonl"
-    before = len(ledger.read_text().splitlines())
+    before = len(results_of(folder / "runs" / "fair"))
     flags = ["--storage", str(folder / "runs"), "--tracking-uri", f"sqlite:///{folder / 'mlflow.db'}", "--cpus", "2", "--quiet"]
     assert main([str(file), *flags, "--resume", "--set", "seeds=[0, 1, 2]"]) == 0
     rows = list(csv.DictReader((folder / "runs" / "fair" / "front.csv").open()))
     assert {row["seeds"] for row in rows if row["complete"] == "True"} == {"3"}
-    assert len(ledger.read_text().splitlines()) - before == 2 * 5
+    assert len(results_of(folder / "runs" / "fair")) - before == 2 * 5

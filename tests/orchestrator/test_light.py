@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("modules", ["orchestrator.run", "orchestrator.search.proposers, orchestrator.search.promotion"])
+@pytest.mark.parametrize("modules", ["orchestrator.run", "orchestrator.search.stages, orchestrator.search.promotion"])
 def test_importing_loads_nothing_heavy(folder: Path, modules: str) -> None:
     assert loaded(f"import {modules}", folder) == set()
 
@@ -53,4 +53,4 @@ def test_a_sweep_is_planned_and_the_trials_of_a_grid_are_handed_out_without_optu
     overrides = "'--set', 'search={algorithm: tpe, configurations: 4}'"
     plan = f"from orchestrator.run import main; assert main(['sweep.yaml', '--plan', {overrides}]) == 0"
     assert not loaded(plan, folder) & {"optuna", "ray", "mlflow"}
-    assert "optuna" not in loaded("import orchestrator.tune.trial_source, orchestrator.tune.runner", folder)
+    assert "optuna" not in loaded("import orchestrator.tune.runner", folder)

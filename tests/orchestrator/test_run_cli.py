@@ -16,7 +16,11 @@ from craft.trainer.checkpoint import verify
 from orchestrator import run
 from orchestrator.command import GOOD, QUIET, WRONG
 from orchestrator.driver.outcome import SweepOutcome
-from orchestrator.record.ledger import Ledger
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import Ended
+from orchestrator.state.log import read_events, read_state
+from orchestrator.state.state import State
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -182,11 +186,11 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     assert "python -m dashboards serve" in first.stdout
     assert "WARNING" not in first.stdout + first.stderr
     stored = folder / "runs" / "small"
-    assert {"sweep.yaml", "ledger.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
-    assert len(Ledger(stored).finished()) == 3
+    assert {"sweep.yaml", "log.jsonl", "sweep.log", "front.csv", "front.tex", "front.png"} <= set(names(stored))
+    assert len(results_of(stored)) == 3
     assert "see it in MLflow: mlflow ui --backend-store-uri sqlite:///" in first.stdout
     assert "then http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=front-" in first.stdout
-    for result in Ledger(stored).results().values():
+    for result in results_of(stored).values():
         verify(Path(result.facts["adapter"]))
         assert "seed 0, from the sweep `small`" in (Path(result.facts["adapter"]) / "README.md").read_text()
     assert "WARNING" not in (stored / "sweep.log").read_text(), "nothing went wrong"
@@ -195,39 +199,50 @@ def test_a_sweep_runs_is_extended_and_says_so(folder: Path) -> None:
     assert call().returncode == WRONG
     extended = call("--resume", "--set", "seeds=[0, 1]")
     assert extended.returncode == GOOD, extended.stderr
-    results = Ledger(stored).finished()
-    assert len(results) == 6
-    written = [json.loads(line)["key"] for line in (stored / "ledger.jsonl").read_text().splitlines()]
-    assert len(written) == len(set(written)) == 6
+    assert len(results_of(stored)) == 6
+    events = [event for event, _ in read_events(SweepFolder(stored).record)]
+    ended = [event.result.key for event in events if isinstance(event, Ended)]
+    assert len(ended) == len(set(ended)) == 6
     again = call("--resume", "--set", "seeds=[0, 1]")
     assert "on the front" in again.stdout
     assert " %, " not in again.stdout, "nothing was trained in this session"
 
 
-def outcome_of(**how: Any) -> SweepOutcome:
-    ended: dict[str, Any] = {"finished": [], "stopped": [], "failed": [], "interrupted": [], "missing": []}
-    return SweepOutcome(results={}, seconds=1.0, **(ended | how))
+def results_of(folder: Path) -> dict[str, TrialResult]:
+    """The results that count, by key."""
+    entries = read_state(SweepFolder(folder).record).entries
+    return {key: entry.result for key, entry in entries.items() if entry.result is not None and entry.result.settled}
+
+
+def outcome_of(statuses: str, **how: Any) -> SweepOutcome:
+    """An outcome of trials that ended so; "waiting" has no result."""
+    entries = {}
+    for key, status in enumerate(statuses.split()):
+        result = None if status == "waiting" else TrialResult(str(key), status)  # type: ignore[arg-type]
+        phase = "waiting" if result is None else "ended"
+        entries[str(key)] = Entry(str(key), "c", "LoRA", "lora", "t", key, "honest", {}, result, phase=phase)  # type: ignore[arg-type]
+    return SweepOutcome(State(entries=entries, wanted=dict.fromkeys(entries)), 1.0, **how)
 
 
 @pytest.mark.parametrize(
-    ("how", "status"),
+    ("statuses", "how", "status"),
     [
-        ({"finished": ["a"]}, 0),
-        ({"finished": ["a"], "stopped": ["b"]}, 0),
-        ({"finished": ["a"], "failed": ["b"]}, 1),
-        ({"finished": ["a"], "trouble": "Ray broke off"}, 1),
-        ({"finished": ["a"], "interrupted": ["b"], "signal": 2}, 130),
-        ({"finished": ["a"], "signal": 15}, 0),  # it came when nothing was left to do
-        # Stopped between two suggestions: nothing runs and nothing is missing, but the searcher had not come to its end.
-        ({"finished": ["a"], "open": True, "signal": 15}, 143),
-        ({"finished": ["a"], "open": True, "signal": 2}, 130),
-        ({"finished": ["a"], "open": True, "spent": "budget.target"}, 0),
-        ({"finished": ["a"], "missing": ["b"], "open": True, "spent": "budget.wall_clock"}, 0),
-        ({"finished": ["a"], "failed": ["b"], "spent": "budget.wall_clock"}, 1),
+        ("finished", {}, 0),
+        ("finished stopped", {}, 0),
+        ("finished failed", {}, 1),
+        ("finished", {"trouble": "Ray broke off"}, 1),
+        ("finished waiting", {"signal": 2}, 130),
+        ("finished", {"signal": 15}, 0),  # it came when nothing was left to do
+        # Stopped between two suggestions: nothing runs and nothing waits, but the searcher had not come to its end.
+        ("finished", {"open": True, "signal": 15}, 143),
+        ("finished", {"open": True, "signal": 2}, 130),
+        ("finished", {"open": True, "spent": "budget.target"}, 0),
+        ("finished waiting", {"open": True, "spent": "budget.wall_clock"}, 0),
+        ("finished failed", {"spent": "budget.wall_clock"}, 1),
     ],
 )
-def test_the_exit_status_says_how_the_sweep_stands(how: dict[str, Any], status: int) -> None:
-    assert run.exit_status(outcome_of(**how)) == status
+def test_the_exit_status_says_how_the_sweep_stands(statuses: str, how: dict[str, Any], status: int) -> None:
+    assert run.exit_status(outcome_of(statuses, **how)) == status
 
 
 def test_an_address_where_nothing_answers_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,55 +6,29 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.tune.search import Searcher
 from rich.console import Console
 
 from craft.spec import RECOVERY, RunSpec
 from craft.trainer.checkpoint import verify
 from craft.trainer.training import train_run
-from orchestrator.driver.display import Display
 from orchestrator.driver.outcome import outcome_of
-from orchestrator.driver.recorder import Recorder
-from orchestrator.plan.plan import Plan
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import Ended, Trial
-from orchestrator.record.ledger import Ledger
+from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.record.folder import SweepFolder
 from orchestrator.results.search_values import area
-from orchestrator.results.summary import Summary, summarize
-from orchestrator.search.budget import Watch
-from orchestrator.search.proposers import propose
-from orchestrator.search.replication import Replicating
+from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.events import Ended
+from orchestrator.state.log import read_events, read_state
 from orchestrator.sweepfile.space.sizes import size_labels
-from orchestrator.tune.assembly import Exchange
-from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker.worker import WorkerSettings, work
+from tests.orchestrator.driven import driving, outcomes, run_all
 from tests.orchestrator.sized_sweep import size_of, sized_plan, stand_in
-
-
-class Heard:
-    """A tracker that remembers what it was told."""
-
-    open_configurations: frozenset[str] = frozenset()
-
-    def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def hear(*arguments: Any) -> None:
-            first, *rest = arguments
-            self.events.append((name, getattr(first, "key", first), *rest))
-
-        return hear
-
-    def of(self, name: str) -> list[tuple[Any, ...]]:
-        return [event[1:] for event in self.events if event[0] == name]
 
 
 @pytest.mark.parametrize(
@@ -70,40 +44,41 @@ class Heard:
 def test_each_size_is_a_configuration_and_a_trial_of_its_training(tmp_path: Path, block: str, sizes: dict[int, str]) -> None:
     wanted = [*sizes]
     plan = sized_plan(tmp_path, block or "dropout: 0.0", seeds="[0, 1]")
-    (one,) = plan.configurations
-    assert [size.counts.trainable_parameters for size in one.sizes] == wanted
-    assert [size.label for size in one.sizes] == [f"CRAFT 8, q v, cut to {share}" for share in sizes.values()]
-    assert one.id == sized_plan(tmp_path, "dropout: 0.0").configurations[0].id, "sizes are no part of the training's identity"
-    assert len(plan.trials) == plan.expected_trials == 2
-    for training in plan.trials:
-        assert [size_of(size) for size in training.outputs] == [*wanted, 80]
-        assert {size.run.cut_from.run for size in training.sizes if size.run.cut_from} <= {training.key}
-        assert len({size.key for size in training.outputs}) == len(wanted) + 1
-        assert Trial.from_json(json.loads(json.dumps(training.to_json()))) == training
-        assert ("sizes" in training.to_json()) == bool(wanted)
-    assert len(plan.outputs) == 2 * (len(wanted) + 1)
+    (trained,) = plan.trained
+    cuts = [size for size in plan.configurations if size.source == trained]
+    assert [size.counts.trainable_parameters for size in cuts] == wanted
+    assert [size.label for size in cuts] == [f"CRAFT 8, q v, cut to {share}" for share in sizes.values()]
+    assert trained.id == sized_plan(tmp_path, "dropout: 0.0").trained[0].id, "sizes are no part of the training's identity"
+    assert len(plan.jobs) == plan.most_jobs == 2
+    assert len(plan.trials) == 2 * (len(wanted) + 1)
+    for job in plan.jobs:
+        assert [size_of(trial) for trial in job.trials] == [80, *wanted]
+        assert {cut.source for cut in job.cuts} <= {job.key}
+        assert len({*job.keys}) == len(wanted) + 1
+        assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
 
 
 def test_a_constraint_leaves_out_sizes_or_the_training(tmp_path: Path) -> None:
     two = "learning_rate: {values: [0.001, 0.01]}, sizes: [20, 40]"
     plan = sized_plan(tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\n")
-    assert [size_of(one) for one in plan.outputs] == [40, 80, 40, 80]
-    assert [(one.configuration.label[-10:], one.reason) for one in plan.dropped] == [
+    assert [size_of(trial) for trial in plan.trials] == [40, 80, 40, 80]
+    assert [(drop.configuration.label[-10:], drop.reason) for drop in plan.dropped] == [
         ("cut to 1/4", "trainable_parameters 20 is below min 30")
     ] * 2
     assert plan.duplicates == []
     learning = sized_plan(
         tmp_path, two, "constraints: {trainable_parameters: {min: 30}}\nsearch: {algorithm: tpe, configurations: 1}\n"
     )
-    suggested = propose(learning, tmp_path).suggest()
-    assert suggested is not None
-    assert [size_of(one) for one in learning.outputs] == [40, 80]
+    with driving(learning, tmp_path / "learning") as driver:
+        job = driver.next_job()
+        assert job is not None
+        assert [size_of(trial) for trial in job.trials] == [80, 40]
 
 
 def test_the_table_and_the_budget_count_trainings(tmp_path: Path) -> None:
     plan = sized_plan(tmp_path, seeds="[0, 1]", more="budget: {trials: 2}\n")
     screen = io.StringIO()
-    print_plan(plan, Console(file=screen, width=200, highlight=False), {plan.configurations[0].id: 34})
+    print_plan(plan, Console(file=screen, width=200, highlight=False), {plan.trained[0].id: 34})
     said = screen.getvalue()
     assert "1 configurations x 1 tasks x 2 seeds = 2 trials, 34 optimizer steps" in said
     assert "their adapters are cut to 2 more configurations" in said
@@ -114,141 +89,113 @@ def test_sizes_of_equal_shares_are_labelled_by_their_numbers() -> None:
     assert size_labels([2_000_000, 2_000_001, 4_000_000], 16_000_000) == ["2,000,000", "2,000,001", "1/4"]
 
 
-@contextmanager
-def recording(plan: Plan, folder: Path) -> Iterator[tuple[Recorder, Heard, Display]]:
-    ledger, heard = Ledger(folder), Heard()
-    with Display(plan.expected_trials, io.StringIO(), "quiet") as display:
-        yield Recorder(plan, ledger, display, heard), heard, display
-    ledger.close()
-
-
-def finished(training: Trial, score: Callable[[Trial], float] = size_of) -> tuple[TrialResult, list[Ended]]:
-    """Results of a training and its sizes, with adapters named after them."""
-
-    def result(one: Trial) -> TrialResult:
-        metrics, counts = (
-            {"score": float(score(one)), "search_score": float(score(one))},
-            {"trainable_parameters": float(size_of(one))},
-        )
-        return TrialResult(one.key, "finished", metrics, counts, seconds=9.0 if one is training else 1.0)
-
-    return result(training), [Ended(result(one), Path(one.key)) for one in training.sizes]
-
-
-def test_outputs_start_and_end_with_their_training_and_with_their_own_numbers(tmp_path: Path) -> None:
+def test_trials_of_a_job_start_and_end_together_each_with_its_own_numbers(tmp_path: Path) -> None:
     plan = sized_plan(tmp_path)
-    (training,) = plan.trials
-    keys, ended = [one.key for one in training.outputs], list[Summary]()
-    with recording(plan, tmp_path) as (recorder, heard, display):
-        recorder.listeners.append(ended.append)
-        assert recorder.standing.remaining == [training.key]
-        recorder.started(training.key)
-        recorder.progressed(training.key, {"step": 1, "total_steps": 6, "metrics": {"search_score": 1.0}})
-        assert recorder.underway.running == list(display.tally.running) == [training.key]
-        result, sizes = finished(training, lambda one: 100 - size_of(one))
-        recorder.ended(result, Path("whole"), sizes)
-        assert recorder.standing.remaining == []
-        assert recorder.underway.seconds == {training.key: 11.0}, "cutting takes its training's time"
-        assert (display.tally.done, display.tally.total) == (1, 1)
-        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/acceptability, seed 0")
-        outcome = outcome_of(recorder.standing, seconds=1.0)
-    assert [key for key, *_ in heard.of("trial_started")] == keys
-    assert heard.of("trial_ended") == [(keys[0], Path(keys[0])), (keys[1], Path(keys[1])), (keys[2], Path("whole"))]
-    assert [json.loads(line)["key"] for line in Ledger(tmp_path).path.read_text().splitlines()] == keys
-    assert [summary.score.mean for summary in ended] == [80.0, 60.0, 20.0]
-    assert ended[0].parameters["cut_from"] == training.key
-    assert (outcome.finished, outcome.finished_now, len(outcome.results)) == ([training.key], [training.key], 3)
-    wider = sized_plan(tmp_path, seeds="[0, 1]")
-    with recording(wider, tmp_path) as (_, heard, _):
-        waiting = {name: (said["status"], said["trials_done"], said["trials_planned"]) for name, _, _, said in
-            heard.of("configuration_ended")}  # fmt: skip
-    assert waiting == {one.configuration: ("waiting", 1, 2) for one in training.outputs}, "a seed was added"
-    with recording(plan, tmp_path) as (recorder, heard, display):
-        assert {said["status"] for *_, said in heard.of("configuration_ended")} == {"finished"}
-        assert display.tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/acceptability, seed 0"), (
-            "an earlier session's size"
-        )
-        later = outcome_of(recorder.standing, seconds=0.0)
-    assert (later.finished, later.finished_now) == ([training.key], []), "the time of an earlier session is not of this one"
+    (job,) = plan.jobs
+    with driving(plan, tmp_path) as driver:
+        assert driver.next_job() == job
+        driver.started(job.key)
+        progress = {"step": 1, "total_steps": 6, "epoch": 1.0, "metrics": {"search_score": 1.0}, "points": [], "time": 5e8}
+        assert not driver.reported(job.key, progress)
+        assert driver.running == list(driver.display.tally.running) == [job.key]
+        assert {entry.phase for entry in driver.state.asked_for} == {"running"}
+        driver.ended(job.key, outcomes(job, lambda trial: 100 - size_of(trial)))
+        assert driver.is_over
+        tally = driver.display.tally
+        assert (tally.done, tally.total) == (1, 1)
+        assert tally.best == (80.0, "CRAFT 8, q v, cut to 1/4 on toy/acceptability, seed 0")
+        outcome = outcome_of(driver, None, None)
+    ended = [event for event, _ in read_events(SweepFolder(tmp_path).record) if isinstance(event, Ended)]
+    assert [(event.result.key, event.adapter) for event in ended] == [(key, str(Path(key).resolve())) for key in job.keys]
+    summaries = {summary.label.rpartition(" ")[2]: summary for summary in summarize_entries(outcome.state.asked_for)}
+    assert {label: summary.score.mean for label, summary in summaries.items()} == {"1/4": 80.0, "1/2": 60.0, "v": 20.0}
+    assert summaries["1/4"].parameters["cut_from"] == job.key
+    assert [entry.key for entry in outcome.ended("finished")] == [job.key]
+    assert outcome.new == {*job.keys}
+    assert outcome.complete
+    with driving(plan, tmp_path) as driver:
+        assert driver.next_job() is None
+        assert driver.display.tally.best == tally.best, "an earlier session's size"
+        later = outcome_of(driver, None, None)
+    assert later.complete
+    assert not later.new, "the time of an earlier session is not of this one"
 
 
 @pytest.mark.parametrize("known", [[], [0], [0, 1], [2], [0, 2]])
-def test_a_training_without_all_its_lines_runs_again(tmp_path: Path, known: list[int]) -> None:
+def test_a_job_without_all_its_results_runs_again_and_keeps_those_it_has(tmp_path: Path, known: list[int]) -> None:
     plan = sized_plan(tmp_path)
-    (training,) = plan.trials
-    ledger = Ledger(tmp_path)
-    for place in known:
-        ledger.add(TrialResult(training.outputs[place].key, "finished", {"score": 99.0}))
-    ledger.close()
-    with recording(plan, tmp_path) as (recorder, _, _):
-        assert recorder.standing.remaining == [training.key]
-        recorder.started(training.key)
-        result, sizes = finished(training)
-        recorder.ended(result, None, sizes)
-    results = Ledger(tmp_path).results()
-    assert [results[one.key].metrics["score"] for one in training.outputs] == [20.0, 40.0, 80.0]
-    with recording(plan, tmp_path) as (recorder, _, display):
-        assert (recorder.standing.remaining, display.tally.done) == ([], 1)
+    (job,) = plan.jobs
+    with driving(plan, tmp_path) as driver:
+        driver.take(*(Ended(result=TrialResult(job.keys[place], "finished", {"score": 99.0})) for place in known))
+    with driving(plan, tmp_path) as driver:
+        assert driver.next_job() == job
+        driver.started(job.key)
+        driver.ended(job.key, outcomes(job, size_of))
+    entries = read_state(SweepFolder(tmp_path).record).entries
+    scores = [99.0 if place in known else float(size_of(trial)) for place, trial in enumerate(job.trials)]
+    assert [entries[key].result.metrics["score"] for key in job.keys] == scores
+    with driving(plan, tmp_path) as driver:
+        assert (driver.next_job(), driver.display.tally.done) == (None, 1)
 
 
 @pytest.mark.parametrize("how", ["failed", "never promoted", "interrupted"])
-def test_sizes_of_a_training_that_does_not_finish_end_as_it_does_without_scores(tmp_path: Path, how: str) -> None:
-    plan = sized_plan(tmp_path, seeds="[0, 1]")
-    training, other = plan.trials
-    with recording(plan, tmp_path) as (recorder, heard, _):
-        recorder.started(training.key)
-        recorder.progressed(training.key, {"step": 1, "metrics": {"search_score": 7.0}})
+def test_cuts_of_a_training_that_does_not_finish_end_as_it_does_without_scores(tmp_path: Path, how: str) -> None:
+    plan = sized_plan(tmp_path, seeds="[0, 1]", more="scheduler: {name: promotion, grace: 1}\n")
+    job, other = plan.jobs
+    progress = {"step": 1, "total_steps": 6, "epoch": 1.0, "metrics": {"search_score": 7.0}, "points": [], "time": 5e8}
+    with driving(plan, tmp_path) as driver:
+        assert driver.next_job() == job
+        driver.started(job.key)
+        driver.reported(job.key, progress)
         if how == "failed":
-            recorder.ended(TrialResult(training.key, "failed", error="the loss is nan", retryable=True))
+            driver.ended(job.key, [Outcome(TrialResult(job.key, "failed", error="the loss is nan", retryable=True))])
         elif how == "interrupted":
-            recorder.interrupted()
+            assert driver.stop() is None
         else:
-            recorder.paused(training.key)
-            assert [key for (key,) in heard.of("trial_paused")] == [one.key for one in training.outputs]
-            recorder.not_promoted({})
-    results = Ledger(tmp_path).results()
+            driver.paused(job.key)
+            assert {driver.state.entries[key].phase for key in job.keys} == {"paused"}
+            driver.not_promoted()
+    entries = read_state(SweepFolder(tmp_path).record).entries
+    results = [entries[key].result for key in job.keys]
     if how == "interrupted":
-        assert results.keys() == {training.key}
+        assert {entries[key].phase for key in job.keys} == {"waiting"}
+        assert results == [None] * 3
         return
-    assert {results[one.key].error for one in training.outputs} == {"the loss is nan" if how == "failed" else None}
-    assert [results[one.key].metrics for one in training.sizes] == [{}, {}]
-    assert results[training.key].metrics == ({} if how == "failed" else {"search_score": 7.0})
-    assert len(results) == (3 if how == "failed" else 6)
-    with recording(plan, tmp_path) as (recorder, _, _):
-        assert recorder.standing.remaining == ([training.key, other.key] if how == "failed" else [])
+    assert {result.error for result in results} == {"the loss is nan" if how == "failed" else None}
+    assert [result.metrics for result in results] == [{} if how == "failed" else {"search_score": 7.0}, {}, {}]
+    with driving(plan, tmp_path) as driver:
+        assert driver.waiting == ([job.key, other.key] if how == "failed" else [])
 
 
-def worked(folder: Path, training: Trial, train: Any) -> list[dict[str, Any]]:
+def worked(folder: Path, job: Job, train: Any) -> list[dict[str, Any]]:
     """The reports of a worker; its last checkpoint is kept as storage would."""
     settings, reports = WorkerSettings(str(folder / "storage"), str(folder / "scratch"), 1, train=train), list[dict[str, Any]]()
     attempt = len(list((folder / "storage").glob("attempt-*"))) + 1
 
     def report(metrics: dict[str, Any], checkpoint: Path | None) -> None:
         if checkpoint is not None:
-            place = folder / "storage" / f"attempt-{attempt}" / training.key / f"checkpoint_{len(reports):06d}"
+            place = folder / "storage" / f"attempt-{attempt}" / job.key / f"checkpoint_{len(reports):06d}"
             shutil.copytree(checkpoint, place)
         reports.append(json.loads(json.dumps(metrics)))
 
-    work(training.key, json.dumps(training.to_json()), settings, report)
+    work(job.key, json.dumps(job.to_json()), settings, report)
     return reports
 
 
-def test_a_worker_keeps_sizes_with_their_adapters_and_tells_them_again(tmp_path: Path) -> None:
-    (training,) = sized_plan(tmp_path).trials
+def test_a_worker_keeps_cuts_with_their_adapters_and_reports_them_again(tmp_path: Path) -> None:
+    (job,) = sized_plan(tmp_path).jobs
     log = tmp_path / "log"
-    last = worked(tmp_path, training, stand_in(str(log), {}))[-1]
-    assert [(one["key"], one["metrics"]["score"], one["seconds"]) for one in last["sizes"]] == [
-        (training.sizes[0].key, 20.0, 1.0),
-        (training.sizes[1].key, 40.0, 1.0),
-    ]
-    (kept,) = (tmp_path / "storage" / "attempt-1" / training.key).glob("*/sizes")
-    for one in training.sizes:
-        verify(kept / one.key / "adapter")
-        assert json.loads((kept / one.key / "adapter" / "run.json").read_text()) == {"size": size_of(one)}
-    # The driver died before it wrote any of this down; the next worker tells it again and trains nothing.
-    again = worked(tmp_path, training, stand_in(str(log), {}))[-1]
-    assert again["result"] == last["result"]
-    assert sorted(again["sizes"], key=str) == sorted(last["sizes"], key=str)
+    last = worked(tmp_path, job, stand_in(str(log), {}))[-1]["results"]
+    scores = [(result["key"], result["metrics"]["score"], result["seconds"]) for result in last]
+    assert scores == [(job.key, 80.0, 5.0), (job.cuts[0].key, 20.0, 1.0), (job.cuts[1].key, 40.0, 1.0)]
+    (kept,) = (tmp_path / "storage" / "attempt-1" / job.key).glob("*/sizes")
+    for cut in job.cuts:
+        verify(kept / cut.key / "adapter")
+        assert json.loads((kept / cut.key / "adapter" / "run.json").read_text()) == {"size": size_of(cut)}
+    # The driver died before it wrote any of this down; the next worker reports it again and trains nothing.
+    again = worked(tmp_path, job, stand_in(str(log), {}))[-1]["results"]
+    assert again[0] == last[0]
+    assert sorted(again[1:], key=str) == sorted(last[1:], key=str)
     assert log.read_text().count("start") == 1
 
 
@@ -257,6 +204,7 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
     training = {"max_steps": 2, "train_examples": 16, "eval_examples": 16, "max_length": 24, "batch_size": 8}
     run = RunSpec(model=tiny_bert, task="toy/sentiment", method="lora", parameters={"rank": 4}, training=training)
     cuts = tuple(Trial(run.cut_to(f"parameters:{size}", RECOVERY), f"cut{size}", "") for size in (200, 500))
+    job = Job(Trial(run, "c", ""), cuts)
     asked: list[int] = []
 
     def train(spec: RunSpec, directory: Path, **how: Any) -> Any:
@@ -265,35 +213,18 @@ def test_sizes_that_a_file_asks_for_later_are_cut_from_the_finished_adapter(tmp_
             raise RuntimeError("CUDA out of memory.")
         return train_run(spec, directory, **how)
 
-    at_once = worked(tmp_path / "one", Trial(run, "c", "", sizes=cuts), train)[-1]
-    assert [one["key"] for one in at_once["sizes"]] == [one.key for one in cuts]
-    assert all("micro-batch" in note for one in at_once["sizes"] for note in one["notes"])
-    worked(tmp_path / "two", Trial(run, "c", "", sizes=cuts[:1]), train)
-    later = worked(tmp_path / "two", Trial(run, "c", "", sizes=cuts), train)[-1]
+    at_once = worked(tmp_path / "one", job, train)[-1]["results"][1:]
+    assert [result["key"] for result in at_once] == [cut.key for cut in cuts]
+    assert all("micro-batch" in note for result in at_once for note in result["notes"])
+    worked(tmp_path / "two", replace(job, cuts=cuts[:1]), train)
+    later = worked(tmp_path / "two", job, train)[-1]["results"][1:]
     assert asked == [8, 4, 8, 4]
     (kept,) = (tmp_path / "two" / "storage" / "attempt-2").glob("*/checkpoint_*")
     for adapter in (kept / "adapter", *kept.glob("sizes/*/adapter")):
         verify(adapter)
-    for one, other in zip(
-        at_once["sizes"], sorted(later["sizes"], key=lambda one: one["counts"]["trainable_parameters"]), strict=True
-    ):
-        assert {"key": one["key"], "metrics": one["metrics"], "counts": one["counts"]}.items() <= other.items()
-
-
-def run_all(plan: Plan, folder: Path, score: Callable[[Trial], float]) -> list[Trial]:
-    """Runs what the plan asks for, one training at a time, without Ray; returns the trainings that Ray would have seen."""
-    ran: list[Trial] = []
-    with recording(plan, folder) as (recorder, _, _):
-        proposer = Replicating(propose(plan, folder), plan, recorder)
-        source = TrialSource(proposer, lambda one: plan.trials_of(one.id), recorder.standing.is_settled)
-        while (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
-            trial = Trial.from_json(json.loads(config["trial"]))
-            recorder.started(trial.key)
-            result, sizes = finished(trial, score)
-            recorder.ended(result, None, sizes)
-            source.on_trial_complete(str(len(ran)))
-            ran.append(trial)
-    return ran
+    later.sort(key=lambda result: result["counts"]["trainable_parameters"])
+    for result, other in zip(at_once, later, strict=True):
+        assert {name: result[name] for name in ("key", "metrics", "counts")}.items() <= other.items()
 
 
 RATES = "learning_rate: {values: [0.001, 0.01, 0.1]}, sizes: [20, 40]"
@@ -310,22 +241,24 @@ def test_a_training_gets_further_seeds_if_one_of_its_outputs_may_be_on_the_front
     plan = sized_plan(tmp_path, RATES, "replication: {seeds: [1], margin: 1.0}\n")
     best = {20: 0.001, 40: 0.001, 80: 0.01}  # the rate under which each size is best
     ran = run_all(
-        plan, tmp_path, lambda one: size_of(one) / 10 + (90 if one.run.training.learning_rate == best[size_of(one)] else 60)
+        plan,
+        tmp_path,
+        lambda trial: size_of(trial) / 10 + (90 if trial.run.training.learning_rate == best[size_of(trial)] else 60),
+        size_of,
     )
     assert seeds_by_rate(ran) == {0.001: [0, 1], 0.01: [0, 1], 0.1: [0]}
-    assert set(Ledger(tmp_path).finished()) == {one.key for one in plan.outputs}
 
 
 def test_a_rate_is_chosen_for_a_training_by_the_area_under_its_outputs(tmp_path: Path) -> None:
     plan = sized_plan(
         tmp_path, RATES, "replication: {seeds: [1, 2], choose: best, tuned: [learning_rate]}\nbudget: {trials: 5}\n"
     )
-    assert plan.most_trials == 3 + 2
+    assert plan.most_jobs == 3 + 2
     scores = {0.001: {20: 90, 40: 50, 80: 50}, 0.01: {20: 70, 40: 70, 80: 70}, 0.1: {20: 10, 40: 75, 80: 90}}
-    ran = run_all(plan, tmp_path, lambda one: scores[one.run.training.learning_rate][size_of(one)])
+    ran = run_all(plan, tmp_path, lambda trial: scores[trial.run.training.learning_rate][size_of(trial)], size_of)
     assert seeds_by_rate(ran) == {0.001: [0], 0.01: [0, 1, 2], 0.1: [0]}, "the best of each output alone is elsewhere"
-    found = summarize(plan.outputs, Ledger(tmp_path).results(), plan.counts)
-    chosen = [one for one in found if not one.tunes]
+    summaries = summarize_entries(read_state(SweepFolder(tmp_path).record).asked_for)
+    chosen = [summary for summary in summaries if not summary.tunes]
     assert [(one.complete, one.value("trainable_parameters")) for one in chosen] == [(True, 20.0), (True, 40.0), (True, 80.0)]
     assert {(one.tuning.candidates, one.tuning.trials, one.tuning.choice) for one in chosen if one.tuning} == {
         (3, 3, "learning_rate 0.01")
@@ -337,23 +270,3 @@ def test_the_area_by_hand() -> None:
     assert area(points) == pytest.approx((65 * math.log(2) + 75 * math.log(4)) / math.log(8))
     assert area(points[:1]) == 80.0
     assert area([(0, 57.0)]) == 57, "the control has no parameters"
-
-
-def test_a_searcher_is_told_the_area_once_and_a_target_counts_each_output(tmp_path: Path) -> None:
-    plan = sized_plan(tmp_path, seeds="[0, 1]", more="budget: {target: {score: 95}}\n")
-    told: list[tuple[Any, ...]] = []
-
-    class Listening:
-        def tell(self, *values: Any) -> None:
-            told.append(values)
-
-    with recording(plan, tmp_path) as (recorder, _, _):
-        watch = Watch(plan.sweep.budget, plan.sweep.objectives)
-        recorder.listeners.append(Exchange(plan, recorder, Listening(), watch).configuration_ended)  # type: ignore[arg-type]
-        for training in plan.trials:
-            result, sizes = finished(training, lambda one: {20: 50, 40: 70, 80: 80}[size_of(one)] + one.run.seed * 20)
-            recorder.started(training.key)
-            recorder.ended(result, None, sizes)
-    expected = (70 + 85) / 2  # each pair of neighbours spans one doubling
-    assert told == [(plan.configurations[0].id, {"score": pytest.approx(expected), "trainable_parameters": 80.0}, "complete")]
-    assert watch.spent is None, "no mean over seeds reached 95"

@@ -6,21 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ray.tune.search import Searcher
-
 from craft.results import Counts, RunResult
 from craft.spec import RunSpec
 from craft.tasks.glue import WARM_START
 from craft.trainer.checkpoint import write_folder
+from orchestrator.driver.driver import Driver
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Trial
-from orchestrator.search.proposers import Listed
+from orchestrator.plan.trial import Job, Trial
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune.trial_source import TrialSource
 from orchestrator.worker.worker import WorkerSettings, work
+from tests.orchestrator.driven import driving, outcomes
 
 FILE = """\
 name: t
@@ -62,29 +60,34 @@ def test_each_trial_names_the_run_of_its_own_configuration_and_seed(tmp_path: Pa
 def test_trials_wait_for_their_source_and_others_go_ahead(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     task = {trial.key: (trial.run.task, trial.configuration) for trial in plan.trials}
-    settled: set[str] = set()
-    source = TrialSource(Listed(plan.configurations), lambda c: plan.trials_of(c.id), settled.__contains__)
-    handed: list[str] = []
+    started: list[str] = []
 
-    def take() -> Any:
-        given = source.suggest(f"id{len(handed)}")
-        if isinstance(given, dict):
-            handed.append(given["key"])
-        return given
+    def start(driver: Driver) -> str | None:
+        job = driver.next_job()
+        if job is not None:
+            driver.started(job.key)
+            started.append(job.key)
+        return job and job.key
 
-    while isinstance(take(), dict):
-        pass
-    assert [task[key][0] for key in handed] == ["glue/mnli"] * 4, "of both configurations"
-    assert take() is None, "there is more, but not yet"
-    settled.add(handed[1])
-    first, second = take()["key"], take()["key"]
-    assert {task[first][0], task[second][0]} == {"glue/mrpc", "glue/rte"}
-    assert take() is None
-    settled.update(handed)
-    while isinstance(given := take(), dict):
-        settled.add(given["key"])
-    assert given == Searcher.FINISHED
-    assert sorted(handed) == sorted(task)
+    def end(driver: Driver, key: str) -> None:
+        driver.ended(key, outcomes(driver.job(key), lambda trial: 50.0))
+
+    with driving(plan, tmp_path) as driver:
+        while start(driver):
+            pass
+        assert [task[key][0] for key in started] == ["glue/mnli"] * 4, "of both configurations"
+        assert start(driver) is None, "there is more, but not yet"
+        end(driver, started[1])
+        first, second = start(driver), start(driver)
+        assert {task[str(first)][0], task[str(second)][0]} == {"glue/mrpc", "glue/rte"}
+        assert start(driver) is None
+        assert not driver.is_over
+        for key in started:  # it grows
+            end(driver, key)
+            while start(driver):
+                pass
+        assert driver.is_over
+    assert sorted(started) == sorted(task)
 
 
 def run_of(spec: Trial, folder: Path) -> tuple[list[RunSpec], TrialResult]:
@@ -98,8 +101,8 @@ def run_of(spec: Trial, folder: Path) -> tuple[list[RunSpec], TrialResult]:
         return RunResult({"score": 70.0}, Counts(10, 2, 100, 40), directory / "adapter", 1, 2, 1.0)
 
     settings = WorkerSettings(str(folder / "storage"), str(folder / "scratch"), 1, train=train)  # type: ignore[arg-type]
-    work(spec.key, json.dumps(spec.to_json()), settings, lambda metrics, checkpoint: reports.append(metrics))
-    return seen, TrialResult.from_json(reports[-1]["result"])
+    work(spec.key, json.dumps(Job(spec).to_json()), settings, lambda metrics, checkpoint: reports.append(metrics))
+    return seen, TrialResult.from_json(reports[-1]["results"][0])
 
 
 def test_the_worker_hands_over_the_finished_sources_adapter(tmp_path: Path) -> None:

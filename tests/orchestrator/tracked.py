@@ -10,7 +10,6 @@ from mlflow.entities import Run, ViewType
 from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from orchestrator.plan.trial import Trial
-from orchestrator.record.tracker import Tracker
 from orchestrator.state.entry import TrialResult
 
 
@@ -62,11 +61,3 @@ def runs(uri: str, experiment: str = "demo") -> dict[tuple[str, str], Run]:
 
 def history(uri: str, run: Run, metric: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in MlflowClient(uri).get_metric_history(run.info.run_id, metric)]
-
-
-def start(uri: str, folder: Path, *trials: Trial) -> Tracker:
-    tracker = Tracker(uri, "demo", folder)
-    tracker.sweep_started({"name": "demo"})
-    for trial in trials:
-        tracker.trial_started(trial)
-    return tracker

@@ -23,8 +23,9 @@ from craft.settings import content_hash
 from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters, flatten
 from orchestrator.record.folder import SweepFolder
-from orchestrator.record.ledger import Ledger
-from orchestrator.tools.journal import read
+from orchestrator.state.events import Reported
+from orchestrator.state.log import read_events
+from orchestrator.state.state import State
 
 NOT_ASKED = ("model", "revision", "protocol", "task", "seed")
 """Parameters of a run by which no curve is searched; task and seed have columns of their own."""
@@ -127,31 +128,26 @@ def write_record(curves: Iterable[Curve], path: Path) -> None:
 
 
 def record_sweep(folder: Path) -> list[Curve]:
-    """The finished trials of a sweep's folder, from its journal and ledger."""
-    started: dict[str, dict[str, Any]] = {}
-    points: dict[str, dict[float, float]] = {}
-    for event, _ in read(SweepFolder(folder).journal):
-        if event.get("kind") == "trial_started":
-            started[event["key"]] = event
-        elif event.get("kind") == "trial_progress":
-            for row in event.get("rows", ()):
-                if "epoch" in row and "search_score" in row:
-                    points.setdefault(event["key"], {})[row["epoch"]] = row["search_score"]
-    results = Ledger(folder).results()
+    """The finished trials of a sweep's folder, from its log."""
+    state, points = State(), dict[str, dict[float, float]]()
+    for event, _ in read_events(SweepFolder(folder).record):
+        state = state.after(event)
+        if isinstance(event, Reported) and "search_score" in event.rows[-1]:
+            points.setdefault(event.key, {})[event.epoch] = event.rows[-1]["search_score"]
     return [
         Curve(
-            event["label"],
-            asked(event["params"]),
-            event["task"],
-            event["seed"],
+            entry.label,
+            asked(entry.parameters),
+            entry.task,
+            entry.seed,
             sorted(points[key].items()),
-            results[key].metrics["search_score"],
-            results[key].metrics["score"],
-            results[key].seconds,
-            results[key].counts,
+            result.metrics["search_score"],
+            result.metrics["score"],
+            result.seconds,
+            result.counts,
         )
-        for key, event in started.items()
-        if key in points and key in results and results[key].status == "finished"
+        for key, entry in state.entries.items()
+        if key in points and (result := entry.finished) is not None
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.workload import scored_line
 from orchestrator.results.front import mark_front
-from orchestrator.results.summary import summarize
+from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.state import State
 from orchestrator.sweepfile.load import load_sweep
 
 SWEEP = """\
@@ -46,14 +48,17 @@ def test_seeds_are_proposed_where_seeds_are_missing(
     (tmp_path / "mine.yaml").write_text(SWEEP.format(seeds=seeds, file=tmp_path / "mail.csv"))
     sweep = load_sweep(tmp_path / "mine.yaml", [f"storage={tmp_path / 'runs'}"])
     plan = make_plan(sweep, Planner(sweep, lambda run: Counts(1000 * run.parameters["rank"], 2, 10**6, 4000)))
-    results = {}
+    entries = []
     for trial in plan.trials:
         score = 90.0 + trial.run.seed * differ * (1 if trial.run.parameters["rank"] == 1 else -1)
         facts = {"reported_examples": examples}
-        results[trial.key] = TrialResult(trial.key, "finished", {"score": score}, {}, 3, 1.0, facts=facts)
-    summaries = mark_front(summarize(plan.trials, results, plan.counts), sweep.objectives)
+        result = TrialResult(trial.key, "finished", {"score": score}, {}, 3, 1.0, facts=facts)
+        entries.append(replace(trial.entry(result, plan.counts[trial.configuration]), phase="ended"))
+    summaries = mark_front(summarize_entries(entries), sweep.objectives)
+    keys = {entry.key: entry for entry in entries}
+    state = State(entries=keys, wanted=dict.fromkeys(keys))
     console = Console(file=io.StringIO(), width=200)
-    show_outcome(plan, SweepOutcome(results, [*results], [], [], [], [], 1.0), summaries, console, "sqlite:///x", [], "again")
+    show_outcome(plan, SweepOutcome(state, 1.0), summaries, console, "sqlite:///x", [], "again")
     assert ("add seeds:" in console.file.getvalue()) == proposed  # type: ignore[attr-defined]
 
 

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from craft.spec import RunSpec
 from craft.words import format_duration
 from orchestrator.driver.display import Display
 from orchestrator.driver.tally import Tally
-from orchestrator.plan.trial import Trial
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry, Report, TrialResult
+from orchestrator.state.events import Ended, Event, Reported, Started, Wanted
+from orchestrator.state.state import State
 
 
-def spec(seed: int) -> Trial:
-    return Trial(RunSpec(model="m", task="glue/rte", method="lora", seed=seed), "c", f"LoRA {seed}")
+def entry(seed: int, score: float | None = None, status: str = "finished", **fields: Any) -> Entry:
+    result = TrialResult(f"k{seed}", status, {} if score is None else {"score": score}, **fields)  # type: ignore[arg-type]
+    ended = score is not None or status == "failed"
+    return Entry(f"k{seed}", "c", f"LoRA {seed}", "lora", "glue/rte", seed, "honest", {}, result if ended else None)
 
 
-def finished(seed: int, score: float) -> TrialResult:
-    return TrialResult(spec(seed).key, "finished", {"score": score})
+def reported(seed: int, step: int, total: int, score: float) -> Entry:
+    report = Report(step, total, 1.0, {"search_score": score})
+    return replace(entry(seed), report=report)
+
+
+def show(display: Display, *events: Event) -> State:
+    """Shows events of a sweep of four trials."""
+    state = State().after(Wanted(keys=[f"k{seed}" for seed in range(4)], entries=[entry(seed) for seed in range(4)]))
+    for event in events:
+        state = state.after(event)
+        display.show(event, state)
+    return state
+
+
+def failed(seed: int, error: str) -> Ended:
+    return Ended(result=TrialResult(f"k{seed}", "failed", error=error))
 
 
 @pytest.mark.parametrize(
@@ -46,8 +63,7 @@ class Sweep:
         self.tally = Tally(total, clock=lambda: self.now)
 
     def ends(self, seed: int, seconds: float) -> None:
-        result = TrialResult(spec(seed).key, "finished", {"score": 60.0}, seconds=seconds)
-        self.tally.end(spec(seed), result, earlier=False)
+        self.tally.end(entry(seed, 60.0, seconds=seconds))
 
 
 def look(phase: str, share: float, left: float | None) -> dict[str, Any]:
@@ -66,13 +82,13 @@ def test_time_left_is_right_within_a_quarter_once_a_trial_has_ended() -> None:
         sweep.now = float(now)
         for seed, end in enumerate(ends):
             began = end - lasts[seed] - (100 if seed < 2 else 0)
-            if seed in (at for at, one in enumerate(ends) if one <= now) and spec(seed).key in sweep.tally.running:
+            if seed in (at for at, one in enumerate(ends) if one <= now) and f"k{seed}" in sweep.tally.running:
                 sweep.ends(seed, lasts[seed])
             elif began <= now < end:
-                sweep.tally.start(spec(seed))
+                sweep.tally.start(entry(seed))
                 done = (now - (end - lasts[seed])) / lasts[seed]
                 if done > 0.1:
-                    sweep.tally.look(spec(seed), look("step", done, end - now))
+                    sweep.tally.look(entry(seed), look("step", done, end - now))
         if sweep.tally.took:
             assert sweep.tally.left == pytest.approx(max(ends) - now, rel=0.25, abs=10), f"at {now} s"
             checked += 1
@@ -83,20 +99,20 @@ def test_before_a_trial_has_ended_the_running_ones_foretell_the_pace() -> None:
     sweep = Sweep(6)
     assert sweep.tally.left is None
     for seed in (7, 8):
-        sweep.tally.end(spec(seed), finished(seed, 60.0), earlier=True)
+        sweep.tally.end(entry(seed, 60.0), earlier=True)
     assert sweep.tally.left is None, "what earlier sessions did says nothing of this one's speed"
-    sweep.tally.start(spec(0))
-    sweep.tally.start(spec(1))
+    sweep.tally.start(entry(0))
+    sweep.tally.start(entry(1))
     sweep.now = 1000.0  # the libraries were slow to load
-    sweep.tally.look(spec(0), look("step 2/10", 0.2, 80.0))
-    sweep.tally.look(spec(1), look("step 6/10", 0.6, 40.0))
+    sweep.tally.look(entry(0), look("step 2/10", 0.2, 80.0))
+    sweep.tally.look(entry(1), look("step 6/10", 0.6, 40.0))
     assert sweep.tally.left == pytest.approx((80 + 40 + 2 * 100) / 2)
 
 
 def test_trials_that_wait_take_as_long_as_a_resumed_one_took_in_all_sessions() -> None:
     sweep = Sweep(4)
     for seed, now in ((0, 3.0), (1, 6.0)):
-        sweep.tally.start(spec(seed))
+        sweep.tally.start(entry(seed))
         sweep.now = now
         sweep.ends(seed, 100.0)  # nearly all of it in an earlier session
     assert sweep.tally.left == pytest.approx(2 * 100.0)
@@ -104,42 +120,44 @@ def test_trials_that_wait_take_as_long_as_a_resumed_one_took_in_all_sessions() -
 
 def test_the_last_evaluation_leaves_the_final_scoring_to_do() -> None:
     sweep = Sweep(1)
-    sweep.tally.progress(spec(0), 10, 10, 55.0)
-    sweep.tally.look(spec(0), look("scoring 300/872 (reported)", 0.25, 300.0))
+    sweep.tally.progress(reported(0, 10, 10, 55.0))
+    sweep.tally.look(entry(0), look("scoring 300/872 (reported)", 0.25, 300.0))
     sweep.now = 80.0
     assert sweep.tally.left == pytest.approx(220.0), "time goes on between two reports"
     assert "1 running (scoring 300/872 (reported))" in sweep.tally.sentence()
-    sweep.tally.progress(spec(0), 10, 10, 56.0)
-    assert (sweep.tally.running[spec(0).key].share, sweep.tally.running[spec(0).key].score) == (0.25, 56.0)
-    sweep.tally.start(spec(1))
-    sweep.tally.look(spec(1), look("scoring 1/872 (reported)", 0.1, 900.0))
+    sweep.tally.progress(reported(0, 10, 10, 56.0))
+    assert (sweep.tally.running["k0"].share, sweep.tally.running["k0"].score) == (0.25, 56.0)
+    sweep.tally.start(entry(1))
+    sweep.tally.look(entry(1), look("scoring 1/872 (reported)", 0.1, 900.0))
     assert sweep.tally.left == pytest.approx(900.0), "the sweep cannot end before a trial that runs"
     assert sweep.tally.doing == "2 scoring"
 
 
 def test_failed_and_interrupted_trials_are_not_counted_as_done() -> None:
     tally = Tally(3)
-    for seed, status in enumerate(("finished", "failed", "interrupted")):
-        tally.start(spec(seed))
-        tally.end(spec(seed), TrialResult(spec(seed).key, status, {"score": 99.0}), earlier=False)  # type: ignore[arg-type]
+    for seed in range(3):
+        tally.start(entry(seed))
+    tally.end(entry(0, 99.0))
+    tally.end(entry(1, status="failed"))
+    tally.stop("k2")
     assert (tally.done, tally.failed, tally.waiting, tally.running) == (1, 1, 1, {})
 
 
-def test_the_best_is_the_highest_finished_score() -> None:
-    tally = Tally(3)
+def test_the_best_is_the_highest_finished_score_that_is_reported() -> None:
+    tally = Tally(4)
     for seed, score in enumerate((61.0, 75.5, 70.0)):
-        tally.end(spec(seed), finished(seed, score), earlier=False)
+        tally.compare(entry(seed, score))
+    tally.compare(replace(entry(3, 99.0), tunes="group"))
     assert tally.best == (75.5, "LoRA 1 on glue/rte, seed 1")
 
 
 def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:
     stream = io.StringIO()
     with Display(2, stream) as display:
-        display.started(spec(0))
-        display.ended(spec(0), TrialResult(spec(0).key, "failed", error="loss is [nan]"))
+        show(display, Started(keys=["k0"]), failed(0, "loss is [nan]"))
         assert stream.getvalue() == "failed: LoRA 0 · glue/rte · seed 0: loss is [nan]\n"
         display.tick()
-        display.ended(spec(1), finished(1, 70.0))
+        show(display, Ended(result=TrialResult("k1", "finished", {"score": 70.0})))
     assert "\x1b" not in stream.getvalue()
     best = "best reported score 70.0 (LoRA 1 on glue/rte, seed 1)"
     assert f"1/2 trainings done, 0 running, 1 failed, {best}, " in display.tally.sentence()
@@ -151,9 +169,13 @@ def test_a_pipe_gets_plain_lines_and_failures_at_once() -> None:
 def test_a_terminal_gets_a_block_with_everything() -> None:
     stream = io.StringIO()
     with Display(4, stream, live=True) as display:
-        display.started(spec(0))
-        display.progressed(spec(0), {"step": 3, "total_steps": 4, "metrics": {"search_score": 66.6}})
-        display.ended(spec(1), finished(1, 70.0))
+        rows = [{"step": 3, "search_score": 66.6}]
+        show(
+            display,
+            Started(keys=["k0"]),
+            Reported(key="k0", rows=rows, epoch=1.0, total_steps=4),
+            Ended(result=TrialResult("k1", "finished", {"score": 70.0})),
+        )
         stream.seek(stream.truncate(0))
         display.tick()
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
@@ -172,8 +194,8 @@ def test_a_terminal_gets_a_block_with_everything() -> None:
 def test_a_terminal_says_what_a_trial_does_and_how_long_it_takes() -> None:
     stream = io.StringIO()
     with Display(2, stream, live=True) as display:
-        display.started(spec(0))
-        display.looked(spec(0), look("scoring 300/872 (reported)", 0.41, 130.0))
+        state = show(display, Started(keys=["k0"]))
+        display.look("k0", look("scoring 300/872 (reported)", 0.41, 130.0), state)
         display.tick()
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
     assert re.search(r"seed 0 +41% +scoring 300/872 \(reported\) +2 min (10|09) s left", shown)
@@ -182,8 +204,7 @@ def test_a_terminal_says_what_a_trial_does_and_how_long_it_takes() -> None:
 def test_quiet_is_quiet() -> None:
     stream = io.StringIO()
     with Display(1, stream, "quiet", live=True) as display:
-        display.started(spec(0))
-        display.ended(spec(0), TrialResult(spec(0).key, "failed", error="x"))
+        show(display, Started(keys=["k0"]), failed(0, "x"))
         display.trouble("the disk is full")
         display.tick()
     assert stream.getvalue() == ""

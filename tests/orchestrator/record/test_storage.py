@@ -25,7 +25,7 @@ from orchestrator.record.checkpoints import (
     stored_checkpoints,
     within,
 )
-from orchestrator.record.ledger import Ledger
+from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import start_driver, starts
 
 
@@ -127,7 +127,7 @@ def test_a_killed_sweep_goes_on_from_s3_and_its_adapters_come_to_the_tracking_st
     again = start_driver(folder, ranks=[1, 2], seconds=0.1, session=True, storage=s3)
     out, screen = again.communicate(timeout=240)
     assert again.returncode == 0, out + screen
-    results = Ledger(folder / "test").finished()
+    results = results_of(folder / "test")
     assert sorted(result.metrics["score"] for result in results.values()) == [61.0, 62.0]
     assert any(first > 0 for _, _, first in starts(folder / "log"))
     for key, result in results.items():

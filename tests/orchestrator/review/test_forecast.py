@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.record.ledger import Ledger
 from orchestrator.run import main
-from orchestrator.state.entry import TrialResult
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import Ended, Wanted
+from tests.orchestrator.recorded import write_log
 
 SWEEP = """\
 name: next
@@ -41,10 +42,10 @@ def test_the_time_of_recorded_trials_is_that_of_the_plan(
     (tmp_path / "runs" / "broken" / "sweep.yaml").write_text("- not one")
     content = {"model": "sentence-transformers/all-MiniLM-L6-v2", "training": training | {"gradient_accumulation": 1}}
     (tmp_path / "runs" / "before" / "sweep.yaml").write_text(yaml.safe_dump(content))
-    ledger = Ledger(tmp_path / "runs" / "before")
-    ledger.add(TrialResult("a" * 16, "finished", steps=50, seconds=150.0))
-    ledger.add(TrialResult("b" * 16, "failed", steps=50, seconds=1.0))
-    ledger.close()
+    results = TrialResult("a" * 16, "finished", steps=50, seconds=150.0), TrialResult("b" * 16, "failed", steps=50, seconds=1.0)
+    entries = [Entry(result.key, "c", "LoRA", "lora", "t", 0, "honest", {}) for result in results]
+    wanted = Wanted(keys=[entry.key for entry in entries], entries=entries)
+    write_log(tmp_path / "runs" / "before", wanted, *(Ended(result=result) for result in results))
     (tmp_path / "next.yaml").write_text(SWEEP)
     assert main([str(tmp_path / "next.yaml"), "--plan", "--storage", str(tmp_path / "runs")]) == 0
     assert said in capsys.readouterr().out

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 
-from ray.tune.search import Searcher
 from rich.console import Console
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.driver.display import Display
-from orchestrator.driver.recorder import Recorder
-from orchestrator.plan.configuration import Configuration
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.table import print_plan
-from orchestrator.plan.trial import Trial
-from orchestrator.record.ledger import Ledger
-from orchestrator.record.tracker import Tracker
+from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.record.folder import SweepFolder
 from orchestrator.results.front import mark_front
-from orchestrator.results.summary import Summary, summarize
-from orchestrator.search.proposers import propose
-from orchestrator.search.replication import Replicating
+from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.log import read_state
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune.trial_source import TrialSource
+from tests.orchestrator.driven import run_some
 
 RATES = "[0.001, 0.01, 0.1]"
 FAIR = f"""
@@ -83,39 +76,28 @@ def size_of(run: RunSpec) -> int:
 def run(
     plan: Plan,
     score: Callable[[Trial], float | None] = by_rate,
-    tracker: Tracker | None = None,
     at_most: int = 1000,
+    notes: list[str] | None = None,
 ) -> list[Trial]:
-    """Runs what the plan still asks for, without Ray; a score of None is a training that diverged. Each trial takes 10 s."""
+    """Runs what the plan still asks for; a score of None is a training that diverged. Each trial takes 10 s."""
     folder = plan.sweep.folder
     folder.mkdir(exist_ok=True)
     (folder / "sweep.yaml").write_text(plan.sweep.to_yaml())
-    ledger, ran = Ledger(folder), list[Trial]()
-    with Display(0, io.StringIO(), "quiet") as display:
-        recorder = Recorder(plan, ledger, display, tracker)
-        proposer = Replicating(propose(plan, folder), plan, recorder)
 
-        def trials(one: Configuration) -> list[Trial]:
-            recorder.add(plan.trials_of(one.id))
-            return plan.trials_of(one.id)
+    def end(job: Job) -> list[Outcome]:
+        value = score(job.training)
+        if value is None:
+            return [Outcome(TrialResult(job.key, "failed", seconds=10.0, error="training diverged"))]
+        # The reported score says the opposite: nothing may be chosen by it.
+        metrics = {"search_score": value, "score": 100 - value}
+        return [Outcome(TrialResult(job.key, "finished", metrics, seconds=10.0))]
 
-        source = TrialSource(proposer, trials, recorder.standing.is_settled)
-        while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
-            trial = Trial.from_json(json.loads(config["trial"]))
-            key, value = trial.key, score(trial)
-            recorder.started(key)
-            if value is None:
-                recorder.ended(TrialResult(key, "failed", seconds=10.0, error="training diverged"))
-            else:
-                # The reported score says the opposite: nothing may be chosen by it.
-                recorder.ended(TrialResult(key, "finished", {"search_score": value, "score": 100 - value}, seconds=10.0))
-            ran.append(trial)
-    ledger.close()
-    return ran
+    return run_some(plan, folder, end, at_most, notes)
 
 
 def judged(plan: Plan) -> list[Summary]:
-    return mark_front(summarize(plan.trials, Ledger(plan.sweep.folder).results(), plan.counts), plan.sweep.objectives)
+    state = read_state(SweepFolder(plan.sweep.folder).record)
+    return mark_front(summarize_entries(state.asked_for), plan.sweep.objectives)
 
 
 def chosen(plan: Plan) -> dict[int, list[float]]:

@@ -12,12 +12,11 @@ from craft.results import Counts
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Trial
-from orchestrator.record.ledger import Ledger
-from orchestrator.record.tracker import Tracker
+from orchestrator.record.follower import replay
 from orchestrator.results.table import describe_tuning
+from orchestrator.review.front_tables import markdown
 from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
-from orchestrator.search.replication import rates_line
 from orchestrator.sweepfile.load import load_sweep
 from tests.orchestrator.search.fair_sweeps import judged, plan_of, printed, run
 
@@ -73,16 +72,17 @@ def test_ends_are_checked_and_a_side_on_which_the_rate_is_another_is_tuned(
     tmp_path: Path, best: Best, tuned: int, rates: dict[int, list[float]], said: str
 ) -> None:
     plan = plan_of(tmp_path, FAIR)
-    assert plan.most_trials == 22 + MEASURED
+    assert plan.most_jobs == 22 + MEASURED
     assert (
         "rates: 22 trainings instead of 50: tuned at LoRA r4, q v; the others take its rate, checked at both ends"
         in printed(plan)
     )
-    ran = run(plan, by(best))
+    notes = list[str]()
+    ran = run(plan, by(best), notes=notes)
     assert len(ran) == len({trial.key for trial in ran}) == tuned + MEASURED
     chosen = {rank: given * 2 if len(given := rates.get(rank, [0.003])) == 1 else given for rank in RANKS}
     assert {rank: found * 2 if len(found) == 1 else found for rank, found in rates_of(plan).items()} == chosen
-    assert f"rates: {tuned} trainings instead of 50: {said}" in rates_line(plan, Ledger(plan.sweep.folder).results())
+    assert f"rates: {tuned} trainings instead of 50: {said}" in notes[0]
 
 
 @pytest.mark.parametrize("cut", [3, 10, 13, 22, 24, 27, 30, 40])
@@ -99,10 +99,8 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_choice(tmp_path: Path, cut:
 
 def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_path: Path, uri: str) -> None:
     plan = plan_of(tmp_path, FAIR)
-    tracker = Tracker(uri, "t", plan.sweep.folder)
-    tracker.sweep_started({"sweep_yaml": plan.sweep.to_yaml()})
-    run(plan, by(TWO_STEPS), tracker)
-    tracker.close(60)
+    run(plan, by(TWO_STEPS))
+    assert replay(plan.sweep.folder, uri, markdown, 60) == 0
     summaries = [one for one in judged(plan) if one.complete]
     told = {one.parameters["rank"]: describe_tuning(one) for one in summaries}
     assert told == {
@@ -136,7 +134,7 @@ def test_a_configuration_says_whose_rate_it_has_in_the_folder_and_the_store(tmp_
 def test_where_rates_carry(tmp_path: Path, space: str, more: str, candidates: int) -> None:
     plan = plan_of(tmp_path, f"seeds: [0]\ncompare: fair\nspace:\n{space}", more)
     groups = sum(len(family.groups) for family in plan.families)
-    assert plan.most_trials == 2 * (candidates + groups)
+    assert plan.most_jobs == 2 * (candidates + groups)
 
 
 def test_the_plan_proposes_sizes_and_the_setting_under_which_a_rate_carries(tmp_path: Path) -> None:

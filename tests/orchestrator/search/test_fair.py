@@ -10,15 +10,17 @@ import pytest
 from rich.console import Console
 
 from craft.spec import RunSpec
+from orchestrator.plan.plan import Plan
 from orchestrator.plan.trial import Trial
-from orchestrator.record.ledger import Ledger
+from orchestrator.record.folder import SweepFolder
+from orchestrator.record.follower import replay
 from orchestrator.record.resume import contradictions
-from orchestrator.record.tracker import Tracker
 from orchestrator.results.summary import summarize_entries
 from orchestrator.results.tuning import Tuning
 from orchestrator.review.front_tables import markdown, terminal_table, write_csv
 from orchestrator.review.front_words import caption
 from orchestrator.review.past_sweep import find_sweep
+from orchestrator.state.log import read_state
 from orchestrator.sweepfile.load import load_sweep
 from tests.benchmarks.tuning_bias import bias
 from tests.orchestrator.search.fair_sweeps import (
@@ -33,6 +35,11 @@ from tests.orchestrator.search.fair_sweeps import (
     run,
 )
 from tests.orchestrator.tracked import runs
+
+
+def mirror(plan: Plan, uri: str) -> None:
+    assert replay(plan.sweep.folder, uri, markdown, 60) == 0
+
 
 CHOICE = {1: [0.01, 0.001], 2: [0.001, 0.001], 4: [0.005]}
 
@@ -54,10 +61,8 @@ def test_what_tunes_is_in_no_reported_number(tmp_path: Path, uri: str) -> None:
         return value if value is None or trial.tunes is None else value - 500.0
 
     plan = plan_of(tmp_path / "here", FAIR)
-    tracker = Tracker(uri, "t", plan.sweep.folder)
-    tracker.sweep_started({"sweep_yaml": plan.sweep.to_yaml()})
-    ran = run(plan, score, tracker)
-    tracker.close(60)
+    ran = run(plan, score)
+    mirror(plan, uri)
     assert {trial.run.seed for trial in ran if trial.tunes} == {1000}
     summaries = judged(plan)
     assert {seed for one in summaries for _, seed in one.scores} == {0, 1, 2}
@@ -95,7 +100,7 @@ def test_several_seeds_tune_where_the_file_says_so(tmp_path: Path) -> None:
 
     one, two = plan_of(tmp_path / "one", FAIR), plan_of(tmp_path / "two", FAIR, "tuning_seeds: [1000, 1001]\n")
     run(one, score)
-    assert two.most_trials == len(run(two, score)) == FIRST_STAGE + 2 * 6 + MEASURED
+    assert two.most_jobs == len(run(two, score)) == FIRST_STAGE + 2 * 6 + MEASURED
     assert (chosen(one)[1], chosen(two)[1]) == ([0.1, 0.1], [0.01, 0.001])
     (found,) = [summary for summary in judged(two) if summary.complete and summary.parameters["rank"] == 1]
     assert found.tuning is not None
@@ -135,8 +140,7 @@ def test_every_point_says_its_budget(tmp_path: Path) -> None:
 def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, FAIR)
     run(plan)
-    results = Ledger(plan.sweep.folder).results()
-    entries = [trial.entry(results[trial.key]) for trial in plan.trials]
+    entries = read_state(SweepFolder(plan.sweep.folder).record).asked_for
     source = next(one for one in entries if one.parameters["rank"] == 1 and one.tunes is None)
     cut = RunSpec(model="m", task=source.task, method="lora", cut_from={"run": source.key, "to": "parameters:9"})  # type: ignore[arg-type]
     summaries = {one.configuration: one for one in summarize_entries([*entries, Trial(cut, "cut", "cut").entry()])}
@@ -146,11 +150,9 @@ def test_what_was_cut_from_an_adapter_has_the_budget_of_its_tuning(tmp_path: Pat
 
 def test_the_store_and_the_folder_say_it_too(tmp_path: Path, uri: str) -> None:
     plan = plan_of(tmp_path / "here", FAIR)
-    tracker = Tracker(uri, "t", plan.sweep.folder)
-    tracker.sweep_started({"sweep_yaml": plan.sweep.to_yaml()})
-    run(plan, tracker=tracker)
+    run(plan)
+    mirror(plan, uri)
     summaries = judged(plan)
-    tracker.close(60)
     stored = runs(uri, "t")
     for one in summaries:
         if one.tuning is not None and one.tuning.tuned:
@@ -222,13 +224,12 @@ def test_what_tunes_cannot_change_on_a_resume_and_what_measures_can(tmp_path: Pa
 
 def test_a_seed_or_a_value_added_later_runs_what_is_new_alone(tmp_path: Path, uri: str) -> None:
     plan = plan_of(tmp_path, FAIR)
-    tracker = Tracker(uri, "t", plan.sweep.folder)
-    assert len(run(plan, tracker=tracker)) == FIRST_STAGE + MEASURED
+    assert len(run(plan)) == FIRST_STAGE + MEASURED
     more = plan_of(tmp_path, FAIR.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
-    assert {trial.run.seed for trial in run(more, tracker=tracker)} == {3}
+    assert {trial.run.seed for trial in run(more)} == {3}
     wider = plan_of(tmp_path, FAIR.replace("[0, 1, 2]", "[0, 1, 2, 3]").replace("[0.001", "[0.0001, 0.001"))
-    better = run(wider, lambda trial: 99.0 if trial.run.training.learning_rate == 0.0001 else by_rate(trial), tracker)
-    tracker.close(60)
+    better = run(wider, lambda trial: 99.0 if trial.run.training.learning_rate == 0.0001 else by_rate(trial))
+    mirror(wider, uri)
     assert {trial.run.training.learning_rate for trial in better} == {0.0001}
     assert len(better) == 2 * 2 + 2 * 2 * 4
     assert chosen(wider) == {1: [0.0001] * 2, 2: [0.0001] * 2, 4: [0.005]}

@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
@@ -17,13 +16,11 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
-from orchestrator.record.ledger import Ledger
 from orchestrator.search.promotion import Promotion
 from orchestrator.search.rivals import Entrant, entrant
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tools.journal import Journal
 from orchestrator.tune.runner import run_sweep
-from tests.orchestrator.tune.test_search_run import Journalled
+from tests.orchestrator.recorded import results_of
 
 Told = tuple[Entrant, float, float, bool]
 
@@ -107,16 +104,6 @@ def test_the_next_trial_is_on_the_task_that_tells_configurations_apart() -> None
     assert rule.next_of(trials).group[0] == "mrpc"
 
 
-def test_what_a_configuration_is_worth_so_far() -> None:
-    rule = Promotion()
-    rule.pauses(one("a", task="cola"), 1.0, 10.0)
-    assert rule.so_far([one("a", task="cola"), one("a", task="mrpc")]) is None  # nobody has a score on mrpc
-    rule.pauses(one("b", task="mrpc"), 1.0, 60.0)
-    rule.pauses(one("c", task="mrpc"), 1.0, 70.0)
-    assert rule.so_far([one("a", task="cola"), one("a", task="mrpc")]) == fmean([10.0, 65.0])
-    assert rule.so_far([one("b", task="cola"), one("b", task="mrpc")]) == fmean([10.0, 60.0])
-
-
 def test_other_tasks_and_other_seeds_and_larger_adapters_never_count() -> None:
     rule = Promotion()
     for place in range(9):
@@ -171,8 +158,7 @@ def run(folder: Path, more: str = "search: {algorithm: grid}\n", resume: bool = 
     sweep = load_sweep(file)
     plan = make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
     options = RunOptions(folder / "run", resume=resume, cpus=1, verbosity="quiet")
-    with Journal(folder / "run" / "journal.jsonl") as journal:
-        return plan, run_sweep(plan, options, train=stand_in(str(folder / "log")), tracker=Journalled(journal))
+    return plan, run_sweep(plan, options, train=stand_in(str(folder / "log")))
 
 
 @pytest.mark.slow
@@ -180,7 +166,7 @@ def test_a_sweep_goes_on_with_the_best_repeats_nothing_and_ends(tmp_path: Path) 
     plan, outcome = run(tmp_path)
     assert not outcome.trouble
     assert outcome.complete
-    assert Ledger(tmp_path / "run").results().keys() == {trial.key for trial in plan.trials}
+    assert results_of(tmp_path / "run").keys() == {trial.key for trial in plan.trials}
     trained = [tuple(line.split()) for line in (tmp_path / "log").read_text().splitlines()]
     assert set(Counter(trained).values()) == {1}, "an epoch was trained twice"
     # One came back: something else was trained between two of its epochs.
@@ -188,11 +174,12 @@ def test_a_sweep_goes_on_with_the_best_repeats_nothing_and_ends(tmp_path: Path) 
     assert len([key for place, key in enumerate(keys) if place == 0 or keys[place - 1] != key]) > len(set(keys))
     epochs = Counter(keys)
     best = next(trial.configuration for trial in plan.trials if math.isclose(trial.run.training.learning_rate, 1e-3))
-    assert all(epochs[trial.key] == 3 for trial in plan.trials_of(best))
-    assert 2 <= len(outcome.finished) < len(plan.trials) // 2
-    assert len(outcome.finished) + len(outcome.stopped) == len(plan.trials)
-    for key in outcome.stopped:
-        assert outcome.results[key].steps == epochs[key]
+    assert all(epochs[trial.key] == 3 for trial in plan.trials if trial.configuration == best)
+    assert 2 <= len(outcome.ended("finished")) < len(plan.trials) // 2
+    assert len(outcome.ended("finished")) + len(outcome.ended("stopped")) == len(plan.trials)
+    for entry in outcome.ended("stopped"):
+        assert entry.result is not None
+        assert entry.result.steps == epochs[entry.key]
     # There is nothing left to do, and it is not done.
     _, again = run(tmp_path, resume=True)
     assert again.complete
@@ -208,6 +195,7 @@ def test_cost_is_what_the_objectives_know_beforehand(tmp_path: Path) -> None:
     file.write_text(sweep_text("objectives: {score: maximize, seconds: minimize, trainable_parameters: minimize}\n"))
     sweep = load_sweep(file)
     plan = make_plan(sweep, Planner(sweep, lambda run: Counts(10 * run.parameters["rank"], 2, 100, 40)))
-    small, large = (entrant(sweep, trial, one) for trial, one in zip(plan.trials, plan.configurations, strict=True))
+    entries = [trial.entry(planned=plan.counts[trial.configuration]) for trial in plan.trials]
+    small, large = (entrant(entry, sweep.objectives) for entry in entries)
     assert (small.costs, large.costs) == ((10,), (80,))
     assert small.group == large.group == ("toy/acceptability", 0)

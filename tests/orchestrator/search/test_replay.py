@@ -12,9 +12,6 @@ from craft.spec import RunSpec
 from orchestrator.plan.parameters import flat_parameters
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.results.search_values import SearchValues
-from orchestrator.results.summary import summarize
-from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.algorithms import SCHEDULERS, SEARCHERS
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
@@ -90,27 +87,3 @@ def test_every_searcher_runs_under_every_scheduler(
     assert (one.epochs, one.seconds, one.progress) == (again.epochs, again.seconds, again.progress)
     assert (one.stopped == 0) == (one.epochs == 72)
     assert (scheduler == "none") <= (one.stopped == 0)
-
-
-def test_what_never_began_counts_as_the_average_on_its_task(tmp_path: Path, record: RecordedCurves) -> None:
-    first, second, third = make_plan(sweep_of(tmp_path), Planner(sweep_of(tmp_path), counted)).configurations[:3]
-    sweep = sweep_of(tmp_path)
-    planner = Planner(sweep, counted)
-    specs = {trial.key: trial for one in (first, second, third) for trial in planner.trials(one)}
-    values = SearchValues(sweep.objectives)
-
-    def told(configuration, *scores: float | None) -> dict[str, float]:
-        trials = planner.trials(configuration)
-        results = {
-            trial.key: TrialResult(
-                trial.key, "stopped" if None in scores else "finished", {} if score is None else {"search_score": score}
-            )
-            for trial, score in zip(trials, scores, strict=True)
-        }
-        (summary,) = summarize(trials, results, {configuration.id: configuration.known})
-        return values.of(summary, results, specs.__getitem__)
-
-    assert "score" not in told(first, 10.0, None)  # nobody has run with that seed yet
-    assert told(second, 60.0, 80.0)["score"] == 70.0
-    assert told(third, 50.0, None)["score"] == (50.0 + 80.0) / 2
-    assert told(third, 50.0, None)["score"] == (50.0 + 80.0) / 2

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ray.tune.search import Searcher
 
 from craft.results import Counts
 from craft.spec import RunSpec
-from orchestrator.driver.display import Display
-from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Trial
-from orchestrator.record.ledger import Ledger
-from orchestrator.search.proposers import propose
-from orchestrator.search.replication import Replicating
+from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.record.folder import SweepFolder
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.log import read_state
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune.trial_source import TrialSource
+from tests.orchestrator.driven import run_some
 
 Score = Callable[[int, float, int], float]
 GRID = "[{method: lora, rank: {values: [1, 2, 4]}, learning_rate: {values: [0.001, 0.01]}}]"
@@ -49,34 +43,16 @@ def plan_of(folder: Path, replication: str, more: str = "search: {algorithm: gri
 
 
 def run(plan: Plan, folder: Path, score: Score = by_rank_and_rate, at_most: int = 1000) -> list[Trial]:
-    """Runs what the plan still asks for, one trial at a time, without Ray; returns the trials that were run."""
-    ledger = Ledger(folder)
-    with Display(0, io.StringIO(), "quiet") as display:
-        recorder = Recorder(plan, ledger, display)
-        proposer = Replicating(propose(plan, folder), plan, recorder)
+    """Runs what the plan still asks for; the reported score says the opposite, since nothing may be chosen by it."""
 
-        def trials(configuration):
-            found = plan.trials_of(configuration.id)
-            recorder.add(found)
-            return found
+    def end(job: Job) -> list[Outcome]:
+        run = job.training.run
+        value = score(run.parameters["rank"], run.training.learning_rate, run.seed)
+        counts = {"trainable_parameters": 100.0 * run.parameters["rank"]}
+        metrics = {"search_score": value, "score": 100 - value}
+        return [Outcome(TrialResult(job.key, "finished", metrics, counts))]
 
-        source = TrialSource(proposer, trials, recorder.standing.is_settled)
-        ran: list[Trial] = []
-        while len(ran) < at_most and (config := source.suggest(str(len(ran)))) not in (Searcher.FINISHED, None):
-            trial = Trial.from_json(json.loads(config["trial"]))
-            value = score(trial.run.parameters["rank"], trial.run.training.learning_rate, trial.run.seed)
-            # The reported score says the opposite: nothing may be chosen by it.
-            metrics = {"search_score": value, "score": 100 - value}
-            counts = {"trainable_parameters": 100.0 * trial.run.parameters["rank"]}
-            recorder.started(trial.key)
-            recorder.ended(TrialResult(trial.key, "finished", metrics, counts))
-            ran.append(trial)
-            (summary,) = recorder.standing.summaries([trial.configuration])
-            if summary.finished == summary.planned:
-                values = {"score": summary.value("search_score"), "trainable_parameters": counts["trainable_parameters"]}
-                proposer.tell(trial.configuration, values, "complete")
-    ledger.close()
-    return ran
+    return run_some(plan, folder, end, at_most)
 
 
 def seeds_of(trials: list[Trial]) -> dict[tuple[int, float], set[int]]:
@@ -109,9 +85,8 @@ def test_a_sweep_cut_anywhere_goes_on_to_the_same_trials(tmp_path: Path, cut: in
     first = run(plan_of(tmp_path, rule), tmp_path / "cut", at_most=cut)
     second = run(plan_of(tmp_path, rule), tmp_path / "cut")
     assert Counter(trial.key for trial in [*first, *second]) == Counter(whole)
-    third = plan_of(tmp_path, rule)
-    assert run(third, tmp_path / "cut") == []
-    assert {trial.key for trial in third.trials} == whole
+    assert run(plan_of(tmp_path, rule), tmp_path / "cut") == []
+    assert {*read_state(SweepFolder(tmp_path / "cut").record).wanted} == whole
 
 
 def test_it_goes_with_a_searcher_that_learns_and_keeps_to_the_budget(tmp_path: Path) -> None:

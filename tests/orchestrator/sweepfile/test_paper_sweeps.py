@@ -142,7 +142,11 @@ def test_rows_run_with_their_published_settings(row: Published) -> None:
         and (trial.run.training.max_length == 128) == (row.max_length[-1] == 128)
         and trial.run.task == "glue/stsb"
     }
-    runs = {trial.run.task.removeprefix("glue/"): trial.run for trial in plan.trials_of(configuration) if trial.run.seed == 0}
+    runs = {
+        trial.run.task.removeprefix("glue/"): trial.run
+        for trial in plan.trials
+        if (trial.configuration, trial.run.seed) == (configuration, 0)
+    }
     for name in ("batch_size", "epochs", "learning_rate", "max_length", "head_learning_rate"):
         given = [getattr(runs[task].training, name) for task in order]
         expected = getattr(row, name)

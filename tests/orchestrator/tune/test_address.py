@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.ledger import Ledger
+from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import start_driver
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -66,7 +66,7 @@ def test_a_sweep_joins_a_running_cluster_and_leaves_it_running(
         process = start_driver(tmp_path, ranks=ranks, seconds=0.1, session=True, address=cluster)
         out, screen = process.communicate(timeout=240)
         assert process.returncode == 0, out + screen
-        results = Ledger(tmp_path / "test").finished().values()
+        results = results_of(tmp_path / "test").values()
         assert sorted(result.metrics["score"] for result in results) == [60.0 + rank for rank in ranks]
     monkeypatch.setenv("RAY_AUTH_TOKEN", "fedcba9876543210" * 2)
     process = start_driver(tmp_path, ranks=[1, 2, 4, 8], session=True, address=cluster)

@@ -21,6 +21,7 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.recorded import results_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -163,7 +164,7 @@ def test_a_trial_on_a_machine_that_drains_goes_on_elsewhere_from_its_very_step(
     finally:
         ray.shutdown()
         cluster.shutdown()
-    (result,) = outcome.results.values()
+    (result,) = results_of(outcome).values()
     assert result.status == "finished", result.error
     assert result.metrics == undisturbed.metrics
     left, right = (load_file(Path(one) / "adapter_model.safetensors") for one in (undisturbed.adapter, result.facts["adapter"]))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.ledger import Ledger
+from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import ROOT, kill_at_random, starts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -53,7 +53,7 @@ def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
     out, screen = process.communicate(timeout=45)
     assert process.returncode == status, screen
     assert "Stopping: running trials keep their last checkpoints." in screen
-    results = Ledger(tmp_path / "test").results()
+    results = results_of(tmp_path / "test")
     assert results
     assert {result.status for result in results.values()} <= {"interrupted", "finished"}
     left = 3 - len([result for result in results.values() if result.status == "finished"])
@@ -64,7 +64,7 @@ def test_stopped_a_sweep_says_what_is_left_and_how_to_go_on(
     again = driver(tmp_path, ranks=[1, 2, 4], seconds=0, session=True)
     out, screen = again.communicate(timeout=240)
     assert again.returncode == 0, out + screen
-    assert sorted(result.metrics["score"] for result in Ledger(tmp_path / "test").results().values()) == [61.0, 62.0, 64.0]
+    assert sorted(result.metrics["score"] for result in results_of(tmp_path / "test").values()) == [61.0, 62.0, 64.0]
     assert any(first > 0 for _, _, first in starts(tmp_path / "log"))
 
 
@@ -78,7 +78,7 @@ def test_one_trial_that_eats_all_memory_fails_alone(tmp_path: Path, driver: Call
     process = driver(tmp_path, ranks=[1, 2, 4], behaviour=how, resources="{cpu: 1, memory: 1 GiB}", seconds=0.5)
     out, screen = process.communicate(timeout=240)
     assert out.split()[:4] == ["2", "0", "0", "1"], out + screen
-    (failed,) = [result for result in Ledger(tmp_path / "test").results().values() if result.status == "failed"]
+    (failed,) = [result for result in results_of(tmp_path / "test").values() if result.status == "failed"]
     assert "tried micro-batches of 16 x 1, 8 x 2, 4 x 4, 2 x 8, 1 x 16" in (failed.error or "")
     assert "resources.memory: 1.0 GiB" in (failed.error or "")
     assert failed.retryable
@@ -103,7 +103,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     process = driver(tmp_path, ranks=[1], seconds=0.1)
     out, screen = process.communicate(timeout=240)
     assert out.split()[:4] == ["1", "0", "0", "0"], out + screen
-    (result,) = Ledger(tmp_path / "test").finished().values()
+    (result,) = results_of(tmp_path / "test").values()
     assert "1 damaged checkpoint was passed over on resuming" in result.notes
     assert starts(tmp_path / "log")[-1][2] >= whole
 
@@ -115,7 +115,7 @@ def test_a_hanging_trial_and_one_that_always_dies_end_the_sweep_with_status_1(
     process = driver(tmp_path, ranks=[1, 2, 4], behaviour=behaviour, resources="{heartbeat_minutes: 0.05}", session=True)
     out, screen = process.communicate(timeout=400)
     assert process.returncode == 1, out + screen
-    errors = [result.error for result in Ledger(tmp_path / "test").results().values() if result.status == "failed"]
+    errors = [result.error for result in results_of(tmp_path / "test").values() if result.status == "failed"]
     assert len(errors) == 2
     assert any("no step for 3 s" in (error or "") for error in errors)
     assert "failed:" in out
@@ -169,7 +169,7 @@ def test_storage_that_becomes_read_only_ends_the_sweep_which_goes_on_when_it_is_
 def check_it_goes_on(folder: Path, process: subprocess.Popen[str]) -> None:
     out, screen = process.communicate(timeout=240)
     assert process.returncode == 0, out + screen
-    assert sorted(result.metrics["score"] for result in Ledger(folder / "test").finished().values()) == [61.0, 62.0]
+    assert sorted(result.metrics["score"] for result in results_of(folder / "test").values()) == [61.0, 62.0]
 
 
 def test_the_longer_part_can_be_called() -> None:

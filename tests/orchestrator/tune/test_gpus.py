@@ -13,6 +13,7 @@ from orchestrator.driver.options import RunOptions
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.recorded import results_of
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may be able to use GPUs")
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -69,7 +70,7 @@ def test_a_trial_sees_its_share_alone_also_in_a_process_that_is_used_again(tmp_p
     blocks = "[{method: lora, rank: {values: [2, 4]}}, {method: full, resources: {gpu: 0.5}}]"
     options = RunOptions(tmp_path / "t", address=cluster, max_concurrent=1, verbosity="quiet")
     outcome = run_sweep(plan_of(tmp_path, "{cpu: 1}", blocks), options, train=train)
-    assert len(outcome.finished) == 6, outcome.results
+    assert len(outcome.ended("finished")) == 6, results_of(outcome)
     lines = [line.split() for line in Path(log).read_text().splitlines()]
     assert {(method, seen) for method, seen, _ in lines} in ({("lora", "none"), ("full", one)} for one in "01")
     assert len({pid for method, _, pid in lines if method == "lora"}) < 4
@@ -82,11 +83,11 @@ def test_a_share_that_torch_cannot_use_fails_at_once_and_goes_on_where_it_can(tm
 
     options = {"folder": tmp_path / "t", "address": cluster, "max_failures": 1, "verbosity": "quiet", "resume": True}
     outcome = run_sweep(plan_of(tmp_path, "{cpu: 1, gpu: 1}", count=False), RunOptions(**options))
-    assert len(outcome.failed) == 2
-    for result in map(outcome.results.__getitem__, outcome.failed):
+    assert len(outcome.ended("failed")) == 2
+    for result in map(results_of(outcome).__getitem__, (entry.key for entry in outcome.ended("failed"))):
         assert "gave a GPU that torch cannot use" in result.error
         assert result.error.endswith("(2 times)")
         assert result.retryable
     # The share is no part of a trial's name.
     outcome = run_sweep(plan_of(tmp_path, "{cpu: 1}", count=False), RunOptions(**options))
-    assert len(outcome.finished) == 2, outcome.results
+    assert len(outcome.ended("finished")) == 2, results_of(outcome)

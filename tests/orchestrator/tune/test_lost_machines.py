@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from orchestrator.driver.options import RunOptions
-from orchestrator.record.ledger import Ledger
+from tests.orchestrator.recorded import results_of
 from tests.orchestrator.stand_in import check_runs, plan_of, stand_in, starts, steps, undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -59,8 +59,8 @@ def test_a_node_lost_without_grace_only_costs_the_step_it_was_in(tmp_path: Path)
         options = RunOptions(tmp_path / "test", address=cluster.address, verbosity="quiet")
         outcome = run_sweep(plan, options, train=stand_in(str(log), {}, seconds=2.0))
         thread.join()
-        assert len(outcome.finished) == 3, outcome
-        assert {key: result.metrics for key, result in outcome.results.items()} == undisturbed(plan)
+        assert len(outcome.ended("finished")) == 3, outcome
+        assert {key: result.metrics for key, result in results_of(outcome).items()} == undisturbed(plan)
         assert len(starts(log)) == 4
     finally:
         ray.shutdown()
@@ -93,7 +93,7 @@ def test_machines_that_are_taken_away_again_and_again_are_no_failures_of_the_tri
     finally:
         cluster.shutdown()
     assert out.split()[:4] == ["1", "0", "0", "0"], out + screen
-    (result,) = Ledger(tmp_path / "test").finished().values()
+    (result,) = results_of(tmp_path / "test").values()
     assert result.metrics == {"score": 61.0}
     assert [first for _, _, first in starts(log)] == [0, 1, 2]
 
@@ -107,7 +107,7 @@ def test_a_head_that_is_lost_ends_the_driver_in_words_and_the_next_start_goes_on
     address = first.address
     try:
         process = driver(tmp_path, ranks=[1, 2, 4, 8], seconds=3.0, session=True, address=address)
-        wait_for(lambda: len(Ledger(tmp_path / "test").finished()) >= 1)
+        wait_for(lambda: len(results_of(tmp_path / "test")) >= 1)
         wait_for(lambda: len(starts(tmp_path / "log")) >= 3)
         first.head_node.kill_gcs_server()
         out, screen = process.communicate(timeout=120)
@@ -115,7 +115,7 @@ def test_a_head_that_is_lost_ends_the_driver_in_words_and_the_next_start_goes_on
         first.shutdown()
     assert process.returncode == 1, out + screen
     assert f"the cluster's head at {address} does not answer" in screen
-    results = Ledger(tmp_path / "test").results()
+    results = results_of(tmp_path / "test")
     assert {result.status for result in results.values()} <= {"finished", "interrupted"}
     left = 4 - len([result for result in results.values() if result.status == "finished"])
     assert left
@@ -128,7 +128,7 @@ def test_a_head_that_is_lost_ends_the_driver_in_words_and_the_next_start_goes_on
     finally:
         second.shutdown()
     assert again.returncode == 0, out + screen
-    check_runs(f"sqlite:///{tmp_path}/mlflow.db", set(Ledger(tmp_path / "test").finished()), configurations=4)
+    check_runs(f"sqlite:///{tmp_path}/mlflow.db", set(results_of(tmp_path / "test")), configurations=4)
 
 
 def test_a_head_that_comes_back_with_its_state_is_waited_for(
@@ -153,4 +153,4 @@ def test_a_head_that_comes_back_with_its_state_is_waited_for(
     log = tmp_path / "log"
     assert len(starts(log)) == 3, "no trial began anew"
     assert set(steps(log).values()) == {1}
-    assert len(Ledger(tmp_path / "test").finished()) == 3
+    assert len(results_of(tmp_path / "test")) == 3

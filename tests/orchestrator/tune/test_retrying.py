@@ -10,33 +10,33 @@ from orchestrator.driver.common_cause import ENOUGH
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
-from orchestrator.record.ledger import Ledger
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.events import Reopened
+from orchestrator.state.log import read_events
 from orchestrator.tune.runner import run_sweep
 from tests.orchestrator.stand_in import plan_of, stand_in, starts
 
 pytestmark = pytest.mark.cluster
 
 
-def session(tmp: Path, plan: Plan, behaviour: dict[tuple[int, int], str], max_failures: int = 0) -> SweepOutcome:
-    options = RunOptions(tmp / "runs" / "test", cpus=2, max_failures=max_failures, resume=True, verbosity="quiet")
+def session(tmp: Path, plan: Plan, behaviour: dict[tuple[int, int], str], max_failures: int = 0, **more: bool) -> SweepOutcome:
+    options = RunOptions(tmp / "runs" / "test", cpus=2, max_failures=max_failures, resume=True, verbosity="quiet", **more)
     return run_sweep(plan, options, train=stand_in(str(tmp / "log"), behaviour))
 
 
 def test_final_failures_run_again_only_when_asked_and_those_of_the_machine_by_themselves(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, ranks="[1, 2]", seeds="[0, 1]")
     first = session(tmp_path, plan, {(1, 0): "nan", (2, 0): "no model"})
-    assert (len(first.finished), len(first.failed)) == (2, 2)
+    assert (len(first.ended("finished")), len(first.ended("failed"))) == (2, 2)
     second = session(tmp_path, plan, {})
-    assert (len(second.finished), len(second.failed)) == (3, 1)
+    assert (len(second.ended("finished")), len(second.ended("failed"))) == (3, 1)
     assert [start[:2] for start in starts(tmp_path / "log")[4:]] == [(2, 0)]
-    ledger = Ledger(tmp_path / "runs" / "test")
-    assert ledger.reopen_failed() == 1
-    ledger.close()
-    third = session(tmp_path, plan, {})
+    third = session(tmp_path, plan, {}, retry_failed=True)
     assert third.complete
     assert [start[:2] for start in starts(tmp_path / "log")[5:]] == [(1, 0)]
-    statuses = [line.count('"status": "failed"') or line.count('"status":"failed"') for line in ledger.path.open()]
-    assert sum(statuses) == 3  # both failures, and the mark
+    record = SweepFolder(tmp_path / "runs" / "test").record
+    reopened = [event.keys for event, _ in read_events(record) if isinstance(event, Reopened)]
+    assert reopened == [[next(trial.key for trial in plan.trials if (trial.run.parameters["rank"], trial.run.seed) == (1, 0))]]
 
 
 def test_a_gpu_in_a_bad_state_is_left_to_a_new_process(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_a_fault_of_every_machine_ends_the_session_before_it_fails_every_trial(t
     outcome = session(tmp_path, plan, {(rank, 0): "no model" for rank in ranks})
     assert outcome.trouble is not None
     assert "the hub did not give it" in outcome.trouble
-    assert ENOUGH <= len(outcome.failed) <= ENOUGH + 2
-    assert not outcome.finished
+    assert ENOUGH <= len(outcome.ended("failed")) <= ENOUGH + 2
+    assert not outcome.ended("finished")
     mended = session(tmp_path, plan, {})
     assert mended.complete
-    assert len(mended.finished) == len(ranks)
+    assert len(mended.ended("finished")) == len(ranks)

@@ -7,66 +7,36 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
-from orchestrator.plan.trial import Trial
-from orchestrator.record.ledger import Ledger
+from orchestrator.record.folder import SweepFolder
 from orchestrator.state.entry import TrialResult
+from orchestrator.state.events import Ended
+from orchestrator.state.log import read_events, read_state
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.tune import cluster
 from tests.orchestrator.stand_in import plan_of, stand_in, start_driver, starts, steps
 
 
 @dataclass
-class Tracked:
-    """A tracker that remembers what it heard, and whether the ledger knew it first."""
-
-    ledger: Ledger
-    events: list[tuple] = field(default_factory=list)
-    early: list[str] = field(default_factory=list)
-
-    open_configurations: frozenset[str] = frozenset()
-
-    def settle(self, results: Mapping[str, TrialResult], adapters: Mapping[str, Path]) -> None:
-        self.events.append(("settled", set(results)))
-
-    def holds(self, key: str) -> bool:
-        return True
-
-    def trial_started(self, trial: Trial) -> None:
-        self.events.append(("started", trial.key))
-
-    def trial_progress(self, key: str, progress: dict[str, Any]) -> None:
-        self.events.append(("progress", key, progress["step"]))
-
-    def trial_ended(self, result: TrialResult, adapter: Path | None) -> None:
-        if result.key not in self.ledger.results():
-            self.early.append(result.key)
-        self.events.append(("ended", result.key, result.status, adapter))
-
-    def configuration_ended(self, configuration: str, label: str, params: dict[str, Any], summary: dict[str, Any]) -> None:
-        self.events.append(("configuration", label, summary))
-
-
-@dataclass
 class Ran:
     plan: Plan
     outcome: SweepOutcome
-    tracked: Tracked
     log: Path
     folder: Path
     screen: str
 
     def result(self, rank: int, seed: int = 0) -> TrialResult:
-        return self.outcome.results[self.key(rank, seed)]
+        result = self.outcome.state.entries[self.key(rank, seed)].result
+        assert result is not None
+        return result
 
     def key(self, rank: int, seed: int = 0) -> str:
         (key,) = [t.key for t in self.plan.trials if t.run.parameters["rank"] == rank and t.run.seed == seed]
@@ -82,28 +52,28 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     plan = plan_of(tmp, ranks="[1, 2, 4, 8, 16]", seeds="[0, 1]", resources="{heartbeat_minutes: 0.0834}")
     behaviour = {(2, 0): "dies once", (4, 0): "nan", (8, 0): "dies", (8, 1): "hangs", (16, 0): "no disk"}
     log, folder = tmp / "log", tmp / "runs" / "test"
-    tracked = Tracked(Ledger(folder))
     options = RunOptions(folder, cpus=2, max_failures=1)
     saved, out = os.dup(2), tmp / "screen"
     with out.open("w") as file:
         os.dup2(file.fileno(), 2)
         try:
-            outcome = run_sweep(plan, options, tracker=tracked, train=stand_in(str(log), behaviour))
+            outcome = run_sweep(plan, options, train=stand_in(str(log), behaviour))
         finally:
             os.dup2(saved, 2)
             os.close(saved)
-    return Ran(plan, outcome, tracked, log, folder, out.read_text())
+    return Ran(plan, outcome, log, folder, out.read_text())
 
 
 def test_every_trial_ends_as_it_should(ran: Ran) -> None:
-    assert {k: v.status for k, v in ran.outcome.results.items()} == {
+    statuses = {key: entry.result and entry.result.status for key, entry in ran.outcome.state.entries.items()}
+    assert statuses == {
         ran.key(rank, seed): "failed" if (rank, seed) in {(4, 0), (8, 0), (8, 1), (16, 0)} else "finished"
         for rank in (1, 2, 4, 8, 16)
         for seed in (0, 1)
     }
-    assert len(ran.outcome.finished) == 6
-    assert len(ran.outcome.failed) == 4
-    assert not ran.outcome.missing
+    assert len(ran.outcome.ended("finished")) == 6
+    assert len(ran.outcome.ended("failed")) == 4
+    assert not ran.outcome.left
     assert not ran.outcome.complete
     assert ran.outcome.trouble is None
 
@@ -151,23 +121,14 @@ def test_adapters_lie_on_storage_whole(ran: Ran) -> None:
         verify(adapter.parent)
 
 
-def test_the_ledger_knows_every_result_before_the_tracker(ran: Ran) -> None:
-    assert ran.tracked.early == []
-    assert {event[1] for event in ran.tracked.events if event[0] == "ended"} == {trial.key for trial in ran.plan.trials}
-    assert len([event for event in ran.tracked.events if event[0] == "ended"]) == 10
-    assert Ledger(ran.folder).results() == ran.outcome.results
-
-
-def test_a_configuration_is_summed_up_when_its_last_trial_has_ended(ran: Ran) -> None:
-    summaries = {event[1]: event[2] for event in ran.tracked.events if event[0] == "configuration"}
-    assert len(summaries) == 5
-    assert summaries["LoRA r1, q v"]["score"] == pytest.approx(61.5)
-    assert summaries["LoRA r4, q v"]["trials_done"] == 1
-    last = {key: i for i, (kind, key, *_) in enumerate(ran.tracked.events) if kind == "ended"}
-    for index, event in enumerate(ran.tracked.events):
-        if event[0] == "configuration":
-            keys = [trial.key for trial in ran.plan.trials if trial.label == event[1]]
-            assert all(last[key] < index for key in keys)
+def test_the_log_holds_the_state_and_each_result_once(ran: Ran) -> None:
+    record = SweepFolder(ran.folder).record
+    state = read_state(record)
+    assert state.entries == ran.outcome.state.entries
+    assert state.ended is not None
+    ended = [event.result.key for event, _ in read_events(record) if isinstance(event, Ended)]
+    assert len(ended) == len(set(ended)) == 10
+    assert {entry.report.step for entry in state.entries.values() if entry.finished and entry.report} == {3}
 
 
 def test_the_screen_tells_failures_and_nothing_of_the_libraries(ran: Ran) -> None:
@@ -233,13 +194,17 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 def test_killed_then_interrupted_then_resumed_a_sweep_loses_and_repeats_nothing(
     tmp_path: Path, driver: Callable[[Path], subprocess.Popen[str]]
 ) -> None:
-    ledger, log = Ledger(tmp_path / "test"), tmp_path / "log"
+    log = tmp_path / "log"
+
+    def results() -> dict[str, TrialResult]:
+        entries = read_state(SweepFolder(tmp_path / "test").record).entries
+        return {key: entry.result for key, entry in entries.items() if entry.result is not None}
 
     first = driver(tmp_path)
-    wait_for(lambda: len(ledger.results()) >= 1, first)
+    wait_for(lambda: len(results()) >= 1, first)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    kept = set(ledger.finished())
+    kept = set(results())
     started_by_then = len(starts(log))
     assert 1 <= len(kept) < 6
 
@@ -250,14 +215,13 @@ def test_killed_then_interrupted_then_resumed_a_sweep_loses_and_repeats_nothing(
     finished, interrupted, missing = map(int, said.split()[:3])
     assert finished + interrupted + missing == 6
     assert interrupted >= 1
-    assert finished == len(ledger.finished())
-    assert {r.status for r in ledger.results().values()} <= {"finished", "interrupted"}
+    assert finished == len(results())
+    assert {result.status for result in results().values()} == {"finished"}
 
     third = driver(tmp_path)
     said, _ = third.communicate(timeout=240)
     assert said.split()[:3] == ["6", "0", "0"]
-    results = ledger.finished()
-    assert sorted(result.metrics["score"] for result in results.values()) == [61.0, 62.0, 62.0, 63.0, 64.0, 65.0]
+    assert sorted(result.metrics["score"] for result in results().values()) == [61.0, 62.0, 62.0, 63.0, 64.0, 65.0]
     assert set(steps(log)) == {(rank, seed, step) for rank in (1, 2, 4) for seed in (0, 1) for step in (1, 2, 3)}
     # Only the two trials that ran at each of the two stops start again, and repeat at most the step they had not stored.
     assert len(starts(log)) <= 6 + 4
@@ -279,7 +243,7 @@ def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> 
     )
     plan = make_plan(load_sweep(file))
     outcome = run_sweep(plan, RunOptions(tmp_path / "test", cpus=1, verbosity="quiet"))
-    assert len(outcome.finished) == 2, [result.error for result in outcome.results.values()]
+    assert len(outcome.ended("finished")) == 2, outcome.state.entries
     threads = torch.get_num_threads()
     for trial in plan.trials:
         torch.set_num_threads(1)  # as the trial had: sums in another order round differently
@@ -287,7 +251,8 @@ def test_real_weights_train_through_the_runner_as_without_it(tmp_path: Path) -> 
             alone = train_run(trial.run, tmp_path / trial.key)
         finally:
             torch.set_num_threads(threads)
-        result = outcome.results[trial.key]
+        result = outcome.state.entries[trial.key].result
+        assert result is not None
         assert result.metrics == alone.metrics
         assert result.counts["trainable_parameters"] == plan.counts[trial.configuration]["trainable_parameters"]
         for stored in Path(result.facts["adapter"]).glob("*.safetensors"):

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.driver import recorder
+from orchestrator.driver import driver
+from orchestrator.driver.driver import Driver
 from orchestrator.driver.options import RunOptions
-from orchestrator.driver.recorder import Recorder
 from orchestrator.plan.plan import make_plan
 from orchestrator.plan.trial import Train
+from orchestrator.record.folder import SweepFolder
+from orchestrator.state.events import Reported, Underway
+from orchestrator.state.log import read_events
 from orchestrator.sweepfile.load import load_sweep
 
 pytestmark = pytest.mark.slow
 
 REPORTED, SEARCH, BATCH = 48, 16, 8
-
-
-class Told:
-    """A tracking store that keeps what it is told of the sweep as a whole."""
-
-    open_configurations: frozenset[str] = frozenset()
-
-    def __init__(self) -> None:
-        self.underway: list[dict[str, Any]] = []
-        self.events: list[str] = []
-
-    def sweep_underway(self, told: Mapping[str, Any]) -> None:
-        self.underway.append(dict(told))
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self.events.append(name)
 
 
 def telling_all() -> Train:
@@ -55,25 +41,25 @@ def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
     from orchestrator.tune.runner import run_sweep
 
     heard: list[dict[str, Any]] = []
-    looked = Recorder.looked
+    looked = Driver.looked
 
-    def listened(self: Recorder, key: str, outlook: dict[str, Any]) -> None:
+    def listened(self: Driver, key: str, outlook: dict[str, Any]) -> None:
         heard.append(outlook)
         looked(self, key, outlook)
 
-    monkeypatch.setattr(Recorder, "looked", listened)
-    monkeypatch.setattr(recorder, "TELL_EVERY", 0.0)
+    monkeypatch.setattr(Driver, "looked", listened)
+    monkeypatch.setattr(driver, "UNDERWAY_EVERY", 0.0)
     file = tmp_path / "sweep.yaml"
     file.write_text(
         f"name: test\nmodel: {tiny_bert}\ntasks: [toy/sentiment]\nseeds: [0]\nresources: {{cpu: 1}}\n"
         f"training: {{max_steps: 4, batch_size: 8, train_examples: 32, eval_examples: {REPORTED}, search_examples: {SEARCH}, "
         f"eval_batch_size: {BATCH}, max_length: 32}}\nspace: [{{method: lora, rank: 2}}]\n"
     )
-    told = Told()
     options = RunOptions(tmp_path / "test", cpus=1, verbosity="quiet")
-    outcome = run_sweep(make_plan(load_sweep(file)), options, tracker=told, train=telling_all())
-    assert len(outcome.finished) == 1
-    assert told.events.count("trial_progress") == 1, "words on progress are no evaluations"
+    outcome = run_sweep(make_plan(load_sweep(file)), options, train=telling_all())
+    assert len(outcome.ended("finished")) == 1
+    events = [event for event, _ in read_events(SweepFolder(tmp_path / "test").record)]
+    assert sum(isinstance(event, Reported) for event in events) == 1, "words on progress are no evaluations"
     scored = [one for one in heard if one["phase"].startswith("scoring")]
     wanted = [f"scoring {done}/{SEARCH} (search)" for done in range(BATCH, SEARCH + 1, BATCH)]
     wanted += [f"scoring {done}/{REPORTED} (reported)" for done in range(BATCH, REPORTED + 1, BATCH)]
@@ -83,4 +69,4 @@ def test_what_a_trial_scores_reaches_the_driver_while_it_scores(
     assert shares[-1] == pytest.approx(1.0)
     assert lefts[0] > 0
     assert lefts[-1] == pytest.approx(0.0, abs=1e-6)
-    assert any(one["doing"] for one in told.underway), "the tracking store gets it too"
+    assert any(event.doing for event in events if isinstance(event, Underway)), "the record has it too"

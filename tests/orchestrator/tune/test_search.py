@@ -8,14 +8,12 @@ import pytest
 from ray.tune.search import Searcher
 
 from craft.results import Counts
-from craft.spec import RunSpec
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
-from orchestrator.plan.trial import Trial
-from orchestrator.search.proposers import Listed, propose
 from orchestrator.sweepfile.algorithms import SEARCHERS, imported
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tune.trial_source import TrialSource
+from orchestrator.tune.engine import Jobs
+from tests.orchestrator.driven import driving, outcomes
 
 
 def plan_of(folder: Path, algorithm: str) -> Plan:
@@ -29,14 +27,10 @@ def plan_of(folder: Path, algorithm: str) -> Plan:
     return make_plan(sweep, Planner(sweep, lambda run: Counts(10, 2, 100, 40), lambda run: 1000))
 
 
-def trial(seed: int) -> Trial:
-    return Trial(RunSpec(model="m", task="toy/acceptability", method="lora", seed=seed), "c", "l")
-
-
-def drain(source: TrialSource) -> list[str]:
+def drain(jobs: Jobs) -> list[str]:
     keys: list[str] = []
-    while (handed := source.suggest(f"id{len(keys)}")) not in (None, Searcher.FINISHED):
-        keys.append(handed["key"])
+    while (config := jobs.suggest(f"id{len(keys)}")) not in (None, Searcher.FINISHED):
+        keys.append(config["key"])
     return keys
 
 
@@ -46,56 +40,40 @@ def test_every_algorithm_a_file_may_name_is_there_to_do_it() -> None:
 
 
 @pytest.mark.parametrize("algorithm", sorted(SEARCHERS))
-def test_every_searcher_hands_out_its_plan_once_and_then_is_finished(tmp_path: Path, algorithm: str) -> None:
+def test_every_searcher_gives_out_its_trials_once_and_then_is_finished(tmp_path: Path, algorithm: str) -> None:
     plan = plan_of(tmp_path, algorithm)
-    proposer = propose(plan, tmp_path)
-    source = TrialSource(proposer, lambda c: plan.trials_of(c.id), lambda key: False)
-    keys = drain(source)
-    assert len(plan.configurations) == 3
-    assert sorted(keys) == sorted(trial.key for trial in plan.trials)
-    assert source.suggest("more") == Searcher.FINISHED
+    with driving(plan, tmp_path / "run") as driver:
+        jobs = Jobs(driver, None)
+        keys = drain(jobs)
+        assert len({driver.state.entries[key].configuration for key in keys}) == 3
+        assert len(keys) == len({*keys}) == len(driver.state.wanted) == 3 * 2 * 2
+        configurations = [driver.state.entries[key].configuration for key in keys]
+        assert configurations == [name for name in dict.fromkeys(configurations) for _ in range(4)], "they follow each other"
+        assert jobs.suggest("more") is None, "while they are out, more may come"
+        for place, key in enumerate(keys):
+            driver.started(key)
+            driver.ended(key, outcomes(driver.job(key), lambda trial: 50.0))
+            jobs.on_trial_complete(f"id{place}")
+        assert jobs.suggest("more") == Searcher.FINISHED
 
 
-def test_a_configuration_s_trials_follow_each_other(tmp_path: Path) -> None:
+def test_what_has_ended_is_not_given_out_and_some_alone_may_be(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "grid")
-    by_key = {trial.key: trial.configuration for trial in plan.trials}
-    by_configuration = {c.id: [t for t in plan.trials if t.configuration == c.id] for c in plan.configurations}
-    order = [
-        by_key[key]
-        for key in drain(TrialSource(Listed(plan.configurations), lambda c: by_configuration[c.id], lambda k: False))
-    ]
-    assert order == [configuration.id for configuration in plan.configurations for _ in range(4)]
+    first, second, *rest = (job.key for job in plan.jobs)
+    with driving(plan, tmp_path / "run") as driver:
+        assert drain(Jobs(driver, 1, [second])) == [second]
+        driver.ended(second, outcomes(driver.job(second), lambda trial: 50.0))
+    with driving(plan, tmp_path / "run") as driver:
+        assert drain(Jobs(driver, None)) == [first, *rest]
 
 
-def test_what_is_settled_is_not_handed_out_and_what_waits_goes_first() -> None:
-    one, two, three = (Trial(RunSpec(model="m", task="toy/acceptability", method="lora", seed=s), "c", "l") for s in range(3))
-
-    class Configuration:
-        id = "c"
-
-    source = TrialSource(Listed([Configuration()]), lambda c: [one, two, three], lambda key: key == two.key, [three])  # type: ignore[list-item]
-    assert drain(source) == [three.key, one.key, three.key]
-
-
-def test_no_more_than_so_many_are_out_at_once() -> None:
-    trials = [trial(seed) for seed in range(4)]
-    source = TrialSource(Listed(()), lambda c: [], lambda key: False, trials, max_concurrent=2)
-    assert source.suggest("a")["key"] == trials[0].key
-    assert source.suggest("b")["key"] == trials[1].key
-    assert source.suggest("c") is None
-    source.on_trial_complete("a", error=True)
-    assert source.suggest("c")["key"] == trials[2].key
-    assert source.suggest("d") is None
-
-
-def test_a_proposer_that_waits_is_asked_again() -> None:
-    class Waits:
-        exhausted = False
-
-        def suggest(self) -> None:
-            return None
-
-    source = TrialSource(Waits(), lambda c: [], lambda key: False)  # type: ignore[arg-type]
-    assert source.suggest("a") is None
-    Waits.exhausted = True
-    assert source.suggest("a") == Searcher.FINISHED
+def test_no_more_than_so_many_are_out_at_once(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "grid")
+    keys = [job.key for job in plan.jobs]
+    with driving(plan, tmp_path / "run") as driver:
+        jobs = Jobs(driver, 2)
+        assert [jobs.suggest(name)["key"] for name in "ab"] == keys[:2]
+        assert jobs.suggest("c") is None
+        jobs.on_trial_complete("a", error=True)
+        assert jobs.suggest("c")["key"] == keys[2]
+        assert jobs.suggest("d") is None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,11 +13,9 @@ from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Train
-from orchestrator.record.folder import SweepFolder
-from orchestrator.record.ledger import Ledger
 from orchestrator.sweepfile.load import load_sweep
-from orchestrator.tools.journal import Journal
 from orchestrator.tune.runner import run_sweep
+from tests.orchestrator.recorded import results_of
 
 pytestmark = pytest.mark.slow
 
@@ -52,27 +48,6 @@ def stand_in(log: str) -> Train:
     return train
 
 
-@dataclass
-class Journalled:
-    """Of a tracker that part which a scheduler reads again on a resume."""
-
-    journal: Journal
-    open_configurations: frozenset[str] = frozenset()
-
-    def trial_progress(self, key: str, progress: dict[str, Any]) -> None:
-        row = {**progress["metrics"], "step": progress["step"], "epoch": progress["epoch"]}
-        self.journal.append({"kind": "trial_progress", "key": key, "rows": [row]})
-
-    def settle(self, *given: Any) -> None: ...
-    def trial_paused(self, key: str) -> None: ...
-    def holds(self, key: str) -> bool:
-        return True
-
-    def trial_started(self, *given: Any) -> None: ...
-    def trial_ended(self, *given: Any) -> None: ...
-    def configuration_ended(self, *given: Any) -> None: ...
-
-
 def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
     file = folder / "sweep.yaml"
     file.write_text(
@@ -84,44 +59,46 @@ def plan_of(folder: Path, trials: int, more: str = "") -> Plan:
     return make_plan(sweep, Planner(sweep, lambda run: Counts(100, 2, 1000, 400)))
 
 
-def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> tuple[Plan, SweepOutcome]:
-    plan = plan_of(folder, trials, more)
+def run(folder: Path, trials: int, more: str = "", *, resume: bool = False) -> SweepOutcome:
     options = RunOptions(folder / "run", resume=resume, cpus=1, verbosity="quiet")
-    with Journal(folder / "run" / "journal.jsonl") as journal:
-        return plan, run_sweep(plan, options, train=stand_in(str(folder / "log")), tracker=Journalled(journal))
+    return run_sweep(plan_of(folder, trials, more), options, train=stand_in(str(folder / "log")))
+
+
+def drawn(outcome: SweepOutcome) -> list[str | None]:
+    """The configurations that were drawn and trained, in order."""
+    return [proposal.configuration for proposal in outcome.state.proposals if proposal.verdict is None]
 
 
 def test_a_sweep_that_learns_is_run_extended_and_never_repeats_itself(tmp_path: Path) -> None:
-    first, outcome = run(tmp_path, 4)
-    assert len(first.configurations) == 4
-    assert not outcome.trouble
-    assert outcome.complete
-    assert SweepFolder(tmp_path / "run").study.exists()
-    whole, outcome = run(tmp_path, 7, resume=True)
-    assert [one.id for one in whole.configurations][:4] == [one.id for one in first.configurations]
-    assert len({one.id for one in whole.configurations}) == 7
+    first = run(tmp_path, 4)
+    assert len(drawn(first)) == 4
+    assert not first.trouble
+    assert first.complete
+    outcome = run(tmp_path, 7, resume=True)
+    assert drawn(outcome)[:4] == drawn(first)
+    assert len({*drawn(outcome)}) == 7
     trained = Counter((tmp_path / "log").read_text().splitlines())
     assert set(trained.values()) == {1}, "an epoch was trained twice"
-    assert Ledger(tmp_path / "run").results().keys() == {trial.key for trial in whole.trials}
+    results = results_of(outcome)
+    assert results.keys() == {*outcome.state.wanted}
     # What is worse than what came before waits after its first epoch, the best runs to its end.
     epochs = Counter(line.split()[0] for line in trained)
-    best = max(outcome.finished, key=lambda key: outcome.results[key].metrics["search_score"])
-    assert outcome.results[best].steps == epochs[best] == 3
-    assert outcome.stopped
-    for key in outcome.stopped:
-        assert outcome.results[key].steps == epochs[key] < 3
+    best = max(outcome.ended("finished"), key=lambda entry: results[entry.key].metrics["search_score"]).key
+    assert results[best].steps == epochs[best] == 3
+    assert outcome.ended("stopped")
+    for entry in outcome.ended("stopped"):
+        assert results[entry.key].steps == epochs[entry.key] < 3
     # In one process at a time a sweep and one cut in two are the same sweep.
     (tmp_path / "again").mkdir()
-    uncut, _ = run(tmp_path / "again", 7)
-    assert [one.id for one in uncut.configurations] == [one.id for one in whole.configurations]
+    assert drawn(run(tmp_path / "again", 7)) == drawn(outcome)
 
 
 def test_a_target_ends_the_sweep_and_a_met_one_starts_nothing(tmp_path: Path) -> None:
-    plan, outcome = run(tmp_path, 10, "budget: {target: {score: 50}}\n")
+    outcome = run(tmp_path, 10, "budget: {target: {score: 50}}\n")
     assert "budget.target" in str(outcome.spent)
-    assert 2 <= len(outcome.finished) < 2 * 10
+    assert 2 <= len(outcome.ended("finished")) < 2 * 10
     log = (tmp_path / "log").read_text()
-    again, outcome = run(tmp_path, 10, "budget: {target: {score: 50}}\n", resume=True)
-    assert "budget.target" in str(outcome.spent)
+    again = run(tmp_path, 10, "budget: {target: {score: 50}}\n", resume=True)
+    assert "budget.target" in str(again.spent)
     assert (tmp_path / "log").read_text() == log
-    assert [one.id for one in again.configurations] == [one.id for one in plan.configurations]
+    assert drawn(again) == drawn(outcome)

@@ -12,8 +12,9 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.sweepfile.load import load_sweep
 from orchestrator.sweepfile.sweep import Sweep
-from orchestrator.tune.callbacks import share_of
-from orchestrator.tune.trial_source import trial_config
+from orchestrator.tune.engine import config_of
+from orchestrator.tune.trainable import share_of
+from tests.orchestrator.recorded import results_of
 
 BLOCKS = "  - {method: craft, ranks: [all, 8, 8]}\n  - {method: full, resources: {cpu: 2, memory: 2 GiB}}\n"
 
@@ -35,7 +36,7 @@ def test_a_block_says_what_its_trials_get_and_the_file_the_rest(tmp_path: Path) 
     assert (small.cpu, small.memory, small.heartbeat_minutes) == (1, 2**30, 7)
     assert (large.cpu, large.memory, large.heartbeat_minutes) == (2, 2**31, 7)
     assert plan.sweep.shares == [small, large]
-    bundles = [share_of(trial_config(trial)).bundles for trial in plan.trials]
+    bundles = [share_of(config_of(job)).bundles for job in plan.jobs]
     assert bundles == [[{"CPU": 1.0, "memory": 2.0**30}], [{"CPU": 2.0, "memory": 2.0**31}]]
 
 
@@ -82,5 +83,5 @@ def test_each_trial_is_placed_by_its_own_share_and_held_to_it(tmp_path: Path) ->
 
     sweep = sweep_of(tmp_path, "{cpu: 1}", BLOCKS)
     outcome = run_sweep(plan_of(sweep), RunOptions(tmp_path / "t", cpus=2, verbosity="quiet"), train=train)
-    assert len(outcome.finished) == 2, outcome.results
+    assert len(outcome.ended("finished")) == 2, results_of(outcome)
     assert sorted((tmp_path / "log").read_text().splitlines()) == ["craft 1 1 False", "full 2 2 True"]

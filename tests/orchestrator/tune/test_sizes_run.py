@@ -19,12 +19,15 @@ from orchestrator import adapters, compare, session
 from orchestrator.driver.options import RunOptions
 from orchestrator.driver.outcome import SweepOutcome
 from orchestrator.plan.plan import Plan
-from orchestrator.record.ledger import Ledger
+from orchestrator.record.folder import SweepFolder
 from orchestrator.results.summary import Summary
 from orchestrator.review.past_sweep import find_sweep, read_folder
 from orchestrator.review.pick import pick
 from orchestrator.run import main
-from orchestrator.tune.runner import run_sweep
+from orchestrator.state.events import Ended
+from orchestrator.state.log import read_events
+from orchestrator.tune.runner import Session
+from tests.orchestrator.recorded import results_of
 from tests.orchestrator.sized_sweep import size_of, sized_plan, stand_in
 from tests.orchestrator.stand_in import ROOT
 
@@ -35,7 +38,7 @@ def run(folder: Path, plan: Plan, behaviour: dict[int, str], monkeypatch: pytest
     train = stand_in(str(folder / "log"), behaviour)
     monkeypatch.setattr(session, "_prepare", lambda *_: None)
     monkeypatch.setattr(session, "_page", lambda *_: None)
-    monkeypatch.setattr(session, "run_sweep", functools.partial(run_sweep, train=train))
+    monkeypatch.setattr(Session, "run", functools.partialmethod(Session.run, train))
     options = RunOptions(folder / "t", cpus=2, resume=resume, retry_failed=resume, verbosity="quiet")
     console = Console(file=io.StringIO())
     return session.run_session(plan, options, f"sqlite:///{folder}/mlflow.db", console, "again")
@@ -44,18 +47,19 @@ def run(folder: Path, plan: Plan, behaviour: dict[int, str], monkeypatch: pytest
 def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = sized_plan(tmp_path, seeds="[0, 1]")
     outcome = run(tmp_path, plan, {0: "dies cutting", 1: "nan"}, monkeypatch, resume=False)
-    training, failed = plan.trials
-    assert (outcome.finished, outcome.failed) == ([training.key], [failed.key])
-    assert {outcome.results[one.key].error for one in failed.outputs} == {"training diverged: the loss is nan at step 1"}
+    job, failed = plan.jobs
+    assert [[entry.key for entry in outcome.ended(status)] for status in ("finished", "failed")] == [[job.key], [failed.key]]
+    assert {results_of(outcome)[key].error for key in failed.keys} == {"training diverged: the loss is nan at step 1"}
     starts = sorted((tmp_path / "log").read_text().splitlines())
     assert starts == ["start 0 0", "start 0 3", "start 1 0"], "after a death while it cut, nothing was trained again"
 
     outcome = run(tmp_path, sized_plan(tmp_path, seeds="[0, 1]"), {}, monkeypatch, resume=True)
     assert outcome.complete
     assert (tmp_path / "log").read_text().count("start") == 4
-    assert {size_of(one): outcome.results[one.key].metrics["score"] for one in plan.outputs} == {20: 20, 40: 40, 80: 80}
-    lines = [json.loads(line)["key"] for line in Ledger(tmp_path / "t").path.read_text().splitlines()]
-    assert lines[-3:] == [one.key for one in failed.outputs]
+    results = results_of(outcome)
+    assert {size_of(trial): results[trial.key].metrics["score"] for trial in plan.trials} == {20: 20, 40: 40, 80: 80}
+    events = [event for event, _ in read_events(SweepFolder(tmp_path / "t").record)]
+    assert [event.result.key for event in events if isinstance(event, Ended)][-3:] == failed.keys
 
     for name, uri in ((str(tmp_path / "t"), None), ("t", f"sqlite:///{tmp_path}/mlflow.db")):
         record = find_sweep(name, uri)
@@ -66,15 +70,15 @@ def test_a_sweep_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             "CRAFT 8, q v": (80.0, 80.0, True),
         }
         chosen = pick("under:30", record.summaries, record.sweep.objectives)
-        assert chosen.summary.configuration == plan.configurations[0].sizes[0].id
-        for one in plan.outputs:
+        assert chosen.summary.configuration == plan.configurations[0].id
+        for one in plan.trials:
             adapter = record.adapter(one.key, tmp_path / f"fetched-{one.key}-{uri is None}")
             assert json.loads((adapter / "run.json").read_text()) == {"size": size_of(one)}
     _check_store(tmp_path, plan)
 
     # The folder moved: the ledger's places are gone, the checkpoints came along.
     (tmp_path / "t").rename(tmp_path / "moved")
-    small = plan.outputs[0]
+    small = plan.trials[0]
     adapter = find_sweep(str(tmp_path / "moved")).adapter(small.key, tmp_path / "fetched")
     assert json.loads((adapter / "run.json").read_text()) == {"size": size_of(small)}
 
@@ -83,11 +87,11 @@ def _check_store(folder: Path, plan: Plan) -> None:
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     (experiment,) = [one for one in client.search_experiments() if one.name == "t"]
     runs = {run.data.tags["craft.key"]: run for run in client.search_runs([experiment.experiment_id])}
-    for training in plan.trials:
-        for one in training.outputs:
-            stored = runs[one.key]
+    for job in plan.jobs:
+        for trial in job.trials:
+            stored = runs[trial.key]
             assert stored.info.status == "FINISHED"
-            expected = {"cut_from": training.key, "cut_to": f"parameters:{size_of(one)}"} if one is not training else {}
+            expected = {"cut_from": job.key, "cut_to": f"parameters:{size_of(trial)}"} if trial is not job.training else {}
             assert {name: value for name, value in stored.data.params.items() if name.startswith("cut_")} == expected
             assert "adapter" in [item.path for item in client.list_artifacts(stored.info.run_id)]
 
@@ -101,11 +105,12 @@ def test_a_driver_that_is_killed_while_a_training_is_cut_cuts_it_again_and_train
         time.sleep(0.1)
     process.kill()
     process.wait()
-    assert Ledger(tmp_path / "t").results() == {}, "outputs are written down together"
+    assert results_of(tmp_path / "t") == {}, "the results of a job are written down together"
     subprocess.run([*command, "well"], cwd=ROOT, check=True, timeout=240)
     assert (tmp_path / "log").read_text().splitlines() == ["start 0 0", "start 0 3"]
-    results = Ledger(tmp_path / "t").finished()
-    assert {size_of(one): results[one.key].metrics["score"] for one in sized_plan(tmp_path).outputs} == {20: 20, 40: 40, 80: 80}
+    results = results_of(tmp_path / "t")
+    trials = sized_plan(tmp_path).trials
+    assert {size_of(trial): results[trial.key].metrics["score"] for trial in trials} == {20: 20, 40: 40, 80: 80}
 
 
 SWEEP = """
@@ -144,7 +149,7 @@ def test_outputs_follow_their_training_under_every_rule(
     file.write_text(SWEEP.format(model=tiny_bert, seeds=seeds, rates=rates, rules=rules))
     flags = ["--storage", str(runs), "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--cpus", "2", "--quiet"]
     assert main([str(file), *flags]) == 0
-    ledger = Ledger(runs / "t").path.read_text()
+    results = results_of(runs / "t")
     record = read_folder(runs / "t")
     by_label = {one.label: one for one in record.summaries}
     cuts = {label.partition(", cut to")[0]: one for label, one in by_label.items() if ", cut to 43.8 %" in label}
@@ -166,7 +171,7 @@ def test_outputs_follow_their_training_under_every_rule(
     ended = {how for one in by_label.values() for how in _statuses(one)}
     assert ended == statuses
     assert main([str(file), *flags, "--resume"]) == 0
-    assert Ledger(runs / "t").path.read_text() == ledger
+    assert results_of(runs / "t") == results
     best = [str(runs / "t"), "--pick", "under:130", "--to", str(tmp_path / "adapter")]
     assert adapters.main(best) == 0
     assert (tmp_path / "adapter" / "adapter_config.json").exists()

@@ -16,16 +16,21 @@ from craft.settings import TrainingSettings
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import CheckpointCorrupt, write_folder
 from craft.trainer.memory import OutOfMemory, is_out_of_memory
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import Job, Outcome, Trial
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient
-from orchestrator.worker.run_trial import run_trial
+from orchestrator.worker.run_job import run_job
 
 
 def spec(**training: int) -> Trial:
     run = RunSpec(model="m", task="toy/acceptability", method="lora", training=TrainingSettings(**training), seed=3)
     return Trial(run, "c0ffee", "LoRA")
+
+
+def outcome_of(trial: Trial, *arguments, **named) -> Outcome:
+    (outcome,) = run_job(Job(trial), *arguments, **named)
+    return outcome
 
 
 def finished(directory: Path) -> RunResult:
@@ -39,7 +44,7 @@ def test_a_spec_survives_its_journey_as_json() -> None:
 
 
 def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> None:
-    end = run_trial(spec(), tmp_path, lambda p: None, train=lambda run, directory, **_: finished(directory))
+    end = outcome_of(spec(), tmp_path, lambda p: None, train=lambda run, directory, **_: finished(directory))
     assert end.result == TrialResult(
         spec().key, "finished", {"score": 70.0},
         {"trainable_parameters": 10, "head_parameters": 2, "total_parameters": 100, "adapter_bytes": 40},
@@ -50,7 +55,7 @@ def test_a_finished_run_gives_its_numbers_and_its_adapter(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("error", [RunFailed("the loss is NaN at step 3"), ValueError("the loss is NaN at step 3")])
 def test_an_error_that_will_come_again_fails_the_trial_with_its_message(tmp_path: Path, error: Exception) -> None:
-    end = run_trial(spec(), tmp_path, lambda p: None, train=raising(error))
+    end = outcome_of(spec(), tmp_path, lambda p: None, train=raising(error))
     assert (end.result.status, end.result.error, end.result.retryable, end.adapter) == (
         "failed",
         "the loss is NaN at step 3",
@@ -60,7 +65,7 @@ def test_an_error_that_will_come_again_fails_the_trial_with_its_message(tmp_path
 
 
 def test_an_unexpected_error_names_its_kind_and_place(tmp_path: Path) -> None:
-    result = run_trial(spec(), tmp_path, lambda p: None, train=raising(KeyError("q_proj"))).result
+    result = outcome_of(spec(), tmp_path, lambda p: None, train=raising(KeyError("q_proj"))).result
     assert result.error is not None
     assert result.error.startswith("KeyError: 'q_proj' (test_trial.py:")
 
@@ -103,7 +108,7 @@ def test_an_unexpected_error_names_its_kind_and_place(tmp_path: Path) -> None:
 def test_faults_of_the_machine_are_left_to_another_try(tmp_path: Path, error: Exception) -> None:
     assert is_transient(error)
     with pytest.raises(type(error)):
-        run_trial(spec(), tmp_path, lambda p: None, train=raising(error))
+        outcome_of(spec(), tmp_path, lambda p: None, train=raising(error))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +136,7 @@ def test_what_report_raises_passes_through_even_if_it_looks_like_a_users_mistake
         raise ValueError("storage is gone")
 
     with pytest.raises(ValueError, match="storage is gone"):
-        run_trial(spec(), tmp_path, stop, train=train)
+        outcome_of(spec(), tmp_path, stop, train=train)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_memory_that_ran_out_is_answered_by_smaller_micro_batches_from_the_last_
             raise MemoryError("no more")
         return finished(directory)
 
-    result = run_trial(spec(batch_size=8, gradient_accumulation=2), tmp_path, lambda p: None, train=train).result
+    result = outcome_of(spec(batch_size=8, gradient_accumulation=2), tmp_path, lambda p: None, train=train).result
     assert seen == [(8, 2, None), (4, 4, tmp_path / "checkpoint-5")]
     assert result.key == spec(batch_size=8, gradient_accumulation=2).key
     assert result.notes == ["micro-batches of 4 x 4 and evaluation batches of 32 after memory ran out", "a note"]
@@ -174,7 +179,7 @@ def test_an_evaluation_that_runs_out_of_memory_leaves_the_micro_batches_alone(tm
             raise error
         return finished(directory)
 
-    result = run_trial(spec(batch_size=8, eval_batch_size=64), tmp_path, lambda p: None, train=train).result
+    result = outcome_of(spec(batch_size=8, eval_batch_size=64), tmp_path, lambda p: None, train=train).result
     assert tries == [(8, 64), (8, 32), (8, 16)]
     assert result.notes == ["evaluation batches of 16 after memory ran out", "a note"]
 
@@ -189,7 +194,7 @@ def test_a_trial_that_fits_in_no_size_may_be_tried_again_and_says_what_to_change
     emptied: list[int] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
     share = replace(spec(batch_size=4, eval_batch_size=2), resources=Resources(gpu=0.25))
-    result = run_trial(share, tmp_path, lambda p: None, train=raising(RuntimeError("CUDA out of memory."))).result
+    result = outcome_of(share, tmp_path, lambda p: None, train=raising(RuntimeError("CUDA out of memory."))).result
     assert (result.status, result.retryable, result.settled) == ("failed", True, False)
     assert len(emptied) == 2
     for told in ("micro-batches of 4 x 1, 2 x 2, 1 x 4", "0.25 of a GPU of 24.0 GiB", "5.5 GiB", "resources.gpu", "--resume"):

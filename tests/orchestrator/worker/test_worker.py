@@ -16,7 +16,7 @@ import pytest
 from craft.results import Counts, Leave, Progress, RunResult
 from craft.spec import RunSpec
 from craft.trainer.checkpoint import verify, write_folder
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import Job, Trial
 from orchestrator.state.entry import TrialResult
 from orchestrator.worker.worker import WorkerSettings, _scratch, stderr_left, work
 
@@ -54,7 +54,7 @@ def run(settings: WorkerSettings, key: str = SPEC.key) -> list[tuple[dict[str, A
             verify(folder)
         reports.append((metrics, files))
 
-    work(key, json.dumps(SPEC.to_json()), settings, report)
+    work(key, json.dumps(Job(SPEC).to_json()), settings, report)
     return reports
 
 
@@ -68,10 +68,10 @@ def test_it_reports_progress_then_its_result_with_a_sealed_adapter(tmp_path: Pat
     assert first["search_score"] == 51.0
     assert first["progress"]["points"] == [{"step": 1, "train_loss": 2.0}]
     assert none == {}
-    assert last["result"]["metrics"] == {"score": 70.0}
+    assert last["results"][0]["metrics"] == {"score": 70.0}
     assert files["adapter/weights"] == "w"
     assert files["predictions/boolq.jsonl"] == "{}"
-    assert TrialResult.from_json(json.loads(files["result.json"])) == TrialResult.from_json(last["result"])
+    assert TrialResult.from_json(json.loads(files["result.json"])) == TrialResult.from_json(last["results"][0])
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
@@ -95,7 +95,7 @@ def test_it_starts_from_the_newest_whole_checkpoint_of_all_attempts(tmp_path: Pa
     (tmp_path / "storage" / "attempt-10" / SPEC.key / "checkpoint_000003").mkdir()
     reports = run(settings(tmp_path, trains(seen)))
     assert seen == [good]
-    assert reports[-1][0]["result"]["notes"] == ["2 damaged checkpoints were passed over on resuming"]
+    assert reports[-1][0]["results"][0]["notes"] == ["2 damaged checkpoints were passed over on resuming"]
 
 
 def test_a_trial_that_must_leave_stores_its_step_with_all_it_has_told_and_has_no_result(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_trial_that_must_leave_stores_its_step_with_all_it_has_told_and_has_no
 
     answers = iter([None, "the machine it ran on was taken away"])
     with pytest.raises(Leave, match="taken away"):
-        work(SPEC.key, json.dumps(SPEC.to_json()), settings(tmp_path, train), report, lambda: next(answers))
+        work(SPEC.key, json.dumps(Job(SPEC).to_json()), settings(tmp_path, train), report, lambda: next(answers))
     (evaluation, _), (left, files) = heard
     assert left == {"left_at": 2}
     assert files["state.json"] == 2
@@ -146,7 +146,7 @@ def test_what_a_dead_driver_may_not_have_heard_is_told_again(tmp_path: Path) -> 
         heard: list[int | str] = []
 
         def report(metrics: dict[str, Any], folder: Path | None) -> None:
-            step = metrics["progress"]["step"] if "progress" in metrics else metrics["result"]["status"]
+            step = metrics["progress"]["step"] if "progress" in metrics else metrics["results"][0]["status"]
             if folder is not None:
                 number = len(list((tmp_path / "storage" / "attempt-1" / SPEC.key).glob("*")))
                 shutil.copytree(folder, tmp_path / "storage" / "attempt-1" / SPEC.key / f"checkpoint_{number:06}")
@@ -156,7 +156,7 @@ def test_what_a_dead_driver_may_not_have_heard_is_told_again(tmp_path: Path) -> 
 
         (tmp_path / "storage" / "attempt-1" / SPEC.key).mkdir(parents=True, exist_ok=True)
         try:
-            work(SPEC.key, json.dumps(SPEC.to_json()), settings(tmp_path, train), report)
+            work(SPEC.key, json.dumps(Job(SPEC).to_json()), settings(tmp_path, train), report)
         except Killed:
             heard.append("killed")
         return heard
@@ -180,15 +180,15 @@ def test_a_result_that_was_stored_but_never_written_down_is_reported_not_trained
     seen: list[Path | None] = []
     ((metrics, files),) = run(settings(tmp_path, trains(seen)))
     assert seen == []
-    assert TrialResult.from_json(metrics["result"]) == result
+    assert TrialResult.from_json(metrics["results"][0]) == result
     assert "result.json" in files
 
 
 def test_other_code_on_the_worker_is_told_from_a_bad_trial(tmp_path: Path) -> None:
     ((metrics, _),) = run(settings(tmp_path, trains([])), key="0123456789abcdef")
-    assert metrics["result"]["status"] == "failed"
-    assert metrics["result"]["retryable"]
-    assert "another version of this code" in metrics["result"]["error"]
+    assert metrics["results"][0]["status"] == "failed"
+    assert metrics["results"][0]["retryable"]
+    assert "another version of this code" in metrics["results"][0]["error"]
 
 
 def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_a_greedy_trial_runs_out_of_memory_alone(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     limit = 512 * 2**20
     ((metrics, _),) = run(settings(tmp_path, greedy, memory_bytes=limit))
-    assert metrics["result"]["status"] == "failed"
-    assert "out of memory" in metrics["result"]["error"]
+    assert metrics["results"][0]["status"] == "failed"
+    assert "out of memory" in metrics["results"][0]["error"]
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
@@ -215,7 +215,7 @@ import ctypes, json, sys, tempfile
 from pathlib import Path
 from craft.factors.ticking import tick
 from craft.spec import RunSpec
-from orchestrator.plan.trial import Trial
+from orchestrator.plan.trial import Job, Trial
 from orchestrator.worker.worker import WorkerSettings
 from orchestrator.worker.worker import _scratch, stderr_left, work
 spec = Trial(RunSpec(model="m", task="toy/acceptability", method="lora"), "c", "l")
@@ -226,7 +226,7 @@ def train(*arguments, **named):
     raise ValueError("woke up")
 folder = sys.argv[1]
 settings = WorkerSettings(folder + "/storage", folder + "/scratch", 1, {seconds}, None, train)
-work(spec.key, json.dumps(spec.to_json()), settings, lambda *_: None)
+work(spec.key, json.dumps(Job(spec).to_json()), settings, lambda *_: None)
 """
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=120)
     assert done.returncode == code

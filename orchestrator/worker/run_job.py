@@ -1,4 +1,4 @@
-"""Runs one trial and turns whatever happens into a result."""
+"""Runs the trials of one job and turns whatever happens into results."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from craft.spec import BUDGET
 from craft.trainer.checkpoint import find_newest_checkpoint
 from craft.trainer.memory import is_out_of_memory, shrink_batches
 from craft.words import format_bytes
-from orchestrator.plan.trial import Ended, Train, Trial, result_of_size
+from orchestrator.plan.trial import Job, Outcome, Train, Trial, result_of_size
 from orchestrator.state.entry import TrialResult
 from orchestrator.sweepfile.resources import Resources
 from orchestrator.worker.crash import is_transient, reason
 from orchestrator.worker.guards import free_memory
 
 
-def run_trial(
-    spec: Trial,
+def run_job(
+    job: Job,
     directory: Path,
     report: Callable[[Progress], None],
     on_step: Callable[[int, int], None] = lambda step, total_steps: None,
     resume_from: Path | None = None,
     train: Train | None = None,
-) -> Ended:
-    """Runs a trial in `directory` and returns how it ended.
+) -> list[Outcome]:
+    """Runs a job in `directory` and returns how its training ended, and how its cuts did if that finished.
 
     Memory that runs out (host or GPU) is answered by smaller batches (`craft.trainer.memory.shrink_batches`), again and again,
     each time from the last checkpoint. The effective batch stays the same, and the result's notes tell the sizes. Where the
@@ -45,7 +45,7 @@ def run_trial(
     """
     train = train or _train_run()
     started = time.monotonic()
-    run, tried = spec.run, [spec.run.training]
+    run, tried = job.training.run, [job.training.run.training]
     from_report: list[Exception] = []
 
     def passed_on(progress: Progress) -> None:
@@ -55,24 +55,27 @@ def run_trial(
             from_report.append(error)
             raise
 
+    def failed(why: str, *, retryable: bool = False) -> list[Outcome]:
+        seconds, notes = time.monotonic() - started, smaller_sizes(tried)
+        return [Outcome(TrialResult(job.key, "failed", seconds=seconds, error=why, notes=notes, retryable=retryable))]
+
     while True:
         try:
-            cuts = {"sizes": [size_of(one) for one in spec.sizes]} if spec.sizes else {}
+            cuts = {"sizes": [size_of(cut) for cut in job.cuts]} if job.cuts else {}
             result = train(run, directory, report=passed_on, resume_from=resume_from, on_step=on_step, **cuts)
-            return _finished(spec, result, smaller_sizes(tried))
+            return _finished(job, result, smaller_sizes(tried))
         except Leave:
             raise
         except Exception as error:
             if error in from_report or (is_transient(error) and not is_out_of_memory(error)):
                 raise
-            what = reason(error)
+            why = reason(error)
             if not is_out_of_memory(error):
-                return _failed(spec, what, smaller_sizes(tried), started)
+                return failed(why)
             scoring = getattr(error, "scoring", False)
         smaller = shrink_batches(run.training, scoring=scoring)
         if smaller is None:
-            why = no_room(what, tried, spec.resources)
-            return _failed(spec, why, smaller_sizes(tried), started, retryable=True)
+            return failed(no_room(why, tried, job.training.resources), retryable=True)
         tried.append(smaller)
         run = run.model_copy(update={"training": smaller})
         resume_from = find_newest_checkpoint(directory) or resume_from
@@ -86,14 +89,14 @@ def _train_run() -> Train:
 
 
 def size_of(trial: Trial) -> int:
-    """The number of parameters to which the adapter of a size is cut."""
+    """Returns the number of parameters to which a trial cuts the adapter of its source."""
     assert trial.run.cut_from is not None
     return int(trial.run.cut_from.to.removeprefix(BUDGET))
 
 
-def _finished(spec: Trial, result: RunResult, notes: list[str]) -> Ended:
-    whole = TrialResult(
-        key=spec.key,
+def _finished(job: Job, result: RunResult, notes: list[str]) -> list[Outcome]:
+    training = TrialResult(
+        key=job.key,
         status="finished",
         metrics=result.metrics,
         counts=result.counts.known(),
@@ -102,16 +105,11 @@ def _finished(spec: Trial, result: RunResult, notes: list[str]) -> Ended:
         notes=[*notes, *result.notes],
         facts={**result.facts, "best_step": result.best_step, "phases": result.phases},
     )
-    sizes = [
-        Ended(result_of_size(trial.key, size, notes), size.adapter)
-        for trial, size in zip(spec.sizes, result.sizes, strict=True)
+    cuts = zip(job.cuts, result.sizes, strict=True)
+    return [
+        Outcome(training, result.adapter),
+        *(Outcome(result_of_size(cut.key, size, notes), size.adapter) for cut, size in cuts),
     ]
-    return Ended(whole, result.adapter, sizes)
-
-
-def _failed(spec: Trial, why: str, notes: list[str], started: float, retryable: bool = False) -> Ended:
-    seconds = time.monotonic() - started
-    return Ended(TrialResult(spec.key, "failed", seconds=seconds, error=why, notes=notes, retryable=retryable))
 
 
 def smaller_sizes(tried: Sequence[TrainingSettings]) -> list[str]:
@@ -125,11 +123,11 @@ def smaller_sizes(tried: Sequence[TrainingSettings]) -> list[str]:
     return [f"{' and '.join(sizes)} after memory ran out"] if sizes else []
 
 
-def no_room(what: str, tried: Sequence[TrainingSettings], resources: Resources) -> str:
+def no_room(why: str, tried: Sequence[TrainingSettings], resources: Resources) -> str:
     """Why a trial failed that does not fit even in the smallest batches."""
-    named = what if what.startswith("out of memory") else f"out of memory: {what}"
-    steps = ", ".join(dict.fromkeys(f"{one.batch_size} x {one.gradient_accumulation}" for one in tried))
-    scored = ", ".join(dict.fromkeys(str(one.eval_batch_size) for one in tried))
+    named = why if why.startswith("out of memory") else f"out of memory: {why}"
+    steps = ", ".join(dict.fromkeys(f"{settings.batch_size} x {settings.gradient_accumulation}" for settings in tried))
+    scored = ", ".join(dict.fromkeys(str(settings.eval_batch_size) for settings in tried))
     return f"{named} (tried micro-batches of {steps}; evaluation batches of {scored}). {_share(resources)}"
 
 

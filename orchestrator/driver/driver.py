@@ -1,0 +1,385 @@
+"""`Driver`: the loop of a sweep, with the engine that runs its jobs left out.
+
+    log ── fold ──> state ── strategy ──> wanted trials ──> next job ──> engine (Ray Tune)
+     ^                                                                      │
+     └──────────────────────── events ──────────────────────────────────────┘
+
+The engine (`orchestrator.tune`) asks for jobs while it has room, and reports what happens to them. Each report becomes an
+event: it is written to the log, changes the state, and is shown. One other thread may come in, to close the record when the
+driver's own thread is lost in Ray; `lock` keeps the two apart.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.driver.common_cause import CommonCause
+from orchestrator.driver.display import Display
+from orchestrator.driver.options import RunOptions
+from orchestrator.plan.plan import Plan
+from orchestrator.plan.trial import Job, Outcome, Trial, jobs_of
+from orchestrator.record.folder import SweepFolder
+from orchestrator.search.budget import spent
+from orchestrator.search.stages import make_strategy
+from orchestrator.search.strategy import refusal
+from orchestrator.search.turns import make_turns
+from orchestrator.state.entry import Entry, TrialResult
+from orchestrator.state.events import (
+    Ended,
+    Event,
+    Interrupted,
+    Opened,
+    Paused,
+    Proposed,
+    Reopened,
+    Reported,
+    SessionStarted,
+    Started,
+    Underway,
+    Wanted,
+)
+from orchestrator.state.log import Log, read_events
+from orchestrator.state.state import State, new_rows
+
+logger = logging.getLogger(__name__)
+
+UNDERWAY_EVERY = 15.0
+"""Seconds between two records of how far the running trials are."""
+NOT_PROMOTED = "never among the best of its rivals, so it was not gone on with"
+
+
+class Driver:
+    """One session of a sweep.
+
+    Attributes:
+        state: how the sweep stands.
+        stopping: says whether somebody asked for the session's end.
+        common_cause: notices that trial after trial fails for one fault of the machines.
+        notes: sentences on what was decided, for the end of the session.
+        storage: where checkpoints and adapters go: an absolute path or a URI.
+        lock: held while an event is taken.
+        watch: called at each tick.
+    """
+
+    def __init__(self, plan: Plan, options: RunOptions, display: Display, stopping: Callable[[], bool] = lambda: False) -> None:
+        self.plan, self.options, self.display, self.stopping = plan, options, display, stopping
+        self.folder = SweepFolder(options.folder.absolute())
+        self.storage = options.storage_of_trials
+        self.strategy, self._turns = make_strategy(plan), make_turns(plan.sweep)
+        self.common_cause, self.lock, self.notes = CommonCause(), threading.RLock(), list[str]()
+        self.watch: Callable[[], None] = lambda: None
+        self.state = State()
+        for event, _ in read_events(self.folder.record):
+            self.state = self.state.after(event)
+            if self._turns is not None:
+                self._turns.take(event, self.state)
+        self._log: Log | None = None
+        self._began = time.monotonic()
+        self._next_underway = 0.0
+        self._changes, self._asked_at = 0, -1
+        self._spent: tuple[int, str | None] = (-1, None)
+        self._before = frozenset(key for key, entry in self.state.entries.items() if entry.finished)
+        self._jobs: dict[str, Job] = {}
+        self._waiting: dict[str, Job] = {}
+        self._out: set[str] = set()
+        self._running: dict[str, float] = {}
+
+    def begin(self, info: Mapping[str, Any] | None = None) -> None:
+        """Starts the session: from here on the folder holds a record.
+
+        Args:
+            info: about the sweep, for its record (`SessionStarted`).
+        """
+        self._log = Log(self.folder.record)
+        if not self.state.sweep_id:
+            self.take(Opened(sweep=self.plan.sweep.name, sweep_id=uuid.uuid4().hex))
+        if self.options.retry_failed:
+            failed = [entry.key for entry in self.state.entries.values() if entry.result and entry.result.status == "failed"]
+            self.take(Reopened(keys=failed))
+        self.take(SessionStarted(info=dict(info or {})))
+        if not self.plan.adaptive:  # those that an adaptive plan dropped were tried out, not proposed
+            refused = [drop for drop in self.plan.dropped if drop.configuration.id not in self.state.refused]
+            self.take(*(refusal(drop, self.plan.sweep.protocol) for drop in refused))
+        self._ask()
+
+    def take(self, *events: Event) -> None:
+        """Writes events to the log, changes the state by them, and shows them."""
+        with self.lock:
+            assert self._log is not None, "the session has not begun"
+            self._log.append(*events)
+            if self._log.trouble is not None:
+                self.display.trouble(f"{self.folder.record} cannot be written ({self._log.trouble.strerror}); trying again")
+            for event in events:
+                self.state = self.state.after(event)
+                self._changes += isinstance(event, Ended | Proposed)
+                self.display.show(event, self.state)
+
+    # What the engine asks.
+
+    def next_job(self, only: Sequence[str] | None = None) -> Job | None:
+        """Returns the job that is to start now; None if all that is left must wait, or nothing is left (`is_over`).
+
+        Args:
+            only: keys of the jobs to choose from, if not from all.
+        """
+        while True:
+            job = self._choose(only)
+            if job is not None:
+                del self._waiting[job.key]
+                self._out.add(job.key)
+                return job
+            if only is not None or not (self._ask() or self._draw()):
+                return None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to run: nothing runs, nothing that waits can start, and the strategy wants no more."""
+        if self._running or self.strategy.is_open(self.state):
+            return False
+        return self._turns is not None or not self._waiting
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to run, or may be."""
+        self._ask()
+        return bool(self._running or self._waiting) or self.strategy.is_open(self.state)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no job may start any more: by a signal, a used-up budget, or a fault that all trials meet."""
+        return self.stopping() or self.spent is not None or self.common_cause.trouble is not None
+
+    @property
+    def spent(self) -> str | None:
+        """What of the budget is used up, or reached."""
+        budget, seconds = self.plan.sweep.budget, time.monotonic() - self._began
+        if (budget.wall_clock_seconds is not None and seconds >= budget.wall_clock_seconds) or self._spent[0] != self._changes:
+            self._spent = self._changes, spent(self.state, budget, self.plan.sweep.objectives, seconds)
+        return self._spent[1]
+
+    @property
+    def promotes(self) -> bool:
+        """Whether trials may have to wait for their turn."""
+        return self._turns is not None
+
+    @property
+    def waiting(self) -> list[str]:
+        """Keys of jobs that wait for room, a source or their turn."""
+        return [*self._waiting]
+
+    @property
+    def running(self) -> list[str]:
+        """Keys of jobs that run."""
+        return [*self._running]
+
+    def job(self, key: str) -> Job:
+        """Returns the job of a training's key."""
+        return self._jobs[key]
+
+    def is_ended(self, key: str) -> bool:
+        """Returns whether no trial of a job has anything left to run in this session."""
+        return all(self.state.entries[trial].ended for trial in self._jobs[key].keys)
+
+    # What the engine reports.
+
+    def started(self, key: str) -> None:
+        """A job runs, for the first time or again."""
+        self._running.setdefault(key, time.monotonic())
+        self.take(Started(keys=self._left(key)))
+
+    def reported(self, key: str, progress: Mapping[str, Any]) -> bool:
+        """A running training was evaluated; returns whether it must leave its place and wait for its turn.
+
+        Args:
+            progress: of `craft.results.Progress`, as `orchestrator.worker.worker` sends it.
+        """
+        if not progress.get("again"):  # a resumed trial repeats what it had before, also where nothing can be trained
+            self.common_cause.works()
+        entry = self.state.entries[key]
+        row = {**progress["metrics"], "step": progress["step"], "epoch": progress["epoch"], "time": progress["time"]}
+        rows = new_rows(entry, [*progress["points"], row])
+        if entry.ended or not rows or rows[-1]["step"] != progress["step"]:
+            return False
+        report = Reported(key=key, rows=rows, epoch=progress["epoch"], total_steps=progress["total_steps"])
+        self.take(report)
+        return self._turns is not None and self._turns.take(report, self.state)
+
+    def looked(self, key: str, outlook: Mapping[str, Any]) -> None:
+        """A running training reports how far it is, which is shown and not recorded."""
+        if not self.state.entries[key].ended:
+            self.display.look(key, outlook, self.state)
+
+    def ended(self, key: str, outcomes: Sequence[Outcome]) -> None:
+        """A job has ended: the log gets the results of its trials before anything else.
+
+        Args:
+            outcomes: of the trials that the job has results for, its training's first. The others end as the training did.
+        """
+        self._running.pop(key, None)
+        self._out.discard(key)
+        self._waiting.pop(key, None)
+        training, by_key = outcomes[0].result, {outcome.result.key: outcome for outcome in outcomes}
+        every = [by_key.get(trial) or Outcome(_as_its_training(trial, training)) for trial in self._left(key)]
+        self.take(*(Ended(result=outcome.result, adapter=self._relative(outcome.adapter)) for outcome in every))
+
+    def paused(self, key: str) -> None:
+        """A job waits for its turn: it has no result, and continues from its last checkpoint."""
+        self._running.pop(key, None)
+        self._out.discard(key)
+        self._waiting[key] = self._jobs[key]
+        self.take(Paused(keys=self._left(key)))
+
+    def retried(self, key: str, why: str) -> None:
+        """The job's process or machine died; the engine starts it again."""
+        logger.warning("trial %s is started again: %s", key, why)
+        self.display.retry(self.state.entries[key], why)
+
+    def failed(self, key: str, reason: str, *, tries: int = 1, by_itself: bool = False) -> None:
+        """A job has failed by a fault of its machine, after all its tries.
+
+        Args:
+            by_itself: whether the trial said so itself, and its process was not lost.
+        """
+        error = f"{reason} ({tries} times)" if tries > 1 else reason
+        self.ended(key, [Outcome(TrialResult(key, "failed", error=error, retryable=True))])
+        if by_itself:
+            self.common_cause.failed(reason, self._running.values())
+
+    def broke_off(self) -> list[str]:
+        """The engine has ended; returns the keys of the jobs that were running. All that have not ended wait again."""
+        keys = [*self._running]
+        for key in keys:
+            self.display.retry(self.state.entries[key], "the attempt broke off")
+        if keys:
+            self.take(Interrupted(keys=[trial for key in keys for trial in self._left(key)]))
+        self._running.clear()
+        self._out.clear()
+        self._waiting = {key: job for key, job in self._jobs.items() if self._left(key)}
+        return keys
+
+    def not_promoted(self) -> None:
+        """Nothing runs and nothing more comes: each trial that still waits ends with its last evaluation as its result."""
+        for key in [*self._waiting]:
+            entry = self.state.entries[key]
+            report = entry.report
+            metrics, step = (dict(report.metrics), report.step) if report else ({}, 0)
+            result = TrialResult(key, "stopped", metrics, steps=step, seconds=entry.seconds, notes=[NOT_PROMOTED])
+            self.ended(key, [Outcome(result)])
+
+    def tick(self) -> None:
+        """Writes what the disk has refused, and shows how far the sweep is; called often."""
+        self.watch()
+        with self.lock:
+            assert self._log is not None
+            self._log.flush()
+            self.display.tick()
+            if time.monotonic() >= self._next_underway:
+                self._next_underway = time.monotonic() + UNDERWAY_EVERY
+                left, doing = self.display.outlook()
+                if doing or left is not None:
+                    self.take(Underway(left=left, doing=doing))
+
+    def stop(self) -> str | None:
+        """Notes that nothing runs any more; returns what is wrong if the disk does not take the record."""
+        with self.lock:
+            assert self._log is not None
+            keys = [key for job in self._running for key in self._left(job)]
+            if keys:
+                self.take(Interrupted(keys=keys))
+            if self._log.flush():
+                return None
+            return (
+                f"{self.folder.path} cannot be written: results since then are kept only in {self.storage}; "
+                "make room and --resume"
+            )
+
+    def close(self) -> None:
+        """Closes the log."""
+        if self._log is not None:
+            self._log.close()
+
+    @property
+    def new(self) -> frozenset[str]:
+        """Keys of the trials that finished in this session."""
+        return frozenset(key for key, entry in self.state.entries.items() if entry.finished) - self._before
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the session began."""
+        return time.monotonic() - self._began
+
+    def _choose(self, only: Sequence[str] | None) -> Job | None:
+        waiting = self._waiting if only is None else {key: self._waiting[key] for key in only if key in self._waiting}
+        if self._turns is not None:
+            # A job that was handed out starts some time later.
+            busy = {self.state.entries[key].configuration for key in self._out}
+            return self._turns.choose(waiting.values(), busy, self.state)
+        return next((job for job in waiting.values() if self._is_ready(job)), None)
+
+    def _is_ready(self, job: Job) -> bool:
+        source = self.state.entries.get(job.source) if job.source else None
+        return job.source is None or (source is not None and source.ended)
+
+    def _ask(self) -> bool:
+        """Asks the strategy again if something has ended or was drawn since; returns whether it wants more."""
+        if self._asked_at == self._changes:
+            return False
+        self._asked_at = self._changes
+        wanted = self.strategy.wanted(self.state)
+        self.notes = [*dict.fromkeys([*self.notes, *self.strategy.notes(self.state)])]
+        new = [trial for trial in wanted if trial.key not in self.state.wanted]
+        if not new:
+            return False
+        self.take(Wanted(keys=[trial.key for trial in new], entries=self._described(new)))
+        for job in jobs_of(wanted):
+            if self._jobs.get(job.key) != job:
+                self._add(job)
+        self.display.expect(len(self._jobs) if self.plan.adaptive else max(len(self._jobs), self.plan.most_jobs))
+        return True
+
+    def _described(self, trials: Sequence[Trial]) -> list[Entry]:
+        """Returns the descriptions of trials that the state does not have, or has otherwise."""
+        planned = {configuration.id: configuration.known for configuration in self.strategy.configurations(self.state)}
+        entries, known = [trial.entry(planned=planned[trial.configuration]) for trial in trials], self.state.entries
+        return [entry for entry in entries if entry.key not in known or known[entry.key].describe() != entry.describe()]
+
+    def _add(self, job: Job) -> None:
+        self._jobs[job.key] = job
+        left, training = self._left(job.key), self.state.entries[job.key]
+        if training.ended and training.finished is None and left:
+            # Its training has no adapter, so there is nothing to cut.
+            assert training.result is not None
+            self.take(*(Ended(result=_as_its_training(key, training.result)) for key in left))
+        elif left:
+            self._waiting[job.key] = job
+
+    def _draw(self) -> bool:
+        """Lets a searcher draw; returns whether it did."""
+        events = self.strategy.draw(self.state)
+        if events:
+            self.take(*events)
+        return bool(events)
+
+    def _left(self, key: str) -> list[str]:
+        """Returns the keys of a job's trials that have not ended, in its order."""
+        return [trial for trial in self._jobs[key].keys if not self.state.entries[trial].ended]
+
+    def _relative(self, path: Path | None) -> str | None:
+        if path is None:
+            return None
+        path = path.resolve()
+        return str(path.relative_to(self.folder.path)) if path.is_relative_to(self.folder.path) else str(path)
+
+
+def _as_its_training(key: str, training: TrialResult) -> TrialResult:
+    """Returns the result of a cut for which its training returned none."""
+    if training.status == "finished":
+        return TrialResult(key, "failed", error="its training finished without this size", retryable=True)
+    return replace(training, key=key, metrics={}, counts={}, seconds=0.0)

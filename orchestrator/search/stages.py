@@ -1,0 +1,305 @@
+"""Strategies in two stages: what ran first chooses what gets more seeds.
+
+- `MoreSeeds` (`choose: front`) adds one seed after another, each time to the configurations of which it is not known whether
+  they are on the front: P(front) of the search score is 0.05 or more, and is 0.95 or less or is based on one seed. It ends when
+  all is known.
+- `TuneThenMeasure` (`choose: best`, which `compare: fair` sets up) decides once, for each task. Configurations that differ only
+  in the dimensions `tuned` are candidates; those with the best search score on a task make up one tuned configuration, which
+  runs with `replication.seeds`. Of equal ones it is the first. The trials that chose are not reported.
+
+A training whose adapter is cut gets further seeds under `front` if it or one of its cuts does. Under `best` it is worth the
+area under the search scores of these (`orchestrator.results.search_values`).
+
+The search score decides, never the reported score. A choice is made again from the trials before it whenever it is asked for,
+so a resumed sweep chooses the same.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from orchestrator.plan.carrying import Family, choose, families_of, to_try
+from orchestrator.plan.trial import Trial, jobs_of
+from orchestrator.plan.tuning import rates_words
+from orchestrator.results.chances import front_chances
+from orchestrator.results.front import POSSIBLE
+from orchestrator.results.search_values import area
+from orchestrator.results.summary import Summary, summarize_entries
+from orchestrator.search.strategy import Strategy, all_ended, entries_of
+from orchestrator.state.entry import Entry
+from orchestrator.state.events import Event
+from orchestrator.state.state import State
+from orchestrator.sweepfile.algorithms import imported
+
+if TYPE_CHECKING:
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.plan.plan import Plan
+    from orchestrator.sweepfile.settings import ReplicationSettings
+
+SEARCH_SCORE = "search_score"
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """All trials that are wanted, their configurations, whether no more can come, and sentences on what was decided."""
+
+    trials: list[Trial]
+    configurations: list[Configuration]
+    over: bool
+    notes: list[str]
+
+
+class _Staged(ABC):
+    """A strategy whose first stage is another one."""
+
+    def __init__(self, first: Strategy, plan: Plan) -> None:
+        assert plan.sweep.replication is not None
+        self._first, self._plan, self._rule = first, plan, plan.sweep.replication
+        self._last: tuple[State, _Stages] | None = None
+
+    def configurations(self, state: State) -> Sequence[Configuration]:
+        return self._stages(state).configurations
+
+    def wanted(self, state: State) -> list[Trial]:
+        return self._stages(state).trials
+
+    def draw(self, state: State) -> list[Event]:
+        return self._first.draw(state)
+
+    def is_open(self, state: State) -> bool:
+        return self._first.is_open(state) or not self._stages(state).over
+
+    def notes(self, state: State) -> list[str]:
+        return [*self._first.notes(state), *self._stages(state).notes]
+
+    def export_study(self, state: State, path: Path) -> None:
+        self._first.export_study(state, path)
+
+    def _stages(self, state: State) -> _Stages:
+        if self._last is None or self._last[0] is not state:
+            self._last = state, self._advance(state, self._first.wanted(state), [*self._first.configurations(state)])
+        return self._last[1]
+
+    @abstractmethod
+    def _advance(self, state: State, trials: list[Trial], configurations: list[Configuration]) -> _Stages:
+        """Returns the stages after the first one, whose trials and configurations these are."""
+
+    def _has_ended(self, state: State, trials: Sequence[Trial]) -> bool:
+        return not self._first.is_open(state) and all_ended(trials, state)
+
+    def _is_affordable(self, trials: Sequence[Trial]) -> bool:
+        allowed = self._plan.sweep.budget.trials
+        return allowed is None or len(jobs_of(trials)) <= allowed
+
+
+class MoreSeeds(_Staged):
+    """`choose: front`."""
+
+    def _advance(self, state: State, trials: list[Trial], configurations: list[Configuration]) -> _Stages:
+        notes, families = list[str](), _families(configurations)
+        for seed in self._rule.seeds:
+            if not self._has_ended(state, trials):
+                return _Stages(trials, configurations, False, notes)
+            entries = entries_of(trials, state)
+            summaries = {summary.configuration: summary for summary in summarize_entries(entries)}
+            deserving = undecided(families, entries, summaries, self._plan.sweep.objectives, self._rule)
+            if not deserving:
+                if any(summary.complete for summary in summaries.values()):
+                    notes.append(f"Which configurations are on the front is known: seed {seed} is not needed")
+                return _Stages(trials, configurations, True, notes)
+            for family in deserving:
+                more = self._plan.planner.trials(family, [seed])
+                if not self._is_affordable([*trials, *more]):
+                    return _Stages(trials, configurations, True, notes)
+                trials = [*trials, *more]
+        if self._rule.seeds:
+            notes.append("The seeds of `replication` are spent with this round; more would decide more of the front")
+        return _Stages(trials, configurations, True, notes)
+
+
+class TuneThenMeasure(_Staged):
+    """`choose: best`."""
+
+    def _advance(self, state: State, trials: list[Trial], configurations: list[Configuration]) -> _Stages:
+        plan = self._plan
+        trained = [configuration for configuration in configurations if configuration.source is None]
+        families = families_of(plan.planner, trained, carry=not plan.adaptive)
+        while True:
+            if not self._has_ended(state, trials):
+                return _Stages(trials, configurations, False, [])
+            tried = _Tried(plan, families, trials, state)
+            more = tried.more_rates(_families(configurations))
+            if not more:
+                break
+            trials = [*trials, *more]
+        for tuned in tried.tuned():
+            more = plan.planner.trials(tuned, self._rule.seeds)
+            if not self._is_affordable([*trials, *more]):
+                break
+            trials, configurations = [*trials, *more], [*configurations, *tuned]
+        return _Stages(trials, configurations, True, [line for line in [tried.rates_line()] if line])
+
+
+def make_strategy(plan: Plan) -> Strategy:
+    """Returns the strategy of a plan's sweep file."""
+    first, rule = cast(Strategy, imported(plan.sweep.search.row.make)(plan)), plan.sweep.replication
+    if rule is None:
+        return first
+    return TuneThenMeasure(first, plan) if rule.tunes else MoreSeeds(first, plan)
+
+
+def _families(configurations: Sequence[Configuration]) -> list[list[Configuration]]:
+    """Returns each trained configuration after what its adapters are cut to."""
+    families: dict[str, list[Configuration]] = {}
+    for configuration in configurations:
+        families.setdefault((configuration.source or configuration).id, []).append(configuration)
+    return [*families.values()]
+
+
+class _Tried:
+    """What the candidates of families scored on each task, as far as `trials` were run."""
+
+    def __init__(self, plan: Plan, families: Sequence[Family], trials: Sequence[Trial], state: State) -> None:
+        self._plan, self._families = plan, families
+        self._tuning = sum(job.training.tunes is not None for job in jobs_of(trials))
+        self._worth: dict[tuple[str, str], list[float]] = {}
+        self._tunes = {trial.configuration for trial in trials if trial.tunes}
+        for job in jobs_of(trials):
+            place = job.training.configuration, job.training.run.task
+            self._worth.setdefault(place, []).append(worth_of(entries_of(job.trials, state)))
+
+    def more_rates(self, families: Sequence[Sequence[Configuration]]) -> list[Trial]:
+        """Returns the trials of candidates that are needed by what is known, and were not run."""
+        planner, more = self._plan.planner, list[Trial]()
+        with_cuts = {family[-1].id: family for family in families}
+        for family in (family for family in self._families if family.later):
+            for task in self._plan.sweep.task_names:
+                scores = self._scores(family, task)
+                wanted = to_try(scores, len(family.groups[family.start]), family.start)
+                for rank, group in enumerate(family.groups):
+                    places = [place for place in range(len(group)) if place in wanted[rank] and place not in scores[rank]]
+                    more += [trial for place in places for trial in planner.trials(with_cuts[group[place].id], tasks=[task])]
+        return more
+
+    def tuned(self) -> list[list[Configuration]]:
+        """Returns the tuned configuration of each group that has a candidate with a score on every task, after its cuts."""
+        tuned: list[list[Configuration]] = []
+        for family in self._families:
+            first = family.groups[family.start]
+            if first[0].id not in self._tunes:
+                continue  # it has no other candidates, and its trials are reported
+            label, by_task = self._plan.planner.label_of(first), self._rates(family)
+            for rank, group in enumerate(family.groups):
+                best = {task: place for task, rows in by_task.items() if (place := rows[rank][0]) is not None}
+                if len(best) == len(by_task):
+                    carried = {task: label for task, rows in by_task.items() if rows[rank][1]}
+                    tuned.append(self._plan.planner.tuned(group, best, carried))
+        return tuned
+
+    def rates_line(self) -> str:
+        """Returns what carrying learning rates over ranks saved, and where they did not carry; empty if none may."""
+        families, far = [family for family in self._families if family.later], list[str]()
+        for family in families:
+            for task, rows in self._rates(family).items():
+                carried = rows[family.start][0]
+                for end in family.ends:
+                    own = rows[end][0]
+                    if own is None or carried is None or abs(own - carried) > 1:
+                        far.append(f"{self._plan.planner.label_of(family.groups[end])} ({task})")
+        if not families:
+            return ""
+        line = rates_words(self._plan.sweep, self._families, self._tuning)
+        return f"{line}: " + (f"tuned at more ranks, because {', '.join(far)} needs another" if far else "one serves all ranks")
+
+    def _rates(self, family: Family) -> dict[str, list[tuple[int | None, bool]]]:
+        rates = len(family.groups[family.start])
+        return {task: choose(self._scores(family, task), rates, family.start) for task in self._plan.sweep.task_names}
+
+    def _scores(self, family: Family, task: str) -> list[dict[int, float]]:
+        """Returns the mean worth over seeds of each rank's candidates that were run, minus infinity unless all finished."""
+        scores = list[dict[int, float]]()
+        for group in family.groups:
+            worths = {place: self._worth.get((candidate.id, task), []) for place, candidate in enumerate(group)}
+            scores.append({place: _mean(worth) for place, worth in worths.items() if worth})
+        return scores
+
+
+def _mean(worths: Sequence[float]) -> float:
+    return fmean(worths) if all(map(math.isfinite, worths)) else -math.inf
+
+
+def worth_of(entries: Sequence[Entry]) -> float:
+    """Returns what a training is worth that ended with these trials, its cuts included; NaN unless all finished with a score.
+
+    Of one without cuts that is its search score, of others the area under their search scores.
+    """
+    points = [
+        (result.counts.get("trainable_parameters", math.nan), result.metrics.get(SEARCH_SCORE, math.nan))
+        for entry in entries
+        if (result := entry.finished) is not None
+    ]
+    if len(points) < len(entries):
+        return math.nan
+    return points[0][1] if len(points) == 1 else area(points)
+
+
+def undecided(
+    families: Sequence[Sequence[Configuration]],
+    entries: Sequence[Entry],
+    summaries: Mapping[str, Summary],
+    objectives: Mapping[str, str],
+    rule: ReplicationSettings,
+) -> list[Sequence[Configuration]]:
+    """Returns the families that get another seed under `choose: front`. One with an incomplete member never does."""
+    judged = [
+        family
+        for family in families
+        if all((summary := summaries.get(member.id)) and _is_judged(summary, objectives) for member in family)
+    ]
+    members = [summaries[member.id] for family in judged for member in family]
+    scores = [_search_scores(entries, summary.configuration) for summary in members]
+    chances = _front_chances(members, scores, objectives, rule.margin)
+    deserving = {
+        summary.configuration
+        for summary, by_seed, chance in zip(members, scores, chances, strict=True)
+        if chance >= POSSIBLE and (chance <= 1 - POSSIBLE or len(by_seed) == 1)
+    }
+    return [family for family in judged if any(member.id in deserving for member in family)]
+
+
+def _is_judged(summary: Summary, objectives: Mapping[str, str]) -> bool:
+    return summary.complete and all(math.isfinite(_value(summary, name)) for name in objectives)
+
+
+def _search_scores(entries: Sequence[Entry], configuration: str) -> list[float]:
+    """Returns the mean search score over tasks of each seed."""
+    seeds: dict[int, list[float]] = {}
+    for entry in entries:
+        if entry.configuration == configuration and entry.result is not None:
+            seeds.setdefault(entry.seed, []).append(entry.result.metrics[SEARCH_SCORE])
+    return [fmean(scores) for scores in seeds.values()]
+
+
+def _front_chances(
+    summaries: Sequence[Summary], scores: list[list[float]], objectives: Mapping[str, str], margin: float
+) -> list[float]:
+    """Returns P(front) of each; the means of the objectives other than the score are taken as exact."""
+    if not summaries:
+        return []
+    signs = {name: -1.0 if way == "maximize" else 1.0 for name, way in objectives.items() if name != "score"}
+    costs = [[sign * summary.value(name) for name, sign in signs.items()] for summary in summaries]
+    sizes = [summary.value("trainable_parameters") for summary in summaries]
+    table = np.array(costs, dtype=float).reshape(len(costs), len(signs))
+    return [float(chance) for chance in front_chances(scores, table, np.nan_to_num(sizes), margin)]
+
+
+def _value(summary: Summary, objective: str) -> float:
+    return summary.value(SEARCH_SCORE if objective == "score" else objective)

@@ -1,0 +1,107 @@
+"""A strategy says which trials a sweep wants, by its file and its state. It keeps nothing: a resumed sweep wants the same.
+
+    listed                       grid, random: all of the plan's trials
+    learned                      tpe, gp: the trials of what was drawn, and the next draw
+    tune, then measure           `compare: fair`: candidates, then the best of each group with the reported seeds
+    more seeds                   `choose: front`: one seed after another for what may be on the front
+
+No Ray here, and Optuna only in `orchestrator.search.learned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from craft.methods import shown_method
+from orchestrator.plan.configuration import Dropped
+from orchestrator.plan.parameters import flatten
+from orchestrator.plan.trial import Trial
+from orchestrator.state.entry import Entry
+from orchestrator.state.events import Event, Refused
+from orchestrator.state.state import State
+
+if TYPE_CHECKING:
+    from orchestrator.plan.configuration import Configuration
+    from orchestrator.plan.plan import Plan
+
+
+class Strategy(Protocol):
+    """Pure functions of the state, for one sweep file. They may remember what they computed, and nothing else."""
+
+    def configurations(self, state: State) -> Sequence[Configuration]:
+        """Returns the configurations that are known, each after what its adapters are cut to."""
+        ...
+
+    def wanted(self, state: State) -> list[Trial]:
+        """Returns all trials that are wanted by what is known, in the order in which they are to start. Asked whenever trials
+        have ended or something was drawn."""
+        ...
+
+    def draw(self, state: State) -> list[Event]:
+        """Returns the events of the next draw; none if nothing is to be drawn. Asked whenever a worker is free and no trial is
+        ready."""
+        ...
+
+    def is_open(self, state: State) -> bool:
+        """Returns whether more may be wanted, or drawn, when more is known."""
+        ...
+
+    def notes(self, state: State) -> list[str]:
+        """Returns sentences on what was decided."""
+        ...
+
+    def export_study(self, state: State, path: Path) -> None:
+        """Writes what a searcher drew for `optuna-dashboard`; nothing if nothing is drawn."""
+        ...
+
+
+class Listed:
+    """All trials of the plan: grid and random."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def configurations(self, state: State) -> Sequence[Configuration]:
+        return self._plan.configurations
+
+    def wanted(self, state: State) -> list[Trial]:
+        return [*self._plan.trials]
+
+    def draw(self, state: State) -> list[Event]:
+        return []
+
+    def is_open(self, state: State) -> bool:
+        return False
+
+    def notes(self, state: State) -> list[str]:
+        return []
+
+    def export_study(self, state: State, path: Path) -> None:
+        pass
+
+
+def refusal(dropped: Dropped, protocol: str) -> Refused:
+    """Returns the event of a configuration that breaks a constraint and is never trained."""
+    configuration = dropped.configuration
+    method = shown_method(configuration.method, configuration.parameters)
+    return Refused(
+        configuration=configuration.id,
+        label=configuration.label,
+        method=method,
+        protocol=protocol,
+        parameters={"method": method, **flatten(configuration.parameters), **flatten(configuration.training)},
+        counts=configuration.counts.known(),
+        reason=dropped.reason,
+    )
+
+
+def all_ended(trials: Iterable[Trial], state: State) -> bool:
+    """Returns whether none of the trials has anything left to run in this session."""
+    return all((entry := state.entries.get(trial.key)) is not None and entry.ended for trial in trials)
+
+
+def entries_of(trials: Iterable[Trial], state: State) -> list[Entry]:
+    """Returns the trials as the state knows them; one that it does not know waits."""
+    return [state.entries.get(trial.key) or trial.entry() for trial in trials]

@@ -1,0 +1,229 @@
+"""What Tune asks and tells the driver in one attempt. This module only translates; the driver decides.
+
+    Jobs       Tune has room             -->  driver.next_job  -->  the job's training names Tune's trial
+    Judge      a worker reports          -->  driver.reported, ended, looked  -->  the trial continues, or waits
+    Recording  starts, deaths, ends      -->  driver.started, retried, failed, paused
+    Stopper    may the attempt continue?
+
+For Tune a trial that waits has ended: its checkpoint stays, and the driver gives it out again when it is its turn. It then
+continues from there, as after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import posixpath
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from craft.results import Leave
+from orchestrator.driver.driver import Driver
+from orchestrator.plan.trial import Job, Outcome
+from orchestrator.record.checkpoints import ADAPTER_FOLDER, SIZES_FOLDER, local_adapter, within
+from orchestrator.review.model_card import add_card
+from orchestrator.state.entry import TrialResult
+from orchestrator.worker import crash
+from orchestrator.worker.worker import stderr_left
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+
+
+class _NotPickled:
+    """Ray pickles its whole configuration into a file that this project never reads; open files must not be in it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Jobs(_NotPickled, Searcher):
+    """Gives Tune one job after another. Ray saves no state of this class: a resumed sweep knows everything from its log."""
+
+    def __init__(self, driver: Driver, at_once: int | None, only: Sequence[str] = ()) -> None:
+        """
+        Args:
+            at_once: how many jobs may be out; as many as Tune asks for if not given.
+            only: keys of the jobs to give out, if not all.
+        """
+        super().__init__()
+        self._driver, self._at_once, self._only = driver, at_once, only
+        self._out: set[str] = set()
+
+    def suggest(self, trial_id: str) -> Any:
+        # The return type is Any: Ray's own signature leaves out Searcher.FINISHED.
+        if self._at_once is not None and len(self._out) >= self._at_once:
+            return None
+        job = self._driver.next_job(self._only or None)
+        if job is not None:
+            self._out.add(trial_id)
+            return config_of(job)
+        over = not self._out if self._only else not self._out and self._driver.is_over
+        return Searcher.FINISHED if over else None
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self._out.discard(trial_id)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: see the class."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: see the class."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jobs:
+        return self
+
+
+class Judge(_NotPickled, FIFOScheduler):
+    """Hands each report to the driver, and ends trials that must wait."""
+
+    def __init__(self, driver: Driver, attempt: int) -> None:
+        super().__init__()
+        self._driver, self._attempt = driver, attempt
+        self._checkpoints: dict[str, int] = {}
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        # Tune would give the second trial of a name another folder, where nobody looks for its checkpoints, and would number
+        # them from 0 again.
+        key = trial.config["key"]
+        if key in self._checkpoints:
+            trial.relative_logdir = trial.storage.trial_dir_name = trial.custom_dirname
+            trial.storage.current_checkpoint_index = self._checkpoints[key]
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        key, driver = trial.config["key"], self._driver
+        if number := re.fullmatch(r"checkpoint_(\d+)", str(result.get("checkpoint_dir_name"))):
+            self._checkpoints[key] = int(number[1])
+        if "outlook" in result:
+            driver.looked(key, json.loads(result["outlook"]))
+        elif "results" in result:
+            driver.common_cause.works()
+            results = [TrialResult.from_json(fields) for fields in json.loads(result["results"])]
+            driver.ended(key, [self._outcome(each, key, result.get("checkpoint_dir_name")) for each in results])
+        elif "progress" in result and driver.reported(key, json.loads(result["progress"])):
+            return TrialScheduler.STOP
+        return TrialScheduler.CONTINUE
+
+    def _outcome(self, result: TrialResult, job: str, checkpoint: str | None) -> Outcome:
+        """Returns a result with its adapter, which is in the job's last checkpoint."""
+        driver, adapter = self._driver, None
+        if result.status != "finished" or checkpoint is None:
+            return Outcome(result)
+        folder = [f"attempt-{self._attempt}", job, checkpoint]
+        place = [*folder, *([] if result.key == job else [SIZES_FOLDER, result.key]), ADAPTER_FOLDER]
+        try:
+            adapter = local_adapter(driver.storage, posixpath.join(*place), driver.folder.adapters / result.key)
+        except OSError:
+            log.exception("the adapter of trial %s cannot be read back from %s; its result counts", result.key, driver.storage)
+        trial = next((trial for trial in driver.job(job).trials if trial.key == result.key), None)
+        try:
+            if adapter is not None and trial is not None:
+                add_card(adapter, driver.folder.path.name, trial, result)
+        except Exception:  # an adapter without a card is as good
+            log.exception("the adapter of trial %s has no model card", result.key)
+        return Outcome(result.with_facts(adapter=within(driver.storage, *place)), adapter)
+
+
+class Recording(_NotPickled, tune.Callback):
+    """Tells the driver what Tune sees of the trials of an attempt."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._next_tick = 0.0
+        self._lost_at: dict[str, int] = {}
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        self._driver.started(trial.config["key"])
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        # One with a result has ended already; one without waits.
+        key = trial.config["key"]
+        if not self._driver.stopping() and not self._driver.is_ended(key):
+            self._driver.paused(key)
+
+    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        if not self._driver.stopping():
+            self._driver.retried(trial.config["key"], self._why(trial))
+        self._excuse(trial)
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        if self._driver.stopping():
+            return  # what stops the sweep may have ended the trial's process too: it stays one that was running
+        tries, by_itself = (
+            self._driver.options.max_failures + 1,
+            isinstance(getattr(_error_of(trial), "cause", None), Exception),
+        )
+        self._driver.failed(trial.config["key"], self._why(trial), tries=tries, by_itself=by_itself)
+
+    def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            self._driver.tick()
+
+    def _excuse(self, trial: Any) -> None:
+        """Does not count a machine that is lost or taken away as a failure of the trial, so long as the trial gets further.
+
+        One that never does may be what ends its machines, unless it left one that was drained. Ray itself excuses only what its
+        autoscaler announced.
+        """
+        key, error = trial.config["key"], _error_of(trial)
+        report = self._driver.state.entries[key].report
+        step = report.step if report else 0
+        if isinstance(getattr(error, "cause", None), Leave):
+            trial.run_metadata.num_failures -= 1
+        elif crash.machine_lost(error) and step > self._lost_at.get(key, -1):
+            self._lost_at[key] = step
+            if not getattr(error, "preempted", False):
+                trial.run_metadata.num_failures -= 1
+
+    def _why(self, trial: Any) -> str:
+        return crash.describe(_error_of(trial), stderr_left(self._driver.folder.scratch, trial.config["key"]))
+
+
+class Stopper(_NotPickled, tune.Stopper):
+    """Ends an attempt when the driver ends the session."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._driver.is_ending
+
+
+def config_of(job: Job) -> dict[str, Any]:
+    """Returns the configuration by which Ray carries a job: texts, so that Ray has nothing to resolve in it."""
+    resources = job.training.resources.model_dump_json(exclude_defaults=True)
+    return {"key": job.key, "job": json.dumps(job.to_json()), "resources": resources}
+
+
+def key_of(trial: Any) -> str:
+    """Returns the key of the job that Tune runs as a trial."""
+    key: str = trial.config["key"]
+    return key
+
+
+def _error_of(trial: Any) -> BaseException | None:
+    """Returns what Tune noted of a trial's failure a moment ago.
+
+    From the file it made on this machine: `Trial.get_pickled_error` asks the sweep's storage, which may be what failed, gets
+    the file late, and may be written by others.
+    """
+    try:
+        with Path(trial.pickled_error_file).open("rb") as file:
+            error: BaseException = ray.cloudpickle.load(file)
+            return error
+    except Exception:  # no file, or an error of a kind that does not come back out of one
+        return None

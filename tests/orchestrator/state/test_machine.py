@@ -1,0 +1,378 @@
+"""A sweep's driver under all that may happen to it, with an engine that is played: trials start, report, pause, end and fail,
+attempts break off, drivers are killed, machines lose power, files change.
+
+    python -m tests.orchestrator.state.test_machine MINUTES        draws new runs for so long
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from craft.results import Counts
+from craft.spec import RunSpec
+from orchestrator.driver.display import Display
+from orchestrator.driver.driver import Driver
+from orchestrator.driver.options import RunOptions
+from orchestrator.plan.plan import Plan, make_plan
+from orchestrator.plan.planner import Planner
+from orchestrator.plan.trial import Job, Outcome, Trial
+from orchestrator.record.folder import SweepFolder
+from orchestrator.search.stages import make_strategy
+from orchestrator.state.entry import TrialResult
+from orchestrator.state.events import Ended, Event, SessionEnded, Started
+from orchestrator.state.log import read_events, read_state
+from orchestrator.sweepfile.load import load_sweep
+from tests.orchestrator.driven import run_some
+
+STEPS = 3
+LORA = "space: [{method: lora, rank: {values: %s}, learning_rate: {values: [0.001, 0.01]}}]\n"
+FILES = {
+    "grid": ["seeds: [0]\n" + LORA % [1, 2], "seeds: [0, 1]\n" + LORA % [2, 1], "seeds: [1]\n" + LORA % [4]],
+    "cuts": [
+        f"seeds: {seeds}\nspace: [{{method: craft, ranks: [all, 8, 8], sizes: {sizes}}}]\n"
+        for seeds, sizes in (("[0, 1]", "[20, 40]"), ("[0, 1]", "[20, 30, 40]"), ("[1, 2]", "[30]"))
+    ],
+    "promotion": [
+        f"seeds: {seeds}\nscheduler: {{name: promotion, factor: 2}}\n" + LORA % ranks
+        for seeds, ranks in (([0], [1, 2, 4]), ([0, 1], [1, 2]), ([0], [1, 2]))
+    ],
+    "promotion of what is cut": [
+        f"seeds: {seeds}\nscheduler: {{name: promotion, factor: 2}}\n"
+        "space: [{method: craft, ranks: [all, 8, 8], sizes: [20, 40], learning_rate: {values: [0.001, 0.01, 0.1]}}]\n"
+        for seeds in ([0], [0, 1])
+    ],
+    "warm start": [
+        f"seeds: {seeds}\nwarm_start: {{toy/sentiment: toy/acceptability}}\n" + LORA % [1] for seeds in ([0], [0, 1])
+    ],
+    "more seeds": [
+        f"seeds: [0]\nreplication: {{seeds: {seeds}}}\n" + LORA % ranks
+        for seeds, ranks in (([1, 2], [1, 2]), ([1, 2, 3], [1, 2]), ([1, 2], [1, 2, 4]))
+    ],
+    "learned": [
+        f"seeds: [0]\nsearch: {{algorithm: tpe, configurations: {configurations}}}\n{more}"
+        "space: [{method: lora, rank: {values: [1, 2]}, learning_rate: {min: 0.001, max: 0.1, distribution: log_uniform}}]\n"
+        for configurations, more in ((3, ""), (5, ""), (5, "scheduler: {name: promotion, factor: 2}\n"))
+    ],
+    "fair": [
+        f"seeds: {seeds}\ncompare: fair\n"
+        f"space: [{{method: lora, rank: {{values: {ranks}}}, learning_rate: {{values: {rates}}}}}]\n"
+        for seeds, ranks, rates in (
+            ([0], [1, 2], [0.001, 0.01]),
+            ([0, 1], [1, 2], [0.001, 0.01]),
+            ([0], [1, 2, 4, 8], [0.001, 0.003, 0.01, 0.03]),
+        )
+    ],
+}
+"""The files of a sweep: a later session may have another one."""
+FAILURES = st.sampled_from(["finished", "finished", "finished", "no size", "diverged", "lost"])
+
+
+@cache
+def plan_of(kind: str, variant: int) -> Plan:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sweep.yaml"
+        head = f"name: t\nmodel: m\ntasks: [toy/acceptability, toy/sentiment]\ntraining: {{epochs: {STEPS}}}\n"
+        file.write_text(head + FILES[kind][variant])
+        sweep = load_sweep(file)
+    return make_plan(sweep, Planner(sweep, count, lambda run: 1000))
+
+
+def count(run: RunSpec) -> Counts:
+    ranks = run.parameters.get("ranks")
+    return Counts(10 * ranks[-1] if ranks else 100 * run.parameters["rank"], 2, 100, 40)
+
+
+def score_of(trial: Trial, step: int = STEPS) -> float:
+    run = trial.run
+    size = int(run.cut_from.to.split(":")[1]) if run.cut_from else count(run).trainable_parameters
+    luck = int(trial.key[:2], 16) % 7 / 5
+    return 60 + math.log2(size) - 3 * abs(math.log10(run.training.learning_rate) + 2) + luck + step
+
+
+def finished(trial: Trial) -> TrialResult:
+    size = float(int(trial.run.cut_from.to.split(":")[1]) if trial.run.cut_from else count(trial.run).trainable_parameters)
+    score = score_of(trial)
+    return TrialResult(
+        trial.key, "finished", {"search_score": score, "score": score}, {"trainable_parameters": size}, STEPS, 1.0
+    )
+
+
+@cache
+def undisturbed(kind: str, variant: int) -> list[str]:
+    """The trials that are wanted at the end of a sweep to which nothing happens."""
+    plan = plan_of(kind, variant)
+    with tempfile.TemporaryDirectory() as folder:
+        run_some(plan, Path(folder), lambda job: [Outcome(finished(trial)) for trial in job.trials])
+        return [trial.key for trial in make_strategy(plan).wanted(read_state(SweepFolder(Path(folder)).record))]
+
+
+class Watched(Driver):
+    """Remembers the session's events."""
+
+    events: list[Event]
+
+    def take(self, *events: Event) -> None:
+        self.events = [*getattr(self, "events", []), *events]
+        super().take(*events)
+
+
+class SweepMachine(RuleBasedStateMachine):
+    """`out` are jobs that the driver has handed out and that have not begun, `steps` how far each running or stopped job is."""
+
+    @initialize(kind=st.sampled_from(sorted(FILES)), variant=st.integers(0, 2))
+    def begin(self, kind: str, variant: int) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.kind, self.variant, self.diverged = kind, 0, False
+        self.finished: dict[str, TrialResult] = {}
+        self.steps: Counter[str] = Counter()
+        self.start(variant)
+
+    def start(self, variant: int, retry_failed: bool = False) -> None:
+        self.variant = variant % len(FILES[self.kind])
+        plan = plan_of(self.kind, self.variant)
+        options = RunOptions(self.folder, resume=True, retry_failed=retry_failed)
+        self.driver = Watched(plan, options, Display(plan.most_jobs, io.StringIO(), "quiet"))
+        self.driver.begin()
+        self.out: dict[str, Job] = {}
+
+    # The engine.
+
+    @rule()
+    def hand_out(self) -> None:
+        job = self.driver.next_job()
+        if job is None:
+            return
+        assert job.key not in self.out
+        assert job.key not in self.driver.running
+        assert any(key not in self.finished for key in job.keys), "a job with nothing left was handed out"
+        if job.source is not None:
+            assert self.driver.state.entries[job.source].ended
+        if self.driver.promotes:
+            busy = [self.out[key] if key in self.out else self.driver.job(key) for key in (*self.out, *self.driver.running)]
+            assert job.training.configuration not in {other.training.configuration for other in busy}
+        self.out[job.key] = job
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def run(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.out)))
+        del self.out[key]
+        self.driver.started(key)
+
+    @precondition(lambda self: self.driver.running)
+    @rule(data=st.data(), again=st.booleans())
+    def evaluate(self, data: st.DataObject, again: bool) -> None:
+        """A running trial is evaluated, or evaluated again after it was continued behind its last report."""
+        key = data.draw(st.sampled_from(sorted(self.driver.running)))
+        if key in self.finished:  # its training is over, and it is being cut
+            return
+        self.steps[key] = step = max(1, min(STEPS, self.steps[key] + (not again)))
+        if self.driver.reported(key, progress(self.driver.job(key).training, step)):
+            assert self.driver.promotes
+            self.driver.paused(key)
+
+    @precondition(lambda self: self.driver.running)
+    @rule(data=st.data(), end=FAILURES)
+    def end(self, data: st.DataObject, end: str) -> None:
+        self.end_job(data.draw(st.sampled_from(sorted(self.driver.running))), end)
+
+    def end_job(self, key: str, end: str = "finished") -> None:
+        job = self.driver.job(key)
+        if end == "lost":
+            self.driver.failed(key, "its machine is gone")
+        elif end == "diverged" and key not in self.finished:
+            self.diverged = True
+            self.driver.ended(key, [Outcome(TrialResult(key, "failed", error="diverged"))])
+        else:
+            if key not in self.finished:
+                self.evaluate_last(job)
+            trials = job.trials[:-1] if end == "no size" and len(job.trials) > 1 else job.trials
+            results = {trial.key: finished(trial) for trial in trials}
+            self.driver.ended(key, [Outcome(result) for result in results.values()])
+            self.finished = {**results, **self.finished}
+
+    def evaluate_last(self, job: Job) -> None:
+        if self.driver.promotes and self.steps[job.key] < STEPS:
+            self.steps[job.key] = STEPS
+            self.driver.reported(job.key, progress(job.training, STEPS))
+
+    @rule()
+    def break_off(self) -> None:
+        running = set(self.driver.running)
+        assert set(self.driver.broke_off()) == running
+        self.out = {}
+
+    @rule()
+    def tick(self) -> None:
+        self.driver.tick()
+
+    # Ends of a session.
+
+    @rule(variant=st.none() | st.integers(0, 2), retry_failed=st.booleans())
+    def stop(self, variant: int | None, retry_failed: bool) -> None:
+        self.driver.stop()
+        self.driver.take(SessionEnded(status="interrupted"))
+        self.resume(variant, retry_failed)
+
+    @rule(variant=st.none() | st.integers(0, 2), torn=st.booleans())
+    def kill(self, variant: int | None, torn: bool) -> None:
+        """The driver is killed, perhaps while it writes a line."""
+        self.abandon()
+        if torn:
+            with self.record.open("a") as file:
+                file.write('{"event": "Ended", "result": {"key')
+        self.resume(variant)
+
+    @rule(data=st.data())
+    def lose_power(self, data: st.DataObject) -> None:
+        """The machine loses power: what was not flushed to the disk is lost, from some line on."""
+        self.abandon()
+        lines, events = self.record.read_bytes().splitlines(keepends=True), [event for event, _ in read_events(self.record)]
+        flushed = max(place for place, event in enumerate(events, 1) if event.durable)
+        self.record.write_bytes(b"".join(lines[: data.draw(st.integers(flushed, len(lines)))]))
+        self.resume(None)
+
+    @precondition(lambda self: self.driver.running)
+    @rule(data=st.data())
+    def kill_while_results_are_written(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.driver.running)))
+        before = dict(self.finished)
+        self.end_job(key)
+        self.abandon()
+        lines = self.record.read_bytes().splitlines(keepends=True)
+        written = len(self.finished) - len(before)
+        lost = data.draw(st.integers(0, written))
+        self.record.write_bytes(b"".join(lines[: len(lines) - lost]))
+        results = read_state(self.record).entries
+        self.finished = {key: result for key, result in self.finished.items() if results[key].result == result}
+        assert before.items() <= self.finished.items()
+        self.resume(None)
+
+    @property
+    def record(self) -> Path:
+        return SweepFolder(self.folder).record
+
+    def abandon(self) -> None:
+        """Loses the driver, and with it its lock."""
+        assert self.driver._log is not None
+        self.driver._log._journal.close()
+
+    def resume(self, variant: int | None, retry_failed: bool = False) -> None:
+        self.driver.close()
+        entries = self.driver.state.entries.values()
+        lost = any(entry.result and not entry.result.settled for entry in entries)
+        wanted = [trial.key for trial in make_strategy(self.driver.plan).wanted(read_state(self.record))]
+        self.start(self.variant if variant is None else variant, retry_failed)
+        if variant is None and not retry_failed:
+            again = [trial.key for trial in self.driver.strategy.wanted(self.driver.state)]
+            # What was wanted because a trial failed is not wanted while that trial runs again.
+            assert again == wanted or (lost and set(again) <= set(wanted))
+
+    # What always holds.
+
+    @invariant()
+    def what_has_finished_stays_and_never_runs_again(self) -> None:
+        state = self.driver.state
+        assert {key: state.entries[key].result for key in self.finished} == self.finished
+        assert all(state.entries[key].ended for key in self.finished)
+        ended: set[str] = set()
+        for event in self.driver.events:
+            keys = event.keys if isinstance(event, Started) else [event.result.key] if isinstance(event, Ended) else []
+            assert not ended & set(keys), "a trial that had ended ran or ended again"
+            ended |= set(keys) if isinstance(event, Ended) else set()
+
+    @invariant()
+    def nothing_wanted_is_lost(self) -> None:
+        driver = self.driver
+        at_hand = {key for job in (*driver.waiting, *driver.running, *self.out) for key in driver.job(job).keys}
+        assert all(entry.ended or entry.key in at_hand for entry in driver.state.asked_for)
+        assert driver.state.wanted.keys() >= {trial.key for trial in driver.plan.trials}
+
+    @invariant()
+    def the_log_has_it_all(self) -> None:
+        assert read_state(self.record) == self.driver.state
+
+    def teardown(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        try:
+            self.run_to_the_end()
+            self.stop(None, retry_failed=False)  # what a machine's fault ended runs again
+            self.run_to_the_end()
+            self.what_has_finished_stays_and_never_runs_again()
+            entries = self.driver.state.asked_for
+            assert all(entry.ended for entry in entries)
+            if not self.diverged and not self.driver.plan.adaptive:  # what is drawn depends on what has ended by then
+                wanted = [trial.key for trial in self.driver.strategy.wanted(self.driver.state)]
+                assert wanted == undisturbed(self.kind, self.variant)
+            results = [event.result for event, _ in read_events(self.record) if isinstance(event, Ended)]
+            counts = Counter(result.key for result in results if result.settled and result.status == "finished")
+            assert set(counts.values()) <= {1}, "a trial finished twice"
+        finally:
+            self.driver.close()
+            shutil.rmtree(self.folder)
+
+    def run_to_the_end(self) -> None:
+        """Plays an engine under which nothing goes wrong."""
+        for key in [*self.out]:
+            self.driver.started(key)
+        self.out = {}
+        while True:
+            for key in self.driver.running:
+                self.play(key)
+            job = self.driver.next_job()
+            if job is not None:
+                self.driver.started(job.key)
+            elif not self.driver.running:
+                break
+        assert self.driver.is_over
+        if self.driver.promotes:
+            self.driver.not_promoted()
+        assert not self.driver.is_open
+
+    def play(self, key: str) -> None:
+        job = self.driver.job(key)
+        while key not in self.finished and self.steps[key] < STEPS:
+            self.steps[key] += 1
+            if self.driver.reported(key, progress(job.training, self.steps[key])):
+                self.driver.paused(key)
+                return
+        self.end_job(key)
+
+
+def progress(trial: Trial, step: int) -> dict[str, Any]:
+    points = [{"step": step, "train_loss": 1.0 / step}]
+    score = {"search_score": score_of(trial, step)}
+    return {"metrics": score, "points": points, "step": step, "total_steps": STEPS, "epoch": float(step), "time": float(step)}
+
+
+QUIET = settings(
+    deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True, phases=[Phase.generate]
+)
+TestSweep = SweepMachine.TestCase
+TestSweep.settings = settings(QUIET, max_examples=25, stateful_step_count=20, derandomize=True)
+
+
+def main(minutes: float) -> None:
+    end, runs = time.monotonic() + 60 * minutes, 0
+    while time.monotonic() < end:
+        run_state_machine_as_test(SweepMachine, settings=settings(QUIET, max_examples=20, stateful_step_count=50))
+        runs += 20
+    print(f"{runs} sweeps")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))
