@@ -229,9 +229,8 @@ def _with_counts(summary: Summary, tally: Counter[str]) -> Summary:
 
 
 def _summarize(trials: Sequence[RunRow]) -> list[Summary]:
-    """Summarizes the configurations of trials; what a trial has not measured yet has the value that its run began with."""
-    entries = [read_entry(row.tags, row.params, _metrics(row), _trial_state(row)) for row in trials]
-    return summarize_entries(entries, {entry.configuration: entry.planned for entry in entries})
+    """Summarizes the configurations of trials; a count that no trial has measured yet is that of the first one's run."""
+    return summarize_entries(read_entry(row.tags, row.params, _metrics(row), _trial_state(row)) for row in trials)
 
 
 def _configuration_state(row: RunRow, metrics: Mapping[str, float], tally: Mapping[str, int]) -> str:

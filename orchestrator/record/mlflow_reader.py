@@ -6,29 +6,22 @@ store has two sweeps of one name (two folders, one store), the newer one is read
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from craft.results import PREDICTIONS_FOLDER, Counts
+from craft.results import PREDICTIONS_FOLDER
 from craft.words import redact
 from orchestrator.record.folder import EFFECTIVE_FILE
 from orchestrator.record.mlflow_client import find_runs, quiet_mlflow
 from orchestrator.record.tracking_uri import TrackingError, sqlite_file
-from orchestrator.results.summary import Entry
-from orchestrator.state.entry import Status, TrialResult
+from orchestrator.results.records import read_entry
+from orchestrator.state.entry import Entry
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
-
-COUNTS = {field.name for field in fields(Counts)}
-FACT = "craft.fact."
-OF_TRAINING = {"seconds", "epoch", "train_loss", "learning_rate", "best_search_score"}
-"""Metrics that describe a run's training and are not part of its result."""
-STATUSES = ("finished", "failed", "stopped", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -99,43 +92,13 @@ class StoreReader:
         return StoredSweep(file, [self._entry(run) for run in trials.values()], fetch)
 
     def _entry(self, run: Run) -> Entry:
-        tags, params = run.data.tags, dict(run.data.params)
-        params.pop("total_steps", None)
-        return Entry(
-            key=tags["craft.key"],
-            configuration=tags["craft.configuration"],
-            label=tags["craft.label"],
-            method=tags["craft.method"],
-            task=tags["craft.task"],
-            seed=int(tags["craft.seed"]),
-            protocol=tags["craft.protocol"],
-            parameters=params,
-            result=self._result(run),
-            tunes=tags.get("craft.tunes"),
-            carried=tags.get("craft.carried"),
-        )
-
-    def _result(self, run: Run) -> TrialResult | None:
-        tags = run.data.tags
-        if tags.get("craft.status") not in STATUSES:
-            return None
-        facts: dict[str, Any] = {name.removeprefix(FACT): value for name, value in tags.items() if name.startswith(FACT)}
-        metrics = {name: value for name, value in run.data.metrics.items() if name not in COUNTS | OF_TRAINING}
-        metrics = {name: value for name, value in metrics.items() if not name.startswith("system/")}
-        best, last = facts.get("best_step"), run.data.params.get("total_steps")
-        if best is not None and best != last and "search_score" in metrics:
-            # The run's last search score does not belong to the weights that were kept.
-            metrics |= self._at_step(run.info.run_id, int(best))
-        return TrialResult(
-            key=tags["craft.key"],
-            status=cast(Status, tags["craft.status"]),
-            metrics=metrics,
-            counts={name: value for name, value in run.data.metrics.items() if name in COUNTS},
-            seconds=run.data.metrics.get("seconds", math.nan),
-            error=tags.get("craft.error"),
-            notes=tags["craft.notes"].splitlines() if "craft.notes" in tags else [],
-            facts=facts,
-        )
+        entry, last = read_entry(run.data.tags, run.data.params, run.data.metrics), run.data.params.get("total_steps")
+        best = entry.result.facts.get("best_step") if entry.result else None
+        if entry.result is None or best in (None, last) or "search_score" not in entry.result.metrics:
+            return entry
+        # The run's last search score does not belong to the weights that were kept.
+        metrics = entry.result.metrics | self._at_step(run.info.run_id, int(str(best)))
+        return replace(entry, result=replace(entry.result, metrics=metrics))
 
     def _at_step(self, run_id: str, step: int) -> dict[str, float]:
         history = self.client.get_metric_history(run_id, "search_score")
