@@ -68,15 +68,15 @@ def _reason_for_no_scheduler(sweep: Sweep) -> str:
     return ""
 
 
-def check_search(content: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | None) -> Iterator[Mistake]:
+def check_search(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | None) -> Iterator[Mistake]:
     """Yields the mistakes in `search`, `scheduler`, `replication` and `budget`, together and with the space.
 
     Args:
-        content: the file's plain data.
+        document: the file's plain data.
         blocks: the method blocks that could be read.
         sweep: the checked file; None if another part of it is wrong, and then only the algorithm is checked.
     """
-    yield from _check_algorithm(content, blocks)
+    yield from _check_algorithm(document, blocks)
     if sweep is not None:
         yield from _check_stopping(sweep)
         yield from _check_replication(sweep)
@@ -85,8 +85,8 @@ def check_search(content: dict[str, Any], blocks: Sequence[Block], sweep: Sweep 
                 yield Mistake(("budget", "target", name), unknown("objective", name, list(sweep.objectives)))
 
 
-def _check_algorithm(content: dict[str, Any], blocks: Sequence[Block]) -> Iterator[Mistake]:
-    search = section_of(content, "search")
+def _check_algorithm(document: dict[str, Any], blocks: Sequence[Block]) -> Iterator[Mistake]:
+    search = section_of(document, "search")
     algorithm = search.get("algorithm", "grid")
     row = SEARCHERS.get(algorithm) if isinstance(algorithm, str) else None
     if search.get("configurations") is None:
@@ -97,7 +97,7 @@ def _check_algorithm(content: dict[str, Any], blocks: Sequence[Block]) -> Iterat
         message = "grid runs every combination; drop this, or use algorithm: auto"
         yield Mistake(("search", "configurations"), message)
     if algorithm == "grid":
-        advice = "" if content.get("compare") else ", or search: {algorithm: auto, configurations: 64}"
+        advice = "" if document.get("compare") else ", or search: {algorithm: auto, configurations: 64}"
         for path in [(*block.path, name) for block in blocks for name in block.ranges]:
             yield Mistake(path, f"a range has no end of values for grid to run; give values{advice}")
 

@@ -37,33 +37,33 @@ TUNING_SEED = 1000
 """The seed that tunes unless the file says which. It is far from the first numbers, so that seeds can be added later."""
 
 
-def write_out(content: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:
-    """Replaces `compare: fair` in a file's content by what it stands for; sections that are written by hand stay.
+def write_out(document: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:
+    """Replaces `compare: fair` in a file's plain data by what it stands for; sections that are written by hand stay.
 
     Returns:
-        The content, and by each path that is new the path that it comes from.
+        The plain data, and by each path that is new the path that it comes from.
     """
-    if content.get("compare") != FAIR:
-        return content, {}
+    if document.get("compare") != FAIR:
+        return document, {}
     try:
-        tuned = tuned_settings(content["tuned"]) if content.get("tuned") is not None else {RATE: {}}
+        tuned = tuned_settings(document["tuned"]) if document.get("tuned") is not None else {RATE: {}}
     except ValueError:
-        return content, {}  # a mistake that the check of the section reports
+        return document, {}  # a mistake that the check of the section reports
     new: dict[YamlPath, YamlPath] = {}
-    seeds, space = content.get("seeds", [0]), content.get("space")
-    if content.get("replication") is None and isinstance(seeds, list) and seeds:
-        tuning = content.get("tuning_seeds") or [next(seed for seed in itertools.count(TUNING_SEED) if seed not in seeds)]
+    seeds, space = document.get("seeds", [0]), document.get("space")
+    if document.get("replication") is None and isinstance(seeds, list) and seeds:
+        tuning = document.get("tuning_seeds") or [next(seed for seed in itertools.count(TUNING_SEED) if seed not in seeds)]
         rule: dict[str, Any] = {"seeds": seeds, "choose": "best", "tuned": [*tuned]}
-        content = content | {"seeds": tuning, "replication": rule, "tuning_seeds": None}
+        document = document | {"seeds": tuning, "replication": rule, "tuning_seeds": None}
         new |= {("seeds",): ("tuning_seeds",), ("replication",): ("seeds",), ("replication", "seeds"): ("seeds",)}
         new |= {("replication", "tuned", index): ("tuned",) for index in range(len(tuned))}
     if isinstance(space, list):
-        content = content | {"space": [_add_values(block, tuned) for block in space]}
-        for index, (block, before) in enumerate(zip(content["space"], space, strict=True)):
+        document = document | {"space": [_add_values(block, tuned) for block in space]}
+        for index, (block, before) in enumerate(zip(document["space"], space, strict=True)):
             if block is not before:
                 added = [name for name in block if name not in before]
                 new |= {("space", index, name): ("tuned", name) for name in added if tuned.get(name, {}).get("values")}
-    return content, new
+    return document, new
 
 
 def _add_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -83,33 +83,33 @@ def _add_values(block: Any, tuned: Mapping[str, Mapping[str, Any]]) -> Any:
     return block | added if added else block
 
 
-def check_fair(content: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | None) -> Iterator[Mistake]:
+def check_fair(document: dict[str, Any], blocks: Sequence[Block], sweep: Sweep | None) -> Iterator[Mistake]:
     """Yields the mistakes in what `compare: fair` does not go with, or in what goes with nothing else.
 
     Args:
-        content: the file's plain data, written out.
+        document: the file's plain data, written out.
         blocks: the method blocks that could be read.
         sweep: the checked file; None if another part of it is wrong, and then only the latter are checked.
     """
-    if content.get("compare") != FAIR:
-        paths: list[YamlPath] = [(name,) for name in ("tuned", "tuning_seeds") if content.get(name) is not None]
+    if document.get("compare") != FAIR:
+        paths: list[YamlPath] = [(name,) for name in ("tuned", "tuning_seeds") if document.get(name) is not None]
         paths += [(*block.path, "tuned") for block in blocks if not block.tuned]
         for path in paths:
             yield Mistake(path, "goes with compare: fair, which this file does not say; add it, or drop this")
     elif sweep is not None:
         tuned = sweep.tuned or {RATE: {}}
-        yield from _check_settings(content, blocks, tuned)
+        yield from _check_settings(document, blocks, tuned)
         yield from _check_sections(sweep, [*tuned])
         mistakes = [*_check_names(blocks, tuned), *_check_values(blocks, [*tuned])]
         yield from mistakes or _check_budgets(blocks, [*tuned])
 
 
-def _check_settings(content: dict[str, Any], blocks: Sequence[Block], tuned: Mapping[str, Any]) -> Iterator[Mistake]:
+def _check_settings(document: dict[str, Any], blocks: Sequence[Block], tuned: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields values for all blocks, or for a task, of what every block tunes: they are never used."""
     if not all(block.tuned for block in blocks):
         return
-    sections: dict[YamlPath, Any] = {("training",): content.get("training")}
-    sections |= {("task_training", task): settings for task, settings in (content.get("task_training") or {}).items()}
+    sections: dict[YamlPath, Any] = {("training",): document.get("training")}
+    sections |= {("task_training", task): settings for task, settings in (document.get("task_training") or {}).items()}
     for path, settings in sections.items():
         for name in tuned:
             # Effective files write defaults out, so a value equal to the default was not chosen by the user.

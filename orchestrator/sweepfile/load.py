@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from craft.models.gguf import is_gguf
 from craft.plain_yaml import YamlPath, YamlProblem
-from craft.settings import ForgettingSettings
 from orchestrator.sweepfile.algorithms import AUTO
 from orchestrator.sweepfile.choosing import check_search, replace_auto
 from orchestrator.sweepfile.fair import check_fair, write_out
@@ -37,13 +36,13 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
         SweepError: the file or an override is wrong; one line for each mistake.
     """
     source = _read(Path(path), overrides)
-    absent = _find_files(source.content, Path(path).resolve().parent)
+    absent = _resolve_files(source.content, Path(path).resolve().parent)
     sweep, mistakes = check(source.content)
     mistakes = [*absent, *(mistake for mistake in mistakes if not (absent and mistake.message.startswith("no file ")))]
     if sweep is None or mistakes:
         ordered = sorted(mistakes, key=lambda mistake: source.line(mistake.path))
         raise SweepError([f"{source.where(mistake.path)}: {mistake}" for mistake in ordered])
-    sweep = _make_paths_absolute(sweep)
+    sweep = sweep.model_copy(update={"storage": _absolute(sweep.storage)})
     sweep._source = source
     return sweep
 
@@ -65,34 +64,34 @@ def _read(path: Path, overrides: Sequence[str]) -> Source:
     return source
 
 
-def read_effective(content: dict[str, Any]) -> Sweep:
-    """Returns the sweep that an effective file's content describes. Method blocks are not checked."""
+def read_effective(document: dict[str, Any]) -> Sweep:
+    """Returns the sweep that an effective file describes. Method blocks are not checked."""
     try:
-        return Sweep.model_validate(write_out(content)[0])
+        return Sweep.model_validate(write_out(document)[0])
     except ValidationError as error:
         raise SweepError([str(mistake) for mistake in from_pydantic(error, Sweep)]) from None
 
 
-def check(content: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
+def check(document: dict[str, Any]) -> tuple[Sweep | None, list[Mistake]]:
     """Returns the sweep that a file's plain data describe, None if a section is wrong; and every mistake."""
     mistakes: list[Mistake] = []
     sweep = None
-    content, origins = write_out(content)
+    document, origins = write_out(document)
     try:
-        sweep = Sweep.model_validate(content)
+        sweep = Sweep.model_validate(document)
     except ValidationError as error:
         mistakes += from_pydantic(error, Sweep)
-    space = content.get("space")
+    space = document.get("space")
     parsed = [parse_block(block, index) for index, block in enumerate(space if isinstance(space, list) else ())]
     blocks: list[Block] = [block for block, _ in parsed if block]
     mistakes += [mistake for _, wrong in parsed for mistake in wrong]
-    wrong_tasks = list(check_tasks(content))
+    wrong_tasks = list(check_tasks(document))
     if sweep is not None and not mistakes and not wrong_tasks:
         sweep = replace_auto(sweep, blocks)
     # The rules for stopping depend on the list of tasks, which only known tasks have.
-    mistakes += check_search(content, blocks, None if wrong_tasks else sweep)
-    mistakes += check_fair(content, blocks, sweep if isinstance(space, list) and len(blocks) == len(space) else None)
-    mistakes += [*check_metrics(content), *wrong_tasks]
+    mistakes += check_search(document, blocks, None if wrong_tasks else sweep)
+    mistakes += check_fair(document, blocks, sweep if isinstance(space, list) and len(blocks) == len(space) else None)
+    mistakes += [*check_metrics(document), *wrong_tasks]
     for check_sections in (check_prerequisites, check_measures):
         mistakes += check_sections(sweep) if sweep and not mistakes else []
     return sweep, list(dict.fromkeys(_at_its_origin(mistake, origins) for mistake in mistakes))
@@ -106,64 +105,39 @@ def _at_its_origin(mistake: Mistake, origins: dict[YamlPath, YamlPath]) -> Mista
     return mistake
 
 
-def _paths(content: dict[str, Any]) -> list[tuple[YamlPath, dict[str, Any]]]:
+def _paths(document: dict[str, Any]) -> list[tuple[YamlPath, dict[str, Any]]]:
     """Returns the key of each path of a file to read, with the section that has it."""
-    data, forgetting = section_of(content, "data"), section_of(section_of(content, "measure"), "forgetting")
+    data, forgetting = section_of(document, "data"), section_of(section_of(document, "measure"), "forgetting")
     custom = [
         (("data", "custom", name, key), task)
         for name, task in section_of(data, "custom").items()
         for key in ("train", "validation")
         if isinstance(task, dict)
     ]
-    return [(("model",), content), (("data", "root"), data), (("measure", "forgetting", "text"), forgetting), *custom]
+    return [(("model",), document), (("data", "root"), data), (("measure", "forgetting", "text"), forgetting), *custom]
 
 
-def _find_files(content: dict[str, Any], folder: Path) -> list[Mistake]:
-    """Makes relative paths of files to read absolute: next to the sweep file, or else in the current folder.
+def _resolve_files(document: dict[str, Any], folder: Path) -> list[Mistake]:
+    """Makes paths of files to read absolute: next to the sweep file, or else in the current folder.
 
-    Returns a mistake for each file of examples that is in neither.
+    Trials run in folders of their own. Returns a mistake for each file of examples that is in neither.
     """
     mistakes = []
-    for path, section in _paths(content):
+    for path, section in _paths(document):
         name = section.get(str(path[-1]))
-        if not isinstance(name, str) or Path(name).expanduser().is_absolute():
+        if not isinstance(name, str) or not name:
             continue
-        file = next((file for file in (folder / name, Path.cwd() / name) if file.exists()), None)
-        if file is not None:
-            section[str(path[-1])] = str(file)
-        elif path[:2] == ("data", "custom"):
+        expanded = os.path.expanduser(name)  # noqa: PTH111  (Path's raises for a user that does not exist)
+        file = next((file for file in (folder / expanded, Path.cwd() / expanded) if os.path.exists(file)), None)  # noqa: PTH110
+        if file is None and path[:2] == ("data", "custom") and not Path(expanded).is_absolute():
             names = ", ".join(sorted(file.name for file in folder.iterdir())[:12])
             also = "" if folder == Path.cwd() else f", nor in the current folder ({Path.cwd()})"
             message = f"no file {name} next to the sweep file ({folder}, which holds: {names}){also}"
             mistakes.append(Mistake(path, message))
+        elif path != ("model",) or is_gguf(name) or (file is not None and file.is_dir()):
+            section[str(path[-1])] = _absolute(file or expanded)
     return mistakes
 
 
-def _make_paths_absolute(sweep: Sweep) -> Sweep:
-    """Returns the sweep with absolute local paths, since trials run in folders of their own."""
-    data = sweep.data
-    custom = {
-        name: task.model_copy(
-            update={"train": _absolute_path(task.train), "validation": task.validation and _absolute_path(task.validation)}
-        )
-        for name, task in data.custom.items()
-    }
-    forgetting = sweep.measure.forgetting
-    measure = sweep.measure
-    if forgetting is not None and forgetting.text is not None:
-        measure = measure.model_copy(update={"forgetting": ForgettingSettings(text=_absolute_path(forgetting.text))})
-    root = data.root and _absolute_path(data.root)
-    local = is_gguf(sweep.model) or Path(sweep.model).expanduser().is_dir()
-    model = _absolute_path(sweep.model) if local else sweep.model
-    return sweep.model_copy(
-        update={
-            "model": model,
-            "data": data.model_copy(update={"root": root, "custom": custom}),
-            "measure": measure,
-            "storage": _absolute_path(sweep.storage),
-        }
-    )
-
-
-def _absolute_path(path: str) -> str:
+def _absolute(path: str | Path) -> str:
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  (removes `..` and keeps links; Path cannot)

@@ -63,9 +63,9 @@ def _flow(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
 
 
-def section_of(content: dict[str, Any], key: str) -> dict[str, Any]:
-    """Returns the mapping under `key` of a file's content; it is empty if the file has none there."""
-    section = content.get(key)
+def section_of(document: dict[str, Any], key: str) -> dict[str, Any]:
+    """Returns the mapping under `key` of a file's plain data; it is empty if the file has none there."""
+    section = document.get(key)
     return section if isinstance(section, dict) else {}
 
 
@@ -74,10 +74,10 @@ def unknown(kind: str, name: Any, names: Sequence[str]) -> str:
     return f"unknown {kind} {shown(name)}.{nearest(name, names)} Known: {', '.join(names)}"
 
 
-def find_mistakes(model: type[BaseModel], content: Any, at: YamlPath = ()) -> list[Mistake]:
+def find_mistakes(model: type[BaseModel], section: Any, at: YamlPath = ()) -> list[Mistake]:
     """Returns what `model` finds wrong in the content at the path `at`."""
     try:
-        model.model_validate(content)
+        model.model_validate(section)
     except ValidationError as error:
         return from_pydantic(error, model, at)
     return []

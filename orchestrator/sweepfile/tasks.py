@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from orchestrator.sweepfile.sweep import Sweep
 
 
-def check_metrics(content: dict[str, Any]) -> Iterator[Mistake]:
+def check_metrics(document: dict[str, Any]) -> Iterator[Mistake]:
     for section, metrics in (("objectives", METRICS), ("constraints", PLANNED_METRICS)):
-        for name in section_of(content, section):
+        for name in section_of(document, section):
             if name not in metrics:
                 yield Mistake((section, name), unknown("metric", name, metrics))
 
 
-def check_tasks(content: dict[str, Any]) -> Iterator[Mistake]:
+def check_tasks(document: dict[str, Any]) -> Iterator[Mistake]:
     """Yields unknown or repeated tasks, custom tasks whose files do not fit, and wrong settings in `task_training`."""
     try:
-        data = DataSettings.model_validate(content.get("data", {}))
+        data = DataSettings.model_validate(document.get("data", {}))
     except ValidationError:
         return  # the names of custom tasks are only known if `data` is right
     for name in data.custom:
@@ -50,13 +50,13 @@ def check_tasks(content: dict[str, Any]) -> Iterator[Mistake]:
         except ValueError as error:
             yield Mistake(("data", "custom", name), str(error))
     names = [*TASKS, *(f"custom/{name}" for name in data.custom), *suite_names(data.custom)]
-    tasks = content.get("tasks")
+    tasks = document.get("tasks")
     for index, name in enumerate(tasks if isinstance(tasks, list) else []):
         if isinstance(name, str) and name not in names:
             yield Mistake(("tasks", index), _unknown_task(name, names, data))
-        elif isinstance(name, str) and name in content["tasks"][:index]:
+        elif isinstance(name, str) and name in document["tasks"][:index]:
             yield Mistake(("tasks", index), f"{shown(name)} is given twice")
-    for name, settings in section_of(content, "task_training").items():
+    for name, settings in section_of(document, "task_training").items():
         if name not in names:
             yield Mistake(("task_training", name), _unknown_task(name, names, data))
         elif isinstance(settings, dict):

@@ -18,8 +18,8 @@ MAX_BYTES = 256 * 1024
 class Source:
     """A YAML text as plain data (`content`), with the origin of every path."""
 
-    def __init__(self, content: Any, origins: dict[YamlPath, str], name: str) -> None:
-        self.content = content
+    def __init__(self, document: Any, origins: dict[YamlPath, str], name: str) -> None:
+        self.content = document
         self.name = name
         self._origins = origins
 
@@ -95,5 +95,5 @@ def read_yaml(path: Path) -> Source:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise YamlProblem(f"{name}:{line}", "not UTF-8 text") from None
-    content, origins = read_plain(text, name, lines=True)
-    return Source(content, origins, name)
+    document, origins = read_plain(text, name, lines=True)
+    return Source(document, origins, name)

@@ -23,20 +23,20 @@ from orchestrator.sweepfile.space.peft_config import CONFIG, check_together, par
 from orchestrator.sweepfile.space.reading import DimensionReader
 
 
-def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
+def parse_block(block: Any, index: int) -> tuple[Block | None, list[Mistake]]:
     """Returns the method block at `index` of the file's `space`, None if it is wrong; and its mistakes."""
     path: YamlPath = ("space", index)
-    if not isinstance(content, dict):
+    if not isinstance(block, dict):
         example = "{method: craft, ranks: [all, 8, 8]}"
-        return None, [Mistake(path, f"got {shown(content)}; a method block is a mapping, as in {example}")]
-    name = content.get("method")
+        return None, [Mistake(path, f"got {shown(block)}; a method block is a mapping, as in {example}")]
+    name = block.get("method")
     if name is None:
         return None, [Mistake(path, f"a method block names its method; methods: {', '.join(METHODS)}")]
     if not isinstance(name, str) or name not in METHODS:
         return None, [Mistake((*path, "method"), unknown("method", name, list(METHODS)))]
-    own = {key: content[key] for key in OWN_KEYS if key in content}
+    own = {key: block[key] for key in OWN_KEYS if key in block}
     mistakes = [mistake for key in own for mistake in OWN_KEYS[key].check(own[key], name, (*path, key))]
-    dimensions = _parse_dimensions(content, METHODS[name], path, mistakes)
+    dimensions = _parse_dimensions(block, METHODS[name], path, mistakes)
     mistakes = mistakes or check_together(dimensions, METHODS[name], path)
     if not mistakes and "task_training" in own:
         by_task = {task: by_field(TrainingSettings, settings) for task, settings in own["task_training"].items()}
@@ -47,12 +47,12 @@ def parse_block(content: Any, index: int) -> tuple[Block | None, list[Mistake]]:
     return (None if mistakes else Block(index, name, dimensions, **own)), mistakes
 
 
-def _parse_dimensions(content: dict[str, Any], method: Method, path: YamlPath, mistakes: list[Mistake]) -> dict[str, Dimension]:
+def _parse_dimensions(block: dict[str, Any], method: Method, path: YamlPath, mistakes: list[Mistake]) -> dict[str, Dimension]:
     """Returns the block's dimensions by their canonical names, and adds to `mistakes`."""
     names = parameter_names(method)
     dimensions: dict[str, Dimension] = {}
     spelling: dict[str, str] = {}
-    for key, value in content.items():
+    for key, value in block.items():
         if key in ("method", *OWN_KEYS):
             continue
         name = names.get(key)
@@ -64,7 +64,7 @@ def _parse_dimensions(content: dict[str, Any], method: Method, path: YamlPath, m
             )
             mistakes.append(Mistake((*path, key), message))
         elif name == CONFIG:
-            dimensions |= parse_config(value, content.get("peft_type"), (*path, key), mistakes)
+            dimensions |= parse_config(value, block.get("peft_type"), (*path, key), mistakes)
         elif name in spelling:
             mistakes.append(Mistake((*path, key), f"is another name of {spelling[name]}, which this block has too; keep one"))
         else:

@@ -68,10 +68,3 @@ def test_a_set_replaces_auto(tmp_path: Path) -> None:
     )
     sweep = load(tmp_path, more, overrides=(*given, "scheduler.grace=2"))
     assert (sweep.search.algorithm, sweep.scheduler.name, sweep.scheduler.grace, sweep.chosen) == ("tpe", "promotion", 2.0, {})
-
-
-def test_a_record_holds_what_was_chosen(tmp_path: Path) -> None:
-    sweep = load(tmp_path, "search: {algorithm: auto, configurations: 9}\nscheduler: auto\n")
-    (tmp_path / "effective.yaml").write_text(sweep.to_yaml())
-    again = load_sweep(tmp_path / "effective.yaml")
-    assert (again.search, again.scheduler) == (sweep.search, sweep.scheduler)

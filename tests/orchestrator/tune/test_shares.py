@@ -47,12 +47,6 @@ def test_what_a_trial_runs_on_is_no_part_of_its_name(tmp_path: Path) -> None:
     assert [trial.configuration for trial in one.trials] == [trial.configuration for trial in other.trials]
 
 
-def test_the_effective_file_keeps_them(tmp_path: Path) -> None:
-    sweep = sweep_of(tmp_path)
-    (tmp_path / "again.yaml").write_text(sweep.to_yaml())
-    assert load_sweep(tmp_path / "again.yaml").shares == sweep.shares
-
-
 def test_a_method_for_gpus_may_have_one_alone(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, "{cpu: 1}", "  - {method: qlora, rank: 4, resources: {gpu: 1}}\n")
     assert [share.gpu for share in sweep.shares] == [1]
