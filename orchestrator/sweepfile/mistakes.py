@@ -144,8 +144,10 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], loc: YamlPath, at: Y
         return f"got {value}; must be a mapping{keys_inside}"
     if kind in ("tuple_type", "list_type"):
         return f"got {value}; must be a list, as in [{value.strip(chr(39))}]"
-    if kind == "too_short":
+    if kind in ("too_short", "string_too_short"):
         return f"is empty; at least {context.get('min_length', 1)} needed"
+    if kind in ("too_long", "string_too_long"):
+        return f"is too long; at most {context['max_length']} {'characters' if kind.startswith('string') else 'values'}"
     message = detail["msg"]
     for said, plain in PLAIN.items():
         message = message.replace(said, plain)
