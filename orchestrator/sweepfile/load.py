@@ -134,7 +134,8 @@ def _resolve_files(document: dict[str, Any], folder: Path) -> list[Mistake]:
             also = "" if folder == Path.cwd() else f", nor in the current folder ({Path.cwd()})"
             message = f"no file {name} next to the sweep file ({folder}, which holds: {names}){also}"
             mistakes.append(Mistake(path, message))
-        elif path != ("model",) or is_gguf(name) or (file is not None and file.is_dir()):
+            section[str(path[-1])] = str(folder / expanded)
+        elif path != ("model",) or expanded.startswith("~") or is_gguf(name) or (file is not None and file.is_dir()):
             section[str(path[-1])] = _absolute(file or expanded)
     return mistakes
 
