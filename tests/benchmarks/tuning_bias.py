@@ -24,11 +24,11 @@ from orchestrator.plan.plan import Plan, make_plan
 from orchestrator.plan.planner import Planner
 from orchestrator.plan.trial import Trial
 from orchestrator.results.front import mark_front
-from orchestrator.results.summary import summarize
+from orchestrator.results.summary import summarize_entries
 from orchestrator.search.stages import make_strategy
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended, Wanted
-from orchestrator.state.state import fold
+from orchestrator.state.state import State, fold
 from orchestrator.sweepfile.load import load_sweep
 from tests.benchmarks.trials import read_trials
 
@@ -82,12 +82,13 @@ def draw(trial: Trial, random: np.random.Generator) -> TrialResult:
 
 def one_sweep(plan: Plan, random: np.random.Generator) -> float:
     """The mean of all reported scores, minus that of their true values."""
-    results = {trial.key: draw(trial, random) for trial in plan.trials}
-    wanted = Wanted(keys=[*results], entries=[trial.entry() for trial in plan.trials])
-    state = fold([wanted, *(Ended(result=result) for result in results.values())])
-    measured = make_strategy(plan).wanted(state)[len(plan.trials) :]
-    results |= {trial.key: draw(trial, random) for trial in measured}
-    summaries = mark_front(summarize([*plan.trials, *measured], results), plan.sweep.objectives)
+    strategy, state, results = make_strategy(plan), State(), dict[str, TrialResult]()
+    while new := [trial for trial in strategy.wanted(state) if trial.key not in results]:
+        results |= {trial.key: draw(trial, random) for trial in new}
+        wanted = Wanted(keys=[trial.key for trial in new], entries=[trial.entry() for trial in new])
+        state = fold([wanted, *(Ended(result=results[trial.key]) for trial in new)], state)
+    measured = [trial for trial in strategy.wanted(state) if trial.tunes is None]
+    summaries = mark_front(summarize_entries(state.asked_for), plan.sweep.objectives)
     return fmean(cell.score.mean for cell in summaries if cell.complete) - fmean(map(truth, measured))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ def driving(plan: Plan, folder: Path, **options: Any) -> Iterator[Driver]:
     """A session that has begun, with the record in `folder`."""
     display = Display(plan.most_jobs, io.StringIO(), "quiet")
     driver = Driver(plan, RunOptions(folder, resume=True, **options), display)
-    driver.begin()
+    driver.begin({"sweep_yaml": plan.sweep.to_yaml(), "objectives": json.dumps(plan.sweep.objectives)})
     try:
         yield driver
     finally:
