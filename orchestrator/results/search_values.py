@@ -1,11 +1,10 @@
-"""The values that a searcher gets for a configuration whose trials have ended.
+"""The values of a configuration for a searcher and for a budget's target, as functions of its trials.
 
-The searcher gets the search score, never the reported score: choosing among many configurations by the reported score would
-make the best of them look better than it is. A trial that was stopped counts with its last search score. One that was stopped
-before it had any counts as the average of all other trials on its task with its seed, since nothing was measured. A
-configuration with a failed trial has no score: the searcher learns that it failed.
+The search score counts, never the reported score: choosing among many configurations by the reported score would make the best
+of them look better than it is. A trial that waits or was stopped counts with its last search score, one that has none with the
+average of all others on its task with its seed. A configuration with a failed trial has failed.
 
-A configuration whose adapters are cut is worth the area under the scores of these and its own (`area`).
+A training whose adapter is cut is worth the area under the scores of its cuts and itself (`area`).
 """
 
 from __future__ import annotations
@@ -21,20 +20,23 @@ from orchestrator.state.entry import Entry
 SEARCH_SCORE = "search_score"
 
 
-def area(points: Iterable[tuple[float, float]]) -> float:
-    """The mean score over the logarithm of the number of parameters, between the smallest and the largest of `points`
-    (parameters, score); of one point its score."""
-    known = sorted(points)
-    if len(known) == 1:
-        return known[0][1]  # the control has no parameters, and 0 has no logarithm
-    total, span = 0.0, math.log(known[-1][0] / known[0][0])
-    for (small, low), (large, high) in pairwise(known):
-        total += math.log(large / small) * (low + high) / 2
-    return total / span if span else fmean(score for _, score in known)
-
-
 Group = tuple[str, int]
 """A task and a seed."""
+
+
+def area(points: Iterable[tuple[float, float]]) -> float:
+    """Returns the mean score over the logarithm of the number of parameters, from the smallest to the largest of `points`.
+
+    Args:
+        points: (parameters, score). The area of a single point is its score.
+    """
+    rows = sorted(points)
+    if len(rows) == 1:
+        return rows[0][1]  # the control has no parameters, and 0 has no logarithm
+    total, span = 0.0, math.log(rows[-1][0] / rows[0][0])
+    for (small, low), (large, high) in pairwise(rows):
+        total += math.log(large / small) * (low + high) / 2
+    return total / span if span else fmean(score for _, score in rows)
 
 
 def latest_score(trial: Entry) -> float | None:
@@ -90,8 +92,7 @@ def costs_of(trials: Sequence[Entry], objectives: Iterable[str]) -> dict[str, fl
     """Returns the values of a configuration on the objectives other than the score, as far as its trials have them."""
     trained = [trial for trial in trials if trial.cut_from is None] or list(trials)
     (summary,) = summarize_entries(trained)
-    values = {**trained[0].planned, **{name: summary.value(name) for name in objectives if math.isfinite(summary.value(name))}}
-    values = {name: values.get(name, math.nan) for name in objectives if name != "score"}
+    values = {name: summary.value(name) for name in objectives if name != "score"}
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 

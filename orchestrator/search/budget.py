@@ -1,7 +1,7 @@
 """The `budget` of a sweep file: limits of the sweep, and a target that is enough.
 
 A sweep whose budget is used up ends cleanly: no further trial starts, running trials keep their last checkpoints, and the
-front shows the finished configurations. With a larger budget `--resume` goes on.
+front shows the finished configurations. With a larger budget `--resume` continues.
 
 - `trials`: a plan made beforehand is refused if it needs more; a searcher that learns proposes as many as fit.
 - `wall_clock`: the time of this session.
@@ -21,10 +21,10 @@ from orchestrator.sweepfile.settings import Budget
 
 
 def meets(values: Mapping[str, float], target: Mapping[str, float], objectives: Mapping[str, Any]) -> bool:
-    """Whether values are at least as good as every one of a target's, each in its objective's direction."""
+    """Returns whether values are at least as good as each of a target's, in the direction of its objective."""
     return bool(target) and all(
-        name in values and (values[name] >= wanted if objectives[name] == "maximize" else values[name] <= wanted)
-        for name, wanted in target.items()
+        name in values and (values[name] >= enough if objectives[name] == "maximize" else values[name] <= enough)
+        for name, enough in target.items()
     )
 
 

@@ -27,20 +27,12 @@ if TYPE_CHECKING:
 
 
 def tpe(plan: Plan) -> Learned:
-    return Learned(plan, tpe_sampler(plan))
+    return Learned(plan, OnFlatSpace(plan, lambda seed: TPESampler(seed=seed)))
 
 
 def gp(plan: Plan) -> Learned:
-    return Learned(plan, gp_sampler(plan))
-
-
-def tpe_sampler(plan: Plan) -> OnFlatSpace:
-    return OnFlatSpace(plan, lambda seed: TPESampler(seed=seed))
-
-
-def gp_sampler(plan: Plan) -> OnFlatSpace:
     # A configuration that is drawn again keeps its value, so the sampler must not hope that another try gives more.
-    return OnFlatSpace(plan, lambda seed: GPSampler(seed=seed, deterministic_objective=True))
+    return Learned(plan, OnFlatSpace(plan, lambda seed: GPSampler(seed=seed, deterministic_objective=True)))
 
 
 class OnFlatSpace:

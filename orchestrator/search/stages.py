@@ -31,7 +31,7 @@ from orchestrator.plan.trial import Trial, jobs_of
 from orchestrator.plan.tuning import rates_words
 from orchestrator.results.chances import front_chances
 from orchestrator.results.front import POSSIBLE
-from orchestrator.results.search_values import area
+from orchestrator.results.search_values import SEARCH_SCORE, worth_of
 from orchestrator.results.summary import Summary, summarize_entries
 from orchestrator.search.strategy import Strategy, all_ended, entries_of
 from orchestrator.state.entry import Entry
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.configuration import Configuration
     from orchestrator.plan.plan import Plan
     from orchestrator.sweepfile.settings import ReplicationSettings
-
-SEARCH_SCORE = "search_score"
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,9 @@ class _Tried:
         self._tunes = {trial.configuration for trial in trials if trial.tunes}
         for job in jobs_of(trials):
             place = job.training.configuration, job.training.run.task
-            self._worth.setdefault(place, []).append(worth_of(entries_of(job.trials, state)))
+            entries = entries_of(job.trials, state)
+            worth = worth_of(entries, {}) if all(entry.finished for entry in entries) else math.nan
+            self._worth.setdefault(place, []).append(worth)
 
     def more_rates(self, families: Sequence[Sequence[Configuration]]) -> list[Trial]:
         """Returns the trials of candidates that are needed by what is known, and were not run."""
@@ -234,21 +234,6 @@ class _Tried:
 
 def _mean(worths: Sequence[float]) -> float:
     return fmean(worths) if all(map(math.isfinite, worths)) else -math.inf
-
-
-def worth_of(entries: Sequence[Entry]) -> float:
-    """Returns what a training is worth that ended with these trials, its cuts included; NaN unless all finished with a score.
-
-    Of one without cuts that is its search score, of others the area under their search scores.
-    """
-    points = [
-        (result.counts.get("trainable_parameters", math.nan), result.metrics.get(SEARCH_SCORE, math.nan))
-        for entry in entries
-        if (result := entry.finished) is not None
-    ]
-    if len(points) < len(entries):
-        return math.nan
-    return points[0][1] if len(points) == 1 else area(points)
 
 
 def undecided(

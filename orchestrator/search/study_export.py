@@ -21,7 +21,7 @@ from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from craft.disk import replacing
-from orchestrator.search.dimensions import title_of, words
+from orchestrator.search.dimensions import texts_of, title_of
 from orchestrator.sweepfile.objectives import Objectives
 from orchestrator.sweepfile.space.dimensions import Block, Choice, Dimension, Point
 from orchestrator.sweepfile.space.ordering import has_order, is_fixed, ordered
@@ -97,7 +97,7 @@ def encode(point: Point, blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[
     block = next(block for block in blocks if block.index == point.block)
     values, parameters, distributions = point.values, dict[str, Any](), dict[str, BaseDistribution]()
     if len(blocks) > 1:
-        parameters[BLOCK], distributions[BLOCK] = title_of(block), CategoricalDistribution([title_of(one) for one in blocks])
+        parameters[BLOCK], distributions[BLOCK] = title_of(block), CategoricalDistribution([*map(title_of, blocks)])
     for name, dimension in block.dimensions.items():
         if is_fixed(dimension):
             continue
@@ -113,8 +113,7 @@ def _encoded(dimension: Dimension, value: Any) -> tuple[str, BaseDistribution, A
         place = dimension.values.index(value)
         if has_order(dimension.values):
             return ".place", IntDistribution(0, len(dimension.values) - 1), ordered(dimension.values).index(place)
-        texts = words(dimension)
-        return "", CategoricalDistribution(texts), texts[place]
+        return "", CategoricalDistribution(texts := texts_of(dimension)), texts[place]
     low, high = dimension.ends
     log = "log" in dimension.distribution
     if dimension.distribution.startswith("int_"):

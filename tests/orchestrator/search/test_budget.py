@@ -84,11 +84,6 @@ def test_a_cost_alone_can_be_a_target() -> None:
     assert spent(state, Budget(), OBJECTIVES, 1e9) is None
 
 
-@pytest.mark.parametrize(("seconds", "over"), [(59.0, False), (60.0, True)])
-def test_the_wall_clock_counts_the_session_s_seconds(seconds: float, over: bool) -> None:
-    assert ("wall_clock" in str(spent(State(), Budget(wall_clock="1min"), OBJECTIVES, seconds))) == over
-
-
 def text(more: str, search: str = "{algorithm: tpe, configurations: 10}") -> str:
     space = "[{method: lora, rank: 4, learning_rate: {min: 1e-5, max: 1e-2}}]"
     return f"name: t\nmodel: m\ntasks: [toy/acceptability]\nseeds: [0, 1]\nspace: {space}\nsearch: {search}\n{more}"
