@@ -243,6 +243,18 @@ def test_where_trials_pause_a_configuration_counts_with_its_scores_so_far(tmp_pa
     assert value() == ((50 + 60) / 2, True)
 
 
+def test_a_training_that_is_cut_counts_with_the_area_under_all_sizes_once_these_have_ended(tmp_path: Path) -> None:
+    strategy = learned(tmp_path, "tpe", 2, "{method: lora, rank: {values: [1, 2]}, sizes: [50]}")
+    state = ask(strategy, State())
+    cut, trained = strategy.configurations(state)
+    assert [trial.configuration for trial in strategy.wanted(state)] == [cut.id, trained.id]
+    state = end(state, trained, 80.0)
+    assert [(draw.values, draw.ended) for draw in strategy.draws(state)] == [(None, False)]
+    (draw,) = strategy.draws(end(state, cut, 60.0))
+    assert draw.values == (pytest.approx(70.0), trained.counts.trainable_parameters)
+    assert [(draw.values, draw.ended) for draw in strategy.draws(end(state, cut, None))] == [(None, True)]
+
+
 @pytest.mark.parametrize("algorithm", ADAPTIVE)
 def test_a_learning_searcher_beats_chance_on_a_smooth_function(tmp_path: Path, algorithm: str) -> None:
     def reached(algorithm: str, seed: int) -> float:
