@@ -30,6 +30,8 @@ from orchestrator.state.entry import Entry
 from orchestrator.state.events import Event, Proposed
 from orchestrator.state.state import State, fold
 from orchestrator.sweepfile.mistakes import SweepError
+from orchestrator.sweepfile.objectives import Objectives
+from orchestrator.sweepfile.settings import Bounds
 from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sample
 
 if TYPE_CHECKING:
@@ -45,8 +47,14 @@ Sampler = Callable[[Sequence[Draw], int], Point]
 
 @dataclass(frozen=True)
 class _Judged:
-    """A point as the planner judges it. `family` is its configuration after what its adapters are cut to, empty if it is not
-    trained; `configuration` is None if it cannot be built; `meaning` is equal for equal configurations."""
+    """A point as the planner judges it.
+
+    Attributes:
+        family: its configuration after what its adapters are cut to; empty if it is not trained.
+        configuration: None if it cannot be built.
+        meaning: equal for equal configurations.
+        reason: why it is not trained.
+    """
 
     family: Sequence[Configuration]
     configuration: Configuration | None
@@ -108,13 +116,14 @@ class Learned:
             if judged.configuration is None:
                 row, ended = None, True
             elif not judged.family:
-                row, ended = self._stand_in(judged.configuration, rows), True
+                row, ended = _stand_in(judged.configuration, self._sweep.objectives, rows), True
             else:
                 row, ended = values.get(judged.meaning, (None, True))
             label = {"label": judged.configuration.label} if judged.configuration else {}
             facts = {"configuration": proposal.configuration, "not trained": proposal.verdict}
             attributes = label | {name: fact for name, fact in facts.items() if fact}
-            draws.append(Draw(Point(**proposal.point), row, ended, self._excess(judged.configuration), attributes))
+            excess = _excess(judged.configuration, self._sweep.constraints)
+            draws.append(Draw(Point(**proposal.point), row, ended, excess, attributes))
         return draws
 
     def export_study(self, state: State, path: Path) -> None:
@@ -162,8 +171,10 @@ class Learned:
         return self._trials[judged.meaning]
 
     def _values(self, judged: _Judged, state: State, means: Mapping[Group, float]) -> tuple[tuple[float, ...] | None, bool]:
-        """Returns the values of a configuration, and whether it has ended. Where trials pause, the values of one that has not
-        are those so far, from the first rung on."""
+        """Returns the values of a configuration, and whether it has ended.
+
+        Where trials pause, one that has not ended has its values so far, from its first rung on.
+        """
         entries = [state.entries[trial.key] for trial in self._trials_of(judged) if trial.key in state.entries]
         ended = len(entries) == len(self._trials_of(judged)) and all(entry.ended for entry in entries)
         if has_failed(entries) or not (ended or (self._pauses and self._has_come_to_a_rung(entries))):
@@ -205,8 +216,7 @@ class Learned:
         return bool(proposals) and proposals[-1].verdict is not None and self._unseen(state) is None
 
     def _unseen(self, state: State) -> Point | None:
-        """Returns a point that is not known yet and may be trained, near to the last draw if possible; None if no candidate
-        is one."""
+        """Returns a point that may be trained and was not drawn, near to the last draw if possible; None if there is none."""
         if self._unseen_at is None or self._unseen_at[0] != state.proposals:
             self._unseen_at = state.proposals, next(filter(self._is_new(state), self._candidates(state)), None)
         return self._unseen_at[1]
@@ -229,21 +239,25 @@ class Learned:
         if not any(block.ranges for block in blocks) and sum(block.size for block in blocks) <= DRAWS:
             yield from grid(blocks)
 
-    def _stand_in(self, configuration: Configuration, rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-        """Returns values for a configuration that is not trained: its counts, and the worst value in `rows` of every other
-        objective. Samplers order such draws by how much they break a constraint, but demand values of them."""
-        values = []
-        for index, (name, direction) in enumerate(self._sweep.objectives.items()):
-            column = [row[index] for row in rows] or [0.0]
-            values.append(float(configuration.known.get(name, min(column) if direction == "maximize" else max(column))))
-        return tuple(values)
 
-    def _excess(self, configuration: Configuration | None) -> dict[str, float]:
-        excess: dict[str, float] = {}
-        for name, bounds in self._sweep.constraints.items():
-            value = None if configuration is None else configuration.known.get(name)
-            if value is not None and bounds.max is not None:
-                excess[f"{name} max"] = (value - bounds.max) / max(abs(bounds.max), 1.0)
-            if value is not None and bounds.min is not None:
-                excess[f"{name} min"] = (bounds.min - value) / max(abs(bounds.min), 1.0)
-        return excess
+def _stand_in(configuration: Configuration, objectives: Objectives, rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Returns values for a configuration that is not trained: its counts, and of other objectives the worst value in `rows`.
+
+    Samplers order such draws by how much they break a constraint, but demand values of them.
+    """
+    values = []
+    for index, (name, direction) in enumerate(objectives.items()):
+        column = [row[index] for row in rows] or [0.0]
+        values.append(float(configuration.known.get(name, min(column) if direction == "maximize" else max(column))))
+    return tuple(values)
+
+
+def _excess(configuration: Configuration | None, constraints: Mapping[str, Bounds]) -> dict[str, float]:
+    excess: dict[str, float] = {}
+    for name, bounds in constraints.items():
+        value = None if configuration is None else configuration.known.get(name)
+        if value is not None and bounds.max is not None:
+            excess[f"{name} max"] = (value - bounds.max) / max(abs(bounds.max), 1.0)
+        if value is not None and bounds.min is not None:
+            excess[f"{name} min"] = (bounds.min - value) / max(abs(bounds.min), 1.0)
+    return excess
