@@ -11,6 +11,7 @@ configuration has the values of that one; a point that cannot be built has faile
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ from orchestrator.sweepfile.space.dimensions import Point, grid, neighbours, sam
 
 if TYPE_CHECKING:
     from orchestrator.plan.plan import Plan
+
+logger = logging.getLogger(__name__)
 
 DRAWS = 500
 """A new point is searched for in at most this many random draws; if all are known, the space counts as used up."""
@@ -127,9 +130,12 @@ class Learned:
         return draws
 
     def export_study(self, state: State, path: Path) -> None:
-        """Writes the draws as an Optuna study, which `optuna-dashboard` opens."""
+        """Writes the draws as an Optuna study, which `optuna-dashboard` opens, if the disk takes it: the log has them all."""
         sweep = self._sweep
-        write_study(path, f"{sweep.name} {self._space}", sweep.objectives, sweep.blocks, self.draws(state))
+        try:
+            write_study(path, f"{sweep.name} {self._space}", sweep.objectives, sweep.blocks, self.draws(state))
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", path, error)
 
     @property
     def _pauses(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from orchestrator.driver.outcome import outcome_of
 from orchestrator.plan.table import print_plan
 from orchestrator.plan.trial import Job, Outcome, Trial
 from orchestrator.record.folder import SweepFolder
-from orchestrator.results.search_values import area
 from orchestrator.results.summary import summarize_entries
 from orchestrator.state.entry import TrialResult
 from orchestrator.state.events import Ended
@@ -263,10 +261,3 @@ def test_a_rate_is_chosen_for_a_training_by_the_area_under_its_outputs(tmp_path:
     assert {(one.tuning.candidates, one.tuning.trials, one.tuning.choice) for one in chosen if one.tuning} == {
         (3, 3, "learning_rate 0.01")
     }
-
-
-def test_the_area_by_hand() -> None:
-    points = [(8000.0, 80.0), (1000.0, 60.0), (2000.0, 70.0)]
-    assert area(points) == pytest.approx((65 * math.log(2) + 75 * math.log(4)) / math.log(8))
-    assert area(points[:1]) == 80.0
-    assert area([(0, 57.0)]) == 57, "the control has no parameters"

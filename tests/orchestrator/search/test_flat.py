@@ -35,7 +35,7 @@ def test_a_point_is_found_again_by_its_parameters(blocks: tuple[Block, ...]) -> 
     for point in islice(sample(blocks, 0), 60):
         parameters = space.parameters(point)
         assert parameters.keys() == space.distributions.keys()
-        assert all(one._contains(one.to_internal_repr(parameters[name])) for name, one in space.distributions.items())
+        assert all(kind._contains(kind.to_internal_repr(parameters[name])) for name, kind in space.distributions.items())
         again = space.point(parameters)
         assert again.values.keys() == point.values.keys()
         for name, value in point.values.items():
@@ -52,12 +52,12 @@ def test_a_size_is_the_nearest_cost_that_each_block_has() -> None:
             flat = space.parameters(next(sample((block,), 0))) | {"block": title, "size": size, "learning_rate": 0.5}
             chosen = space.point(flat)
             sized = "rank" if block is LORA else "ranks"
-            others = range(1, 65) if block is LORA else CRAFT["ranks"].values  # type: ignore[union-attr]
+            sizes = range(1, 65) if block is LORA else CRAFT["ranks"].values  # type: ignore[union-attr]
             costs = [
-                cost(Point(chosen.block, chosen.method, chosen.parameters | {sized: one}, chosen.training)) for one in others
+                cost(Point(chosen.block, chosen.method, chosen.parameters | {sized: size}, chosen.training)) for size in sizes
             ]
             gap = abs(math.log(cost(chosen)) - wanted)
-            assert gap == pytest.approx(min(abs(math.log(one) - wanted) for one in costs))
+            assert gap == pytest.approx(min(abs(math.log(nearest) - wanted) for nearest in costs))
 
 
 def test_a_rate_is_a_place_in_each_method_s_own_range() -> None:
@@ -72,4 +72,4 @@ def test_a_rate_is_a_place_in_each_method_s_own_range() -> None:
 def test_every_point_of_a_grid_can_be_reached() -> None:
     blocks = (Block(0, "craft", CRAFT),)
     space = FlatSpace(blocks, cost)
-    assert {repr(space.point(space.parameters(one))) for one in grid(blocks)} == {repr(one) for one in grid(blocks)}
+    assert {repr(space.point(space.parameters(point))) for point in grid(blocks)} == {repr(point) for point in grid(blocks)}

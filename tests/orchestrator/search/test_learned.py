@@ -299,6 +299,11 @@ def test_optuna_reads_the_export_and_each_block_has_its_own_parameters(tmp_path:
     assert all(trial.constraints["trainable_parameters max"] > 0 for trial in broken)
 
 
+def test_a_study_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    learned(tmp_path).export_study(State(), tmp_path / "nowhere" / "study.db")
+    assert "study.db cannot be written" in caplog.text
+
+
 def test_the_plan_tells_bounds_where_nothing_can_be_listed(tmp_path: Path) -> None:
     screen = io.StringIO()
     print_plan(plan_of(tmp_path, more=BOUND), Console(file=screen, width=160))
