@@ -2,7 +2,7 @@
 
     compare: fair        seeds: [0, 1, 2]        tuned: [learning_rate]        tuning_seeds: [1000]
 
-stands for what could be written by hand, and `write_out` writes it so before the file is checked:
+is short for what could be written by hand, and `write_out` writes that before the file is checked:
 
     seeds: [1000]    replication: {seeds: [0, 1, 2], choose: best, tuned: [learning_rate]}
 
@@ -38,7 +38,7 @@ TUNING_SEED = 1000
 
 
 def write_out(document: dict[str, Any]) -> tuple[dict[str, Any], dict[YamlPath, YamlPath]]:
-    """Replaces `compare: fair` in a file's plain data by what it stands for; sections that are written by hand stay.
+    """Replaces `compare: fair` in a file's plain data by what it means; sections that are written by hand stay.
 
     Returns:
         The plain data, and by each path that is new the path that it comes from.
@@ -126,7 +126,7 @@ def _check_sections(sweep: Sweep, names: list[str]) -> Iterator[Mistake]:
         expected = f"{{choose: best, tuned: [{', '.join(names)}]}}"
         yield Mistake(("replication",), f"compare: fair sets it to {expected} with the reported seeds; drop it")
     elif sweep.tuning_seeds is not None:
-        message = "beside a replication by hand the sweep's own seeds tune; drop this, or drop replication"
+        message = "with a replication by hand the sweep's own seeds tune; drop this, or drop replication"
         yield Mistake(("tuning_seeds",), message)
     algorithm, scheduler = sweep.search.algorithm, sweep.scheduler.name
     refused = {
@@ -138,7 +138,7 @@ def _check_sections(sweep: Sweep, names: list[str]) -> Iterator[Mistake]:
         ("protocol",): sweep.protocol != "honest"
         and f"{sweep.protocol} tunes on the reported split, which flatters what is tuned; compare: fair needs honest",
         ("budget", "target"): bool(sweep.budget.target)
-        and "ends the sweep before every configuration has had its budget; drop it beside compare: fair",
+        and "ends the sweep before every configuration has had its budget; drop it, or drop compare: fair",
     }
     yield from (Mistake(path, message) for path, message in refused.items() if message)
 

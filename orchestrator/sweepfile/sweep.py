@@ -150,7 +150,7 @@ class Sweep(Settings):
 
     @property
     def chosen(self) -> dict[str, str]:
-        """By section, what `auto` stands for in this file and why (`orchestrator.sweepfile.choosing`)."""
+        """The choice that `auto` means in each section, and its reason (`orchestrator.sweepfile.choosing`)."""
         return self._chosen
 
     @cached_property

@@ -61,7 +61,7 @@ class DimensionReader:
         return self._choice(values, [(*path, index) for index in range(len(values))])
 
     def _refuse(self, path: YamlPath, message: str) -> Any:
-        """Adds a mistake and returns None, which stands for the dimension."""
+        """Adds a mistake and returns None in place of a dimension."""
         self.mistakes.append(Mistake(path, message))
         return None
 
