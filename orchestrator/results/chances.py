@@ -58,17 +58,17 @@ def moderate(variances: ArrayLike, freedom: float) -> tuple[Numbers, float]:
     """
     from scipy.special import digamma, polygamma
 
-    known = np.asarray(variances, dtype=float)
-    if len(known) < 3 or not (known > 0).any():
-        return known, freedom
-    positive = np.maximum(known, 1e-5 * (np.median(known) or known.max()))  # as limma: a variance of 0 has no logarithm
+    sample = np.asarray(variances, dtype=float)
+    if len(sample) < 3 or not (sample > 0).any():
+        return sample, freedom
+    positive = np.maximum(sample, 1e-5 * (np.median(sample) or sample.max()))  # as limma: a variance of 0 has no logarithm
     logs = np.log(positive) - digamma(freedom / 2) + math.log(freedom / 2)
     excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2))
     if excess <= 0:
-        return np.full(len(known), float(np.mean(positive))), freedom * len(known)
+        return np.full(len(sample), float(np.mean(positive))), freedom * len(sample)
     prior = 2 * _trigamma_inverse(excess)
     common = math.exp(float(logs.mean()) + float(digamma(prior / 2)) - math.log(prior / 2))
-    return (freedom * known + prior * common) / (freedom + prior), min(freedom + prior, freedom * len(known))
+    return (freedom * sample + prior * common) / (freedom + prior), min(freedom + prior, freedom * len(sample))
 
 
 def _trigamma_inverse(value: float) -> float:
@@ -77,8 +77,8 @@ def _trigamma_inverse(value: float) -> float:
 
     at = 0.5 + 1 / value
     for _ in range(50):
-        found = float(polygamma(1, at))
-        step = found * (1 - found / value) / float(polygamma(2, at))
+        curvature = float(polygamma(1, at))
+        step = curvature * (1 - curvature / value) / float(polygamma(2, at))
         at += step
         if -step / at < 1e-10:
             break
@@ -127,8 +127,8 @@ def draw_scores(
     wobble = np.einsum("sij,sj->si", root[chosen], random.standard_normal((draws, terms)))
     expected[:, inside] = (trend[chosen] + wobble) @ design.T
     wide = (spread[chosen] ** 2)[:, None]
-    kept = np.where(inside, wide / (wide + drawn), 1.0)
-    return expected + kept * (mean - expected) + np.sqrt(kept * drawn) * noise
+    shrinkage = np.where(inside, wide / (wide + drawn), 1.0)
+    return expected + shrinkage * (mean - expected) + np.sqrt(shrinkage * drawn) * noise
 
 
 def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:
@@ -138,17 +138,17 @@ def shares(scores: Numbers, costs: Numbers, within: float = 0.0) -> Numbers:
         scores: `(draws, n)`, more is better.
         costs: `(n, m)`, less is better in every column.
     """
-    found = np.empty(scores.shape[1])
+    chances = np.empty(scores.shape[1])
     if costs.shape[1] == 1:
         order = np.argsort(costs[:, 0], kind="stable")
         best = np.maximum.accumulate(scores[:, order], axis=1)
         last = np.searchsorted(costs[order, 0], costs[order, 0], side="right") - 1
-        found[order] = (scores[:, order] >= best[:, last] - within).mean(axis=0)
-        return found
-    for one in range(len(found)):
-        rivals = (costs <= costs[one]).all(axis=1)
-        found[one] = (scores[:, one] >= scores[:, rivals].max(axis=1) - within).mean()
-    return found
+        chances[order] = (scores[:, order] >= best[:, last] - within).mean(axis=0)
+        return chances
+    for place in range(len(chances)):
+        rivals = (costs <= costs[place]).all(axis=1)
+        chances[place] = (scores[:, place] >= scores[:, rivals].max(axis=1) - within).mean()
+    return chances
 
 
 def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters: ArrayLike, guess: float) -> Numbers:
@@ -162,10 +162,10 @@ def front_chances(seeds: Sequence[Sequence[float]], costs: ArrayLike, parameters
         parameters: `(n,)`.
         guess: standard deviation of one seed's score, in points.
     """
-    means = np.array([np.mean(one) for one in seeds])
-    squares = sum(float(((np.asarray(one) - mean) ** 2).sum()) for one, mean in zip(seeds, means, strict=True))
-    freedom = 2 + sum(len(one) - 1 for one in seeds)
-    errors = (2 * guess**2 + squares) / freedom / np.array([len(one) for one in seeds])
+    means = np.array([np.mean(scores) for scores in seeds])
+    squares = sum(float(((np.asarray(scores) - mean) ** 2).sum()) for scores, mean in zip(seeds, means, strict=True))
+    freedom = 2 + sum(len(scores) - 1 for scores in seeds)
+    errors = (2 * guess**2 + squares) / freedom / np.array([len(scores) for scores in seeds])
     return shares(draw_scores(means, errors, freedom, parameters), np.asarray(costs, dtype=float))
 
 
@@ -189,13 +189,13 @@ def with_chances(summaries: Sequence[Summary], objectives: Objectives) -> list[S
     counts = _chances(complete, errors, objectives)
     return [
         replace(
-            one,
-            metrics=one.metrics | {"score": intervals[one.configuration]},
-            counts=one.counts | counts.get(one.configuration, {}),
+            summary,
+            metrics=summary.metrics | {"score": intervals[summary.configuration]},
+            counts=summary.counts | counts.get(summary.configuration, {}),
         )
-        if one.configuration in intervals
-        else one
-        for one in summaries
+        if summary.configuration in intervals
+        else summary
+        for summary in summaries
     ]
 
 
@@ -207,18 +207,18 @@ def _moderated(complete: Sequence[Summary]) -> tuple[dict[str, Interval], dict[s
     """By configuration: its score's interval; where it has two seeds or more the variance of its mean, with the degrees of
     freedom."""
     groups: dict[tuple[Any, ...], list[tuple[Summary, list[float]]]] = {}
-    for one in complete:
-        seeds = by_seed(one.scores, one.tasks)
+    for summary in complete:
+        seeds = by_seed(summary.scores, summary.tasks)
         if len(seeds) > 1:
-            groups.setdefault((frozenset(one.tasks), *seeds), []).append((one, list(seeds.values())))
+            groups.setdefault((frozenset(summary.tasks), *seeds), []).append((summary, list(seeds.values())))
     single = [summary for summary in complete if summary.score.n == 1 and any(summary.sampling)]
     intervals = {summary.configuration: _interval(summary, 0.0, 1.0, 0.0) for summary in single}
     errors: dict[str, tuple[float, float]] = {}
     for group in groups.values():
         variances, freedom, shared = _variances(np.array([scores for _, scores in group]))
-        for (one, scores), variance in zip(group, variances.tolist(), strict=True):
-            intervals[one.configuration] = _interval(one, variance, freedom, shared)
-            errors[one.configuration] = variance / len(scores), freedom
+        for (summary, scores), variance in zip(group, variances.tolist(), strict=True):
+            intervals[summary.configuration] = _interval(summary, variance, freedom, shared)
+            errors[summary.configuration] = variance / len(scores), freedom
     return intervals, errors
 
 
@@ -230,7 +230,9 @@ def _chances(
     if scores is None:
         return {}
     exact = [name for name in objectives if name != "score"]
-    costs = np.array([[one.value(name) for name in exact] for one in complete], dtype=float).reshape(len(complete), len(exact))
+    costs = np.array([[summary.value(name) for name in exact] for summary in complete], dtype=float).reshape(
+        len(complete), len(exact)
+    )
     if not np.isfinite(costs).all():
         return {}
     costs *= [-1.0 if objectives[name] == "maximize" else 1.0 for name in exact]
@@ -244,7 +246,8 @@ def _chances(
     if (shared := luck(complete)) is not None:
         columns[LUCK] = np.sqrt(shared)
     return {
-        one.configuration: {name: float(values[row]) for name, values in columns.items()} for row, one in enumerate(complete)
+        summary.configuration: {name: float(values[row]) for name, values in columns.items()}
+        for row, summary in enumerate(complete)
     }
 
 
@@ -253,8 +256,8 @@ def _draws(complete: Sequence[Summary], errors: dict[str, tuple[float, float]], 
     uncertain = any(name in summary.metrics for summary in complete for name in objectives if name != "score")
     if "score" not in objectives or uncertain or not complete or len(errors) < len(complete):
         return None
-    variances, degrees = np.array([errors[one.configuration] for one in complete]).T
-    size = np.nan_to_num([one.value("trainable_parameters") for one in complete])
+    variances, degrees = np.array([errors[summary.configuration] for summary in complete]).T
+    size = np.nan_to_num([summary.value("trainable_parameters") for summary in complete])
     draws = max(200, min(DRAWS, 10**7 // len(size)))
     scores = draw_scores([summary.score.mean for summary in complete], variances, degrees, size, draws, luck(complete) or 0.0)
     return scores * (1.0 if objectives["score"] == "maximize" else -1.0)
@@ -273,13 +276,13 @@ def _variances(table: Numbers) -> tuple[Numbers, float, float]:
     return variances, degrees, max(0.0, float((effect**2).sum()) / (seeds - 1) - float(variances.mean()) / many)
 
 
-def _interval(one: Summary, variance: float, freedom: float, shared: float) -> Interval:
+def _interval(summary: Summary, variance: float, freedom: float, shared: float) -> Interval:
     """The score's interval; the degrees of freedom of both variances together are Satterthwaite's."""
     from scipy.special import stdtrit
 
-    seeds, whole = one.score.n, variance + shared
-    degrees = whole**2 / (variance**2 / freedom + shared**2 / (seeds - 1)) if whole else freedom
-    half, mean = float(stdtrit(degrees, 0.975)) * math.sqrt(whole / seeds), one.score.mean
-    low, high = mean - math.hypot(half, one.sampling[0]), mean + math.hypot(half, one.sampling[1])
-    floor = -100.0 if one.signed else 0.0
+    seeds, total = summary.score.n, variance + shared
+    degrees = total**2 / (variance**2 / freedom + shared**2 / (seeds - 1)) if total else freedom
+    half, mean = float(stdtrit(degrees, 0.975)) * math.sqrt(total / seeds), summary.score.mean
+    low, high = mean - math.hypot(half, summary.sampling[0]), mean + math.hypot(half, summary.sampling[1])
+    floor = -100.0 if summary.signed else 0.0
     return Interval(mean, max(low, min(floor, mean)), min(high, max(100.0, mean)), seeds)

@@ -27,7 +27,7 @@ def no_better_than_head(summaries: Sequence[Summary]) -> list[Summary]:
     control = _best(summaries, HEAD)
     if control is None:
         return []
-    return [one for one in summaries if one.complete and one.method != HEAD and not _better(one, control)]
+    return [summary for summary in summaries if summary.complete and summary.method != HEAD and not _better(summary, control)]
 
 
 def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
@@ -42,18 +42,18 @@ def with_normalized(summaries: Sequence[Summary]) -> list[Summary]:
     wide = {task: full.tasks[task].mean - value for task, value in low.items()}
     if min(wide.values()) <= 0:
         return list(summaries)
-    found = []
-    for one in summaries:
-        scaled = {(task, seed): 100 * (score - low[task]) / wide[task] for (task, seed), score in one.scores.items()}
-        found.append(replace(one, metrics=one.metrics | {NORMALIZED: suite_interval(scaled, low)}))
-    return found
+    scaled_summaries = []
+    for summary in summaries:
+        scaled = {(task, seed): 100 * (score - low[task]) / wide[task] for (task, seed), score in summary.scores.items()}
+        scaled_summaries.append(replace(summary, metrics=summary.metrics | {NORMALIZED: suite_interval(scaled, low)}))
+    return scaled_summaries
 
 
-def _better(one: Summary, control: Summary) -> bool:
-    difference = compare(one.scores, control.scores).difference
+def _better(summary: Summary, control: Summary) -> bool:
+    difference = compare(summary.scores, control.scores).difference
     return difference.mean > 0 and not difference.low <= 0
 
 
 def _best(summaries: Sequence[Summary], method: str) -> Summary | None:
-    complete = [one for one in summaries if one.complete and one.method == method]
-    return max(complete, key=lambda one: one.value("search_score"), default=None)
+    complete = [summary for summary in summaries if summary.complete and summary.method == method]
+    return max(complete, key=lambda summary: summary.value("search_score"), default=None)

@@ -83,12 +83,12 @@ def mark_front(summaries: Sequence[Summary], objectives: Objectives) -> list[Sum
     return with_normalized(
         [
             replace(
-                one,
-                on_front=one.configuration in verdict.on_front,
-                may_be_on_front=one.configuration in verdict.may_be_on_front,
-                enough=one.configuration == taken,
+                summary,
+                on_front=summary.configuration in verdict.on_front,
+                may_be_on_front=summary.configuration in verdict.may_be_on_front,
+                enough=summary.configuration == taken,
             )
-            for one in summaries
+            for summary in summaries
         ]
     )
 
@@ -128,12 +128,12 @@ def marks(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, Any
     """The ids of the configurations that are marked `on_front`, `may_be_on_front` and `enough`, and that of the knee if there
     is one."""
     best = knee(summaries, objectives)
-    found: dict[str, Any] = {
-        "on_front": [one.configuration for one in summaries if one.on_front],
-        "may_be_on_front": [one.configuration for one in summaries if one.may_be_on_front],
+    marked: dict[str, Any] = {
+        "on_front": [summary.configuration for summary in summaries if summary.on_front],
+        "may_be_on_front": [summary.configuration for summary in summaries if summary.may_be_on_front],
         "enough": [summary.configuration for summary in summaries if summary.enough],
     }
-    return found | ({"knee": best.configuration} if best else {})
+    return marked | ({"knee": best.configuration} if best else {})
 
 
 def judge_summaries(summaries: Sequence[Summary], objectives: Objectives) -> Verdict:
@@ -152,8 +152,8 @@ def _knee(points: pareto.Points, objectives: Objectives) -> int | None:
 
 def logarithmic(name: str, values: Iterable[float]) -> bool:
     """Whether an axis is better read in powers of ten: it is no score, and every value is positive, or 0 beside such ones."""
-    known = list(values)
-    return not name.startswith("score") and all(value >= 0 for value in known) and any(value > 0 for value in known)
+    numbers = list(values)
+    return not name.startswith("score") and all(value >= 0 for value in numbers) and any(value > 0 for value in numbers)
 
 
 def axes(objectives: Objectives) -> tuple[str, str]:
@@ -172,8 +172,8 @@ def recorded_objectives(text: str | None) -> Objectives:
         text: the parameter; without one the default objectives hold.
     """
     try:
-        found = json.loads(text or "")
+        objectives = json.loads(text or "")
     except ValueError:
         return DEFAULT_OBJECTIVES
-    fit = isinstance(found, dict) and found and all(way in ("maximize", "minimize") for way in found.values())
-    return found if fit else DEFAULT_OBJECTIVES
+    fit = isinstance(objectives, dict) and objectives and all(way in ("maximize", "minimize") for way in objectives.values())
+    return objectives if fit else DEFAULT_OBJECTIVES

@@ -106,26 +106,26 @@ class Summary:
 
     def tracked(self) -> dict[str, Any]:
         """What the tracker logs on the configuration's run: numbers by metric name, and how many trials stand behind them."""
-        content: dict[str, Any] = {name: value.mean for name, value in self.metrics.items()}
-        content.update({"score_low": self.score.low, "score_high": self.score.high})
-        content.update({f"score/{task}": value.mean for task, value in self.tasks.items()})
-        content.update(self.counts)
-        content.update({"trials_planned": self.planned, "trials_done": self.finished, "trials_failed": self.failed})
-        content.update({"trials_stopped": self.stopped, "seeds_done": self.seeds})
-        content["complete"] = self.complete
-        ended = "finished" if content["complete"] else "incomplete"
-        content["status"] = "failed" if self.failed else "stopped" if self.stopped else ended
-        content = {name: value for name, value in content.items() if not (isinstance(value, float) and math.isnan(value))}
+        record: dict[str, Any] = {name: value.mean for name, value in self.metrics.items()}
+        record.update({"score_low": self.score.low, "score_high": self.score.high})
+        record.update({f"score/{task}": value.mean for task, value in self.tasks.items()})
+        record.update(self.counts)
+        record.update({"trials_planned": self.planned, "trials_done": self.finished, "trials_failed": self.failed})
+        record.update({"trials_stopped": self.stopped, "seeds_done": self.seeds})
+        record["complete"] = self.complete
+        ended = "finished" if record["complete"] else "incomplete"
+        record["status"] = "failed" if self.failed else "stopped" if self.stopped else ended
+        record = {name: value for name, value in record.items() if not (isinstance(value, float) and math.isnan(value))}
         if self.tunes:
-            content["tunes"] = self.tunes
+            record["tunes"] = self.tunes
         if self.tuning is not None:
-            content["tuned"] = self.tuning.tuned
-            content |= {"tuned_to": self.tuning.choice} if self.tuning.choice else {}
+            record["tuned"] = self.tuning.tuned
+            record |= {"tuned_to": self.tuning.choice} if self.tuning.choice else {}
             # The store keeps a metric's first value of a step, so a sum must be whole.
-            content |= {"tuning_trials": self.tuning.trials, "tuning_seconds": self.tuning.seconds} if self.tuning.over else {}
+            record |= {"tuning_trials": self.tuning.trials, "tuning_seconds": self.tuning.seconds} if self.tuning.over else {}
         if self.reasons:
-            content["error"] = "; ".join(self.reasons)
-        return content
+            record["error"] = "; ".join(self.reasons)
+        return record
 
 
 def summarize(
@@ -164,22 +164,26 @@ def _tuning(entries: Sequence[Entry]) -> dict[str, Tuning]:
         else:
             chosen.setdefault(entry.configuration, {})[entry.task] = entry.parameters
             carried |= {entry.configuration: entry.carried} if entry.carried else {}
-    found = {name: Tuning(1, values=_values([RATE], chosen[name]), carried=label) for name, label in carried.items()}
+    tunings = {name: Tuning(1, values=_values([RATE], chosen[name]), carried=label) for name, label in carried.items()}
     for name, group in groups.items():
         candidates: dict[str, dict[str, Mapping[str, Any]]] = {}
         for entry in group:
             candidates.setdefault(entry.task, {})[entry.configuration] = entry.parameters
         most = max(candidates.values(), key=len)
-        whole = Tuning.of(len({entry.configuration for entry in group}), [entry.result for entry in group])
+        spent = Tuning.of(len({entry.configuration for entry in group}), [entry.result for entry in group])
         by_task = chosen.get(name, {})
         values = _values(varied([*most.values()]), by_task)
         at_end = ends({task: [*rows.values()] for task, rows in candidates.items()}, by_task)
         seeds = tuple(sorted({entry.seed for entry in group}))
-        found[name] = replace(whole, at_end=at_end, seeds=seeds, values=values, carried=carried.get(name))
+        tunings[name] = replace(spent, at_end=at_end, seeds=seeds, values=values, carried=carried.get(name))
     trained = {entry.key: entry.configuration for entry in entries}
     sources = {entry.configuration: trained.get(entry.parameters.get("cut_from", entry.key)) for entry in entries}
-    fixed = {name: Tuning(1) for name in sources.values() if name in chosen} if any(one.seeds for one in found.values()) else {}
-    return {name: (fixed | found)[source] for name, source in sources.items() if source in fixed or source in found}
+    fixed = (
+        {name: Tuning(1) for name in sources.values() if name in chosen}
+        if any(tuning.seeds for tuning in tunings.values())
+        else {}
+    )
+    return {name: (fixed | tunings)[source] for name, source in sources.items() if source in fixed or source in tunings}
 
 
 def _values(names: Iterable[str], by_task: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
@@ -248,9 +252,9 @@ def _sampling(reported: list[tuple[str, TrialResult]], tasks: int) -> tuple[floa
 
 
 def _examples(reported: list[tuple[str, TrialResult]], tasks: int) -> dict[str, float]:
-    known = [float(result.facts[EXAMPLES]) for _, result in reported if EXAMPLES in result.facts]
+    sizes = [float(result.facts[EXAMPLES]) for _, result in reported if EXAMPLES in result.facts]
     chance = {task: float(result.facts[CHANCE]) for task, result in reported if CHANCE in result.facts}
-    return ({"examples": min(known)} if known else {}) | (
+    return ({"examples": min(sizes)} if sizes else {}) | (
         {CHANCE: sum(chance.values()) / tasks} if len(chance) == tasks else {}
     )
 

@@ -50,24 +50,34 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     from matplotlib.figure import Figure
 
     x_name, y_name = axes_of(objectives)
-    drawn = [one for one in summaries if one.complete and math.isfinite(one.value(x_name)) and math.isfinite(one.value(y_name))]
-    across, up = [one.value(x_name) for one in drawn], [one.value(y_name) for one in drawn]
+    drawn = [
+        summary
+        for summary in summaries
+        if summary.complete and math.isfinite(summary.value(x_name)) and math.isfinite(summary.value(y_name))
+    ]
+    across, up = [summary.value(x_name) for summary in drawn], [summary.value(y_name) for summary in drawn]
     (by, unit), front = (
         unit_of(x_name, across),
-        sorted((one for one in drawn if one.on_front), key=lambda one: one.value(x_name)),
+        sorted((summary for summary in drawn if summary.on_front), key=lambda summary: summary.value(x_name)),
     )
-    methods = sorted({one.method for one in drawn})
+    methods = sorted({summary.method for summary in drawn})
     looks = {name: (colour, MARKERS[methods.index(name) % len(MARKERS)]) for name, colour in colours(methods).items()}
     figure = Figure(figsize=(6.4, 4.4), dpi=110)  # with the list about as wide as MLflow's page shows a description
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for name, (colour, marker) in looks.items():
         _draw_others(
-            axes, [one for one in drawn if one.method == name and not one.on_front], x_name, y_name, by, colour, marker
+            axes,
+            [summary for summary in drawn if summary.method == name and not summary.on_front],
+            x_name,
+            y_name,
+            by,
+            colour,
+            marker,
         )
     _draw_front(axes, front, x_name, y_name, by, looks, objectives)
     handles: list[Any] = []
-    chances = {one.value("chance") for one in drawn} if y_name == "score" else set()
+    chances = {summary.value("chance") for summary in drawn} if y_name == "score" else set()
     if len(chances) == 1 and math.isfinite(chance := chances.pop()):
         up.append(chance)
         handles = [axes.axhline(chance, color="#888888", linewidth=0.9, linestyle=":", zorder=0, label="chance")]
@@ -85,10 +95,10 @@ def draw(summaries: Sequence[Summary], objectives: Objectives, title: str) -> An
     axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if drawn:
-        others = [(one.value(x_name) / by, one.value(y_name)) for one in drawn if not one.on_front]
+        plain_points = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if not summary.on_front]
         rings = [(summary.value(x_name) / by, summary.value(y_name)) for summary in drawn if summary.possible]
-        members = [(one.value(x_name) / by, one.bounds(y_name)) for one in front]
-        _number(axes, members, others, rings, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
+        members = [(summary.value(x_name) / by, summary.bounds(y_name)) for summary in front]
+        _number(axes, members, plain_points, rings, -1 if objectives.get(x_name, "minimize") == "minimize" else 1,
             1 if objectives.get(y_name, "maximize") == "maximize" else -1)  # fmt: skip
     return figure
 
@@ -107,12 +117,12 @@ def _draw_front(
     objectives: Objectives,
 ) -> None:  # fmt: skip
     """The step line and the members, each with its interval."""
-    x, bounds = [one.value(x_name) / by for one in front], [one.bounds(y_name) for one in front]
+    x, bounds = [summary.value(x_name) / by for summary in front], [summary.bounds(y_name) for summary in front]
     smaller_is_better = objectives.get(x_name, "minimize") == "minimize"
     where = "post" if smaller_is_better else "pre"
-    axes.step(x, [one.mean for one in bounds], where=where, color="#333333", linewidth=1.1, zorder=3)
-    for one, across, value in zip(front, x, bounds, strict=True):
-        colour, marker = looks[one.method]
+    axes.step(x, [value.mean for value in bounds], where=where, color="#333333", linewidth=1.1, zorder=3)
+    for summary, across, value in zip(front, x, bounds, strict=True):
+        colour, marker = looks[summary.method]
         if value.high > value.low:
             ends = [[value.mean - value.low], [value.high - value.mean]]
             axes.errorbar([across], [value.mean], yerr=ends, fmt="none", elinewidth=1.2, capsize=3, color=colour, zorder=3)
@@ -121,7 +131,7 @@ def _draw_front(
 
 
 def _number(
-    axes: Any, members: Sequence[tuple[float, Interval]], others: Sequence[tuple[float, float]],
+    axes: Any, members: Sequence[tuple[float, Interval]], other_points: Sequence[tuple[float, float]],
     rings: Sequence[tuple[float, float]], better_x: int, better_y: int,
 ) -> None:  # fmt: skip
     """Numbers the members: each at the nearest place that touches no mark, number, interval, step or frame.
@@ -137,9 +147,9 @@ def _number(
     at = to_pixels([(x, value.mean) for x, value in members] or np.empty((0, 2)))
     marks = [
         *_boxes(np.vstack([at, to_pixels(rings or np.empty((0, 2)))]), point * LARGE**0.5 / 2 + 1),
-        *_boxes(to_pixels(others or np.empty((0, 2))), point * SMALL**0.5 / 2 + 1),
+        *_boxes(to_pixels(other_points or np.empty((0, 2))), point * SMALL**0.5 / 2 + 1),
     ]
-    lines = [(*to_pixels((x, one.low)), *to_pixels((x, one.high))) for x, one in members if one.high > one.low]
+    lines = [(*to_pixels((x, value.low)), *to_pixels((x, value.high))) for x, value in members if value.high > value.low]
     for (x, y), (further, higher) in pairwise(at):
         corner = (further, y) if better_x < 0 else (x, higher)
         lines += [(x, y, *corner), (*corner, further, higher)]
@@ -156,7 +166,7 @@ def _number(
         wanted = np.hstack([centers - half, centers + half])
         inside = (wanted[:, :2] > frame.min).all(axis=1) & (wanted[:, 2:] < frame.max).all(axis=1)
         free = inside & ~_meet(wanted, marks)
-        best = next((found for found in (free & ~_meet(wanted, lines), free) if found.any()), None)
+        best = next((places for places in (free & ~_meet(wanted, lines), free) if places.any()), None)
         if best is None:
             text.remove()
             continue
@@ -172,11 +182,11 @@ def _boxes(centers: Any, half: float) -> list[tuple[float, float, float, float]]
     return [(x - half, y - half, x + half, y + half) for x, y in centers]
 
 
-def _meet(boxes: Any, others: Sequence[tuple[float, ...]]) -> Any:
+def _meet(boxes: Any, rivals: Sequence[tuple[float, ...]]) -> Any:
     """Which of the boxes `(n, 4)`, each left, bottom, right and top, overlap one of the others."""
     left, bottom, right, top = boxes.T[:, :, None]
-    found = np.array(others).reshape(-1, 4).T[:, None, :]
-    return ((left < found[2]) & (right > found[0]) & (bottom < found[3]) & (top > found[1])).any(axis=1)
+    edges = np.array(rivals).reshape(-1, 4).T[:, None, :]
+    return ((left < edges[2]) & (right > edges[0]) & (bottom < edges[3]) & (top > edges[1])).any(axis=1)
 
 
 def _scale(axes: Any, across: Sequence[float], log: bool) -> None:
@@ -214,15 +224,18 @@ def _list(
     """Names the numbered points and, below them, the methods that have none and the lines."""
     from matplotlib.lines import Line2D
 
-    def row(words: str, method: str, alpha: float = 1.0) -> Line2D:
+    def row(label: str, method: str, alpha: float = 1.0) -> Line2D:
         colour, marker = looks[method]
-        return Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=6, alpha=alpha, label=words[:56])
+        return Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=6, alpha=alpha, label=label[:56])
 
     rows = [
-        row(f"{place}  {full_label(one)}{' (knee)' if one is chosen else ''}{' ✓' if one.enough else ''}", one.method)
-        for place, one in enumerate(front[:LABELS], start=1)
+        row(
+            f"{place}  {full_label(summary)}{' (knee)' if summary is chosen else ''}{' ✓' if summary.enough else ''}",
+            summary.method,
+        )
+        for place, summary in enumerate(front[:LABELS], start=1)
     ]
-    shown = {one.method for one in front[:LABELS]}
+    shown = {summary.method for summary in front[:LABELS]}
     rows += [row(METHODS[name].title if name in METHODS else name, name, PALE) for name in looks if name not in shown]
     legend = axes.legend(handles=[*rows, *lines], loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8)
     for entry in legend.get_texts():

@@ -66,7 +66,7 @@ def _enough(summaries: Sequence[Summary]) -> str:
     rule = f"whose chance to be within 1 point of the best is at least {SURE:g}"
     if taken := next((summary for summary in summaries if summary.enough), None):
         return f"✓ the smallest {rule}: {full_label(taken)} (expected {number(taken.value(EXPECTED))})"
-    likeliest = max(summaries, key=lambda one: one.counts.get(P_WITHIN, -1.0))
+    likeliest = max(summaries, key=lambda summary: summary.counts.get(P_WITHIN, -1.0))
     return f"none {rule}; the likeliest is {full_label(likeliest)} ({likeliest.counts[P_WITHIN]:.2f})"
 
 
@@ -80,23 +80,23 @@ def _intervals(summaries: Sequence[Summary]) -> str:
     if seeds < 2:
         few = f"; they are few, and more of them would tell more than more seeds{how}" if limits == "examples" else ""
         return f"one seed: the interval is over examples alone, and another seed may differ by more{few}"
-    words = "± is the 95 % interval over seeds and examples"
-    words += ", of summary seed over examples alone" if any(summary.score.n == 1 for summary in complete) else ""
+    text = "± is the 95 % interval over seeds and examples"
+    text += ", of one seed over examples alone" if any(summary.score.n == 1 for summary in complete) else ""
     if limits == "examples":
-        return f"{words}, which more scored examples{how} would narrow more than more seeds"
-    return f"{words}, which more seeds would narrow more than more scored examples" if limits else words
+        return f"{text}, which more scored examples{how} would narrow more than more seeds"
+    return f"{text}, which more seeds would narrow more than more scored examples" if limits else text
 
 
 def _budgets(summaries: Sequence[Summary]) -> str:
     """How many trials tuned each of the complete configurations, and which of these were not tuned; empty if none was."""
-    known = [summary for summary in summaries if summary.complete and summary.tuning is not None]
-    trials = sorted({summary.tuning.trials for summary in known if summary.tuning is not None and summary.tuning.trials})
+    tuned = [summary for summary in summaries if summary.complete and summary.tuning is not None]
+    trials = sorted({summary.tuning.trials for summary in tuned if summary.tuning is not None and summary.tuning.trials})
     if not trials:
         return ""
-    fixed = [full_label(summary) for summary in known if summary.tuning is not None and not summary.tuning.tuned]
+    fixed = [full_label(summary) for summary in tuned if summary.tuning is not None and not summary.tuning.tuned]
     spent = " to ".join(map(str, dict.fromkeys((trials[0], trials[-1]))))
-    seeds = sorted({seed for summary in known if summary.tuning is not None for seed in summary.tuning.seeds})
+    seeds = sorted({seed for summary in tuned if summary.tuning is not None for seed in summary.tuning.seeds})
     of = f" of seed {', '.join(map(str, seeds))}, which is in no score" if seeds else ""
-    carried = sum(summary.tuning is not None and summary.tuning.carried is not None for summary in known)
-    words = f"each tuned by {spent} trials{of}" + (f", but {carried} by those of another rank" if carried else "")
-    return words + (f", but not {', '.join(fixed)}" if fixed else "")
+    carried = sum(summary.tuning is not None and summary.tuning.carried is not None for summary in tuned)
+    text = f"each tuned by {spent} trials{of}" + (f", but {carried} by those of another rank" if carried else "")
+    return text + (f", but not {', '.join(fixed)}" if fixed else "")

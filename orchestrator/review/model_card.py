@@ -132,12 +132,12 @@ def _loading(record: Mapping[str, Any], pair: bool, merged: str | None, peft_typ
         return [ours, merged or _base(record)]
     from craft.tuners.registration import TUNERS
 
-    auto, words = _auto(record["kind"]), record["kind"] == "generation"
-    labels = "" if words else ', config=AutoConfig.from_pretrained(".")'
+    auto, answers_in_words = _auto(record["kind"]), record["kind"] == "generation"
+    labels = "" if answers_in_words else ', config=AutoConfig.from_pretrained(".")'
     lines = [
         *(["import craft  # makes this method known to PEFT; from the project craft-sweeps"] if peft_type in TUNERS else []),
         "from peft import PeftModel",
-        f"from transformers import {'' if words else 'AutoConfig, '}{auto}, AutoTokenizer",
+        f"from transformers import {'' if answers_in_words else 'AutoConfig, '}{auto}, AutoTokenizer",
         f"base = {auto}.from_pretrained({json.dumps(base_name(name), ensure_ascii=False)}{labels})",
         'model, tokenizer = PeftModel.from_pretrained(base, ".").eval(), AutoTokenizer.from_pretrained(".")',
     ]
@@ -168,15 +168,15 @@ def _asking(record: Mapping[str, Any], pair: bool) -> list[str]:
 
 
 def _front_matter(spec: Mapping[str, Any], kind: str, merged: bool) -> str:
-    content: dict[str, Any] = {
+    header: dict[str, Any] = {
         "library_name": "transformers" if merged else "peft",
         "pipeline_tag": PIPELINES.get(kind, "text-classification"),
         "tags": ["craft-sweeps", str(spec["method"])],
     }
     model = base_name(str(spec["model"]))
     if model == spec["model"] or "/" in model:
-        content["base_model"] = model  # a hub links it by name; that of a local folder is no such name
-    return f"---\n{yaml.safe_dump(content, sort_keys=True, allow_unicode=True).strip()}\n---"
+        header["base_model"] = model  # a hub links it by name; that of a local folder is no such name
+    return f"---\n{yaml.safe_dump(header, sort_keys=True, allow_unicode=True).strip()}\n---"
 
 
 def _base(record: Mapping[str, Any]) -> str:
@@ -184,13 +184,13 @@ def _base(record: Mapping[str, Any]) -> str:
     spec = record["spec"]
     name = str(spec["model"])
     shown = _code(base_name(name))
-    found = f"The base model {shown} is looked up by that name; `load_adapter(folder, base=...)` takes it from elsewhere."
+    place = f"The base model {shown} is looked up by that name; `load_adapter(folder, base=...)` takes it from elsewhere."
     if base_name(name) != name:
-        found = f"The base model {shown} was a local one: write its place here, also as `load_adapter(folder, base=...)`."
+        place = f"The base model {shown} was a local one: write its place here, also as `load_adapter(folder, base=...)`."
     if not is_gguf(name):
-        return found
+        return place
     return (
-        f"{found} It is a GGUF file, SHA-256 {_code(record['facts'].get(MODEL_DIGEST))}, and its weights are dequantized; "
+        f"{place} It is a GGUF file, SHA-256 {_code(record['facts'].get(MODEL_DIGEST))}, and its weights are dequantized; "
         "another file is refused."
     )
 
@@ -255,11 +255,11 @@ def _table(rows: Mapping[str, Any]) -> str:
 
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
+        return ", ".join(f"{key} {item}" for key, item in value.items())
     metric = name.replace(" ", "_")
     return amount(metric, value) if metric in METRICS else text(value)
 
 
-def _code(words: str) -> str:
+def _code(code: str) -> str:
     """`words` as a Markdown code span."""
-    return f"`{' '.join(str(words).split()).replace('`', chr(39)).replace('|', '/')}`"
+    return f"`{' '.join(str(code).split()).replace('`', chr(39)).replace('|', '/')}`"

@@ -87,7 +87,7 @@ class PastSweep:
 
     def trials(self, configuration: str, task: str | None = None) -> list[Entry]:
         """A configuration's trials, on all tasks or one."""
-        return [one for one in self.entries if one.configuration == configuration and task in (None, one.task)]
+        return [entry for entry in self.entries if entry.configuration == configuration and task in (None, entry.task)]
 
     def trained(self, summary: Summary) -> Summary:
         """The configuration from whose adapters this one's were cut; itself if it was trained."""
@@ -162,22 +162,22 @@ def read_folder(folder: Path, tracking_uri: str | None = None) -> PastSweep:
 def read_terms(file: Path) -> SweepTerms:
     """The terms in an effective sweep file, in which every default is written out."""
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        own = (content.get("data") or {}).get("custom") or {}
-        replication = content.get("replication") or {}
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        own = (settings.get("data") or {}).get("custom") or {}
+        replication = settings.get("replication") or {}
         tasks: list[str] = []
-        for name in content["tasks"]:
-            tasks += [f"custom/{one}" for one in own] if name == "custom" else SUITES.get(name, (name,))
+        for name in settings["tasks"]:
+            tasks += [f"custom/{task}" for task in own] if name == "custom" else SUITES.get(name, (name,))
         return SweepTerms(
-            name=str(content["name"]),
-            model=str(content["model"]),
-            revision=content.get("revision"),
-            protocol=content.get("protocol", "honest"),
+            name=str(settings["name"]),
+            model=str(settings["model"]),
+            revision=settings.get("revision"),
+            protocol=settings.get("protocol", "honest"),
             task_names=tuple(dict.fromkeys(tasks)),
-            seeds=tuple(content["seeds"]),
-            objectives=content.get("objectives", DEFAULT_OBJECTIVES),
-            generation=(content.get("data") or {}).get("generation") or {},
-            uri=(content.get("tracking") or {}).get("uri", DEFAULT_URI),
+            seeds=tuple(settings["seeds"]),
+            objectives=settings.get("objectives", DEFAULT_OBJECTIVES),
+            generation=(settings.get("data") or {}).get("generation") or {},
+            uri=(settings.get("tracking") or {}).get("uri", DEFAULT_URI),
             further_seeds=tuple(replication.get("seeds", ())),
             tunes=replication.get("choose") == "best",
         )
@@ -202,21 +202,21 @@ def _whole(sweep: SweepTerms, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     by_configuration: dict[str, dict[tuple[str, int], Entry]] = {}
     for entry in entries:
         by_configuration.setdefault(entry.configuration, {})[entry.task, entry.seed] = entry
-    whole = []
-    for there in by_configuration.values():
-        like = next(iter(there.values()))
-        given = {seed for _, seed in there}
-        if like.tunes:  # which of them tune on which task is known while the sweep runs
-            whole += [one for one in there.values() if one.seed in sweep.seeds and one.task in sweep.task_names]
+    wanted = []
+    for trials in by_configuration.values():
+        first = next(iter(trials.values()))
+        recorded_seeds = {seed for _, seed in trials}
+        if first.tunes:  # which of them tune on which task is known while the sweep runs
+            wanted += [trial for trial in trials.values() if trial.seed in sweep.seeds and trial.task in sweep.task_names]
             continue
-        seeds = [*sweep.seeds, *(seed for seed in sweep.further_seeds if seed in given)]
+        seeds = [*sweep.seeds, *(seed for seed in sweep.further_seeds if seed in recorded_seeds)]
         if sweep.tunes:
             seeds = [*sweep.further_seeds]
         for task in sweep.task_names:
             for seed in seeds:
-                missing = replace(like, key="", task=task, seed=seed, result=None)
-                whole.append(there.get((task, seed), missing))
-    return tuple(whole)
+                missing = replace(first, key="", task=task, seed=seed, result=None)
+                wanted.append(trials.get((task, seed), missing))
+    return tuple(wanted)
 
 
 def _stored_adapter(folder: Path, key: str, noted: str | None, scratch: Path) -> Path:
@@ -244,11 +244,11 @@ def _folders(parent: Path) -> list[str]:
     return sorted(path.parent.name for path in parent.glob(f"*/{EFFECTIVE_FILE}")) if parent.is_dir() else []
 
 
-def _no_such_sweep(name: str, known: list[str], where: str) -> NoSuchSweep:
-    if not known:
+def _no_such_sweep(name: str, names: list[str], where: str) -> NoSuchSweep:
+    if not names:
         return NoSuchSweep(
             f"there is no sweep {shown(name)}, and none in {where}. Run one (python -m orchestrator.run SWEEP.yaml), or say "
             "where it is: its folder (runs/NAME), or its name with --tracking-uri or --storage"
         )
-    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-    return NoSuchSweep(f"there is no sweep {shown(name)}.{nearest(Path(name).name, known)} In {where}: {listed}")
+    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return NoSuchSweep(f"there is no sweep {shown(name)}.{nearest(Path(name).name, names)} In {where}: {listed}")

@@ -70,13 +70,13 @@ def pick(rule: str, summaries: Sequence[Summary], objectives: Objectives) -> Pic
 def titles(summaries: Sequence[Summary], objectives: Objectives) -> dict[str, str]:
     """Ids of configurations by the alias they earn: `champion`, `smallest-within-1-point` and `knee`, if there is one."""
     aliases = {"champion": "best", "smallest-within-1-point": "smallest-within:1", "knee": "knee"}
-    found = {}
+    aliased = {}
     for alias, rule in aliases.items():
         try:
-            found[alias] = pick(rule, summaries, objectives).summary.configuration
+            aliased[alias] = pick(rule, summaries, objectives).summary.configuration
         except NothingMeets:
             continue
-    return found
+    return aliased
 
 
 def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]:
@@ -92,8 +92,10 @@ def choose_seed(entries: Sequence[Entry], seed: int | None) -> tuple[Entry, str]
         for entry in finished:
             if entry.seed == seed:
                 return entry, f"seed {seed}, as asked"
-        known = ", ".join(str(entry.seed) for entry in sorted(finished, key=lambda entry: entry.seed))
-        raise NothingMeets(f"{entries[0].label} has no finished trial with seed {seed} on {entries[0].task}; finished: {known}")
+        listed = ", ".join(str(entry.seed) for entry in sorted(finished, key=lambda entry: entry.seed))
+        raise NothingMeets(
+            f"{entries[0].label} has no finished trial with seed {seed} on {entries[0].task}; finished: {listed}"
+        )
     ordered = sorted(finished, key=lambda entry: (-_search(entry), entry.seed))
     if len(ordered) == 1:
         return ordered[0], f"seed {ordered[0].seed}, the only one that has finished"
@@ -111,8 +113,8 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, point
     candidates, chances = _complete(summaries), within_best(summaries, objectives, points)
     if not chances:
         best = _best(candidates)
-        close = [one for one in candidates if one.value(SEARCH) >= best.value(SEARCH) - points]
-        chosen = min(close, key=lambda one: (one.value(SIZE), -one.value(SEARCH), one.label))
+        close = [summary for summary in candidates if summary.value(SEARCH) >= best.value(SEARCH) - points]
+        chosen = min(close, key=lambda summary: (summary.value(SIZE), -summary.value(SEARCH), summary.label))
         within = f"within {points:g} point(s) of the best search score ({_score(best)})"
         return Pick(chosen, f"the fewest parameters {within}, by means: this sweep has no chances")
     by_id = {summary.configuration: summary for summary in summaries}
@@ -127,9 +129,9 @@ def _smallest_within(summaries: Sequence[Summary], objectives: Objectives, point
 
 
 def _under(candidates: Sequence[Summary], limit: float) -> Pick:
-    small = [one for one in candidates if one.value(SIZE) <= limit]
+    small = [summary for summary in candidates if summary.value(SIZE) <= limit]
     if not small:
-        least = min(candidates, key=lambda one: one.value(SIZE))
+        least = min(candidates, key=lambda summary: summary.value(SIZE))
         raise NothingMeets(
             f"no complete configuration has at most {limit:,.0f} trainable parameters; the smallest is {full_label(least)} "
             f"with {least.value(SIZE):,.0f}"
@@ -140,33 +142,37 @@ def _under(candidates: Sequence[Summary], limit: float) -> Pick:
 
 def _named(name: str, summaries: Sequence[Summary]) -> Pick:
     wanted = _plain(name)
-    exact = [one for one in summaries if wanted in (one.configuration, _plain(one.label), _plain(full_label(one)))]
-    found = exact or [one for one in summaries if len(wanted) >= 4 and one.configuration.startswith(wanted)]
-    found = found or [one for one in summaries if wanted and wanted in _plain(full_label(one))]
-    if len(found) > 1:  # a part of a label that its cuts have, too, means the trained one
-        found = [summary for summary in found if CUT_TO not in summary.parameters] or found
-    if len(found) > 1:
-        listed = ", ".join(f"{one.configuration} ({full_label(one)})" for one in found[:8])
+    exact = [
+        summary
+        for summary in summaries
+        if wanted in (summary.configuration, _plain(summary.label), _plain(full_label(summary)))
+    ]
+    matches = exact or [summary for summary in summaries if len(wanted) >= 4 and summary.configuration.startswith(wanted)]
+    matches = matches or [summary for summary in summaries if wanted and wanted in _plain(full_label(summary))]
+    if len(matches) > 1:  # a part of a label that its cuts have, too, means the trained one
+        matches = [summary for summary in matches if CUT_TO not in summary.parameters] or matches
+    if len(matches) > 1:
+        listed = ", ".join(f"{summary.configuration} ({full_label(summary)})" for summary in matches[:8])
         raise ValueError(f"--pick {shown(name)} means several configurations: {listed}. Give one's id")
-    if not found:
-        known = [text for one in summaries for text in (full_label(one), one.configuration)]
-        near = nearest(name, ["knee", "best", "smallest-within:1", "under:70000", *known])
-        listed = ", ".join(f"{one.configuration} ({full_label(one)})" for one in summaries[:8])
+    if not matches:
+        names = [text for summary in summaries for text in (full_label(summary), summary.configuration)]
+        near = nearest(name, ["knee", "best", "smallest-within:1", "under:70000", *names])
+        listed = ", ".join(f"{summary.configuration} ({full_label(summary)})" for summary in summaries[:8])
         more = f" and {len(summaries) - 8} more" if len(summaries) > 8 else ""
         raise ValueError(
             f"--pick {shown(name)} is no rule and no configuration.{near} Rules: knee, best, smallest-within:POINTS, "
             f"under:PARAMETERS. Configurations: {listed or 'none'}{more}"
         )
-    if not found[0].finished:
-        raise NothingMeets(f"{full_label(found[0])} has no finished trial ({describe_trials(found[0])})")
-    note = "" if found[0].complete else f"; it is incomplete: {describe_trials(found[0])} trials"
-    return Pick(found[0], f"named by you{note}")
+    if not matches[0].finished:
+        raise NothingMeets(f"{full_label(matches[0])} has no finished trial ({describe_trials(matches[0])})")
+    note = "" if matches[0].complete else f"; it is incomplete: {describe_trials(matches[0])} trials"
+    return Pick(matches[0], f"named by you{note}")
 
 
 def _complete(summaries: Sequence[Summary]) -> list[Summary]:
-    complete = [one for one in summaries if one.complete and math.isfinite(one.value(SEARCH))]
+    complete = [summary for summary in summaries if summary.complete and math.isfinite(summary.value(SEARCH))]
     if not complete:
-        stand = "; ".join(f"{full_label(one)}: {describe_trials(one)}" for one in summaries[:5])
+        stand = "; ".join(f"{full_label(summary)}: {describe_trials(summary)}" for summary in summaries[:5])
         raise NothingMeets(
             f"no configuration has finished all trials, and only complete ones are ranked ({stand or 'none has begun'}). "
             "Finish the sweep (--resume), or name a configuration that has finished trials"
@@ -175,7 +181,7 @@ def _complete(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def _best(candidates: Sequence[Summary]) -> Summary:
-    return min(candidates, key=lambda one: (-one.value(SEARCH), one.value(SIZE), one.label))
+    return min(candidates, key=lambda summary: (-summary.value(SEARCH), summary.value(SIZE), summary.label))
 
 
 def _score(summary: Summary) -> str:
