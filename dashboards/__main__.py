@@ -28,8 +28,8 @@ Look at sweeps: a live page while trials run, or one file that can be sent.
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    made = argparse.ArgumentParser(prog="python -m dashboards", description=ABOUT, formatter_class=raw)
-    commands = made.add_subparsers(dest="command", required=True, metavar="serve | export")
+    commands_parser = argparse.ArgumentParser(prog="python -m dashboards", description=ABOUT, formatter_class=raw)
+    commands = commands_parser.add_subparsers(dest="command", required=True, metavar="serve | export")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--tracking-uri",
@@ -57,18 +57,22 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--to", type=Path, default=Path("front.html"), metavar="FILE", help="default front.html; written whole or not at all"
     )
-    return made
+    return commands_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     be_printable()
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from dashboards.store import DashboardError, Store
 
     try:
-        store = Store(given.tracking_uri, given.mlflow_url)
-        return _serve(store, given.host, given.port) if given.command == "serve" else _export(store, given.sweep, given.to)
+        store = Store(options.tracking_uri, options.mlflow_url)
+        return (
+            _serve(store, options.host, options.port)
+            if options.command == "serve"
+            else _export(store, options.sweep, options.to)
+        )
     except DashboardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

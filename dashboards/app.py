@@ -92,9 +92,9 @@ class Watcher:
         """The feeds' revision and their tables side by side; the tables are put together once a revision."""
         key = tuple(feed.name for feed in feeds)
         with self._lock:
-            known = self._views.get(key)
+            view = self._views.get(key)
             now = ",".join(f"{feed.experiment_id}:{feed.revision}" for feed in feeds)
-            if known is None or known[0] != now:
+            if view is None or view[0] != now:
                 self._views[key] = view_of(self.store, feeds)
             return self._views[key]
 
@@ -112,11 +112,11 @@ class Watcher:
     def spec(self, name: str, revision: str, view: View) -> str:
         """A panel's spec as JSON; the last revision of each is kept."""
         key = (name, ",".join(view.names))
-        known = self._specs.get(key, "")
-        if not known.startswith(revision + "\n"):
-            known = f"{revision}\n{as_json(safe_spec(PANELS[name], view))}"
-            self._specs[key] = known
-        return known.split("\n", 1)[1]
+        spec = self._specs.get(key, "")
+        if not spec.startswith(revision + "\n"):
+            spec = f"{revision}\n{as_json(safe_spec(PANELS[name], view))}"
+            self._specs[key] = spec
+        return spec.split("\n", 1)[1]
 
     def _prepare(self) -> None:
         """Reads the newest sweep before anybody asks, and puts together what the page draws first."""
@@ -222,8 +222,8 @@ def _etag(*parts: str) -> str:
     return '"' + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20] + '"'
 
 
-def _answer(request: Request, etag: str, content, media_type: str) -> Response:  # type: ignore[no-untyped-def]
+def _answer(request: Request, etag: str, render, media_type: str) -> Response:  # type: ignore[no-untyped-def]
     asked = request.headers.get("if-none-match", "")
-    if etag in [one.strip().removeprefix("W/") for one in asked.split(",")]:
+    if etag in [tag.strip().removeprefix("W/") for tag in asked.split(",")]:
         return Response(status_code=304, headers={"ETag": etag})
-    return Response(content(), media_type=media_type, headers={"ETag": etag})
+    return Response(render(), media_type=media_type, headers={"ETag": etag})

@@ -33,13 +33,13 @@ def state_of(entries: Sequence[SweepEntry], feeds: Sequence[Feed], view: View, f
     """Which sweeps there are, which of them are shown, how far those are, and which panels the page has."""
     shown = {feed.name for feed in feeds}
     counts = [trial_counts(frame) for frame in view.sweeps]
-    states = {state: sum(one[state] for one in counts) for state in STATES}
+    states = {state: sum(tally[state] for tally in counts) for state in STATES}
     planned = [planned_trials(frame) for frame in view.sweeps]
     # Further seeds and generations come on top of the trials that a sweep began with.
-    total = sum(max(one or 0, sum(found.values())) for one, found in zip(planned, counts, strict=True))
-    known = all(one is not None for one in planned)
+    total = sum(max(trials or 0, sum(tally.values())) for trials, tally in zip(planned, counts, strict=True))
+    complete = all(trials is not None for trials in planned)
     over = states["finished"] + states["stopped"] + states["failed"]
-    parts = [f"{over}{f' of {total}' if known and total else ''} trainings done"]
+    parts = [f"{over}{f' of {total}' if complete and total else ''} trainings done"]
     parts += [f"{states[state]} {state}" for state in ("running", "failed") if states[state]]
     if not all(feed.complete for feed in feeds):
         parts = [f"reading the tracking store, {len(view.configurations) + len(view.trials)} runs so far"]
@@ -69,9 +69,9 @@ def everything(store: Store, name: str) -> dict[str, Any]:
     feed = store.feed(name)
     feed.refresh()
     _, view = view_of(store, [feed])
-    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-    entry = next(one for one in store.sweeps() if one.name == name)
-    state = state_of([entry], [feed], view, f"Exported {made} from the tracking store. This file needs no network.")
+    moment = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    entry = next(entry for entry in store.sweeps() if entry.name == name)
+    state = state_of([entry], [feed], view, f"Exported {moment} from the tracking store. This file needs no network.")
     state["status"] = f"{entry.status} · {state['status']}"
     specs = {row.name: safe_spec(row, view) for row in PANELS.values()}
     return {"state": state, "specs": specs}

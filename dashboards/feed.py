@@ -34,10 +34,10 @@ class Wanted:
 
     def filters(self) -> list[str]:
         """MLflow's filters, one for each condition, because its filter language has no `or`."""
-        found = [f"tags.`craft.kind` = '{self.kind}'"] if self.kind else []
-        found += ["attributes.status = 'RUNNING'"] if self.running else []
-        found += [f"attributes.start_time >= {self.started_since}"] if self.started_since is not None else []
-        return found + ([f"attributes.end_time >= {self.ended_since}"] if self.ended_since is not None else [])
+        filters = [f"tags.`craft.kind` = '{self.kind}'"] if self.kind else []
+        filters += ["attributes.status = 'RUNNING'"] if self.running else []
+        filters += [f"attributes.start_time >= {self.started_since}"] if self.started_since is not None else []
+        return filters + ([f"attributes.end_time >= {self.ended_since}"] if self.ended_since is not None else [])
 
 
 class RunSource(Protocol):

@@ -71,7 +71,7 @@ def live_page() -> str:
     }
 
 
-def export_page(title: str, content: Mapping[str, Any]) -> str:
+def export_page(title: str, payload: Mapping[str, Any]) -> str:
     """One self-contained file."""
     # the HTML parser turns every newline into \n, and the hashes must match the text that it leaves
     plotly = plotly_script().replace("\r\n", "\n")
@@ -86,7 +86,7 @@ def export_page(title: str, content: Mapping[str, Any]) -> str:
         "style": f"<style>{(STATIC / 'app.css').read_text(encoding='utf-8')}</style>",
         "scripts": "".join(
             [
-                f'<script type="text/plain" id="content">{_packed(as_json(content))}</script>\n',
+                f'<script type="text/plain" id="content">{_packed(as_json(payload))}</script>\n',
                 f'<script type="text/plain" id="plotly">{_packed(plotly)}</script>\n',
                 f"<script>{own}</script>",
             ]

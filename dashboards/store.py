@@ -108,7 +108,7 @@ class Store:
         return [row for page in self.pages(experiment_id, wanted) for row in page]
 
     def _experiments(self) -> dict[str, str]:
-        return {one.experiment_id: one.name for one in self.client.search_experiments()}
+        return {experiment.experiment_id: experiment.name for experiment in self.client.search_experiments()}
 
     def sweeps(self) -> list[SweepEntry]:
         """Every sweep in the store, newest first."""

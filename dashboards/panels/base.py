@@ -122,9 +122,9 @@ def metrics_of(view: View) -> list[Metric]:
     ways = {name: way for sweep in reversed(view.sweeps) for name, way in sweep.objectives.items()}
     older = [metric_of(name) for name in ways if name not in METRICS]
     score = replace(METRICS["score"], label=label_of("score", score_metric(view)))
-    every = [score, *tasks, *(one for name, one in METRICS.items() if name not in ("score", "chance")), *older]
-    known = [one for one in every if column(view.configurations, f"m.{one.name}").notna().any()]
-    return [replace(one, better=ways.get(one.name, one.better)) for one in known]
+    every = [score, *tasks, *(metric for name, metric in METRICS.items() if name not in ("score", "chance")), *older]
+    measured = [metric for metric in every if column(view.configurations, f"m.{metric.name}").notna().any()]
+    return [replace(metric, better=ways.get(metric.name, metric.better)) for metric in measured]
 
 
 def score_metric(view: View) -> str:
@@ -238,6 +238,6 @@ def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]], ids: 
 
 def choice(name: str, label: str, options: Iterable[str] | Mapping[str, str], value: str | None = None) -> Plain:
     """A selection box: values with the words shown for them; the first is chosen unless another is given."""
-    words = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
-    shown = [{"value": option, "label": word} for option, word in words.items()]
+    labels = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
+    shown = [{"value": option, "label": word} for option, word in labels.items()]
     return {"name": name, "label": label, "value": shown[0]["value"] if value is None else value, "options": shown}

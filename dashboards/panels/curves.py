@@ -22,13 +22,13 @@ def data(view: View) -> Plain:
     trials = not_cut(view.trials)
     if trials.empty:
         return {"empty": "No trial has started yet, so there are no learning curves."}
-    known = [metric for metric in METRICS_BY_STEP if f"m.{metric}" in trials]
-    if not known:
+    measured = [metric for metric in METRICS_BY_STEP if f"m.{metric}" in trials]
+    if not measured:
         return {"empty": "No trial has logged an evaluation yet (no search_score, no train_loss)."}
-    evaluated = trials[trials[[f"m.{metric}" for metric in known]].notna().any(axis=1)]
+    evaluated = trials[trials[[f"m.{metric}" for metric in measured]].notna().any(axis=1)]
     chosen = _chosen(view, evaluated)
     lines: dict[str, list[Plain]] = {}
-    for metric in known:
+    for metric in measured:
         asked = [
             (run, (state, ended, last))
             for run, state, ended, last in zip(
@@ -102,7 +102,7 @@ def draw(plain: Plain) -> Plain:
         f"{plain['bare']} without an evaluation": plain["bare"],
         f"{plain['left_out']} left out, running ones and those of the best configurations first": plain["left_out"],
     }
-    shown = [words for words, count in said.items() if count]
+    shown = [sentence for sentence, count in said.items() if count]
     note = f"Of the trials {', '.join(shown)}." if shown else ""
     return {
         "choices": [

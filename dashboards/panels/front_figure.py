@@ -15,22 +15,22 @@ SI = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 
 def draw(plain: Plain) -> Plain:
     """The figure with its three choices: horizontal metric, vertical metric, whose published rows."""
-    metrics = [Metric(**one) for one in plain["metrics"]]
+    metrics = [Metric(**row) for row in plain["metrics"]]
     by_method = colours([*plain["method"], *plain["partial"]["method"]])
     values = _values(plain, metrics, by_method)
     traces = _method_traces(plain, values, by_method)
     if plain["partial"]["id"]:
         traces.append(_partial_trace(plain["partial"], values, by_method))
-    if any(any(others.values()) for others in plain["possible"].values()):
+    if any(any(by_axis.values()) for by_axis in plain["possible"].values()):
         traces.append(_possible_trace())
     traces += _front_traces(plain["sweeps"])
     traces.append(published_trace(plain["published"]["rows"], values))
-    words = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
-    x, y = (name if name in words else None for name in plain["axes"])
+    labels = {metric.name: metric.label if metric.name == "score" else titled(metric.name) for metric in metrics}
+    x, y = (name if name in labels else None for name in plain["axes"])
     return {
         "choices": [
-            choice("y", "Vertical axis", words, y or metrics[0].name),
-            choice("x", "Horizontal axis", words, x or metrics[-1].name),
+            choice("y", "Vertical axis", labels, y or metrics[0].name),
+            choice("x", "Horizontal axis", labels, x or metrics[-1].name),
             published_choice(plain["published"]),
         ],
         "values": values,
@@ -56,15 +56,15 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
     """What the traces refer to: columns of the finished points, and by axes the positions of the front's members."""
     values: Plain = {
         "id": plain["id"],
-        "label": [text(one, 40) for one in plain["label"]],
+        "label": [text(label, 40) for label in plain["label"]],
         "colour": [by_method[method] for method in plain["method"]],
     }
-    values["symbol"] = [SYMBOLS[one % len(SYMBOLS)] for one in plain["sweep"]]
+    values["symbol"] = [SYMBOLS[sweep % len(SYMBOLS)] for sweep in plain["sweep"]]
     for metric in metrics:
         done, partial = plain["values"][metric.name], plain["partial"]["values"][metric.name]
         factor, values[f"axis/{metric.name}"] = axis_of(metric, [*done, *partial])
         if factor != 1:
-            done, partial = ([None if one is None else one / factor for one in every] for every in (done, partial))
+            done, partial = ([None if value is None else value / factor for value in every] for every in (done, partial))
         if metric.log and 0 in (*done, *partial):
             ticks, (done, partial) = _zeros_at_the_edge(done, partial)
             values[f"axis/{metric.name}"] |= ticks
@@ -77,8 +77,8 @@ def _values(plain: Plain, metrics: list[Metric], by_method: dict[str, str]) -> P
         label = {"text": "chance", "textposition": "end", "yanchor": "bottom", "font": {"size": 11, "color": GREY}}
         line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": plain["chance"], "y1": plain["chance"]}
         values["lines/score"] = [line | {"line": {"color": GREY, "width": 1, "dash": "dot"}, "label": label, "layer": "below"}]
-    for x, others in plain["fronts"].items():
-        for y, per_sweep in others.items():
+    for x, by_y in plain["fronts"].items():
+        for y, per_sweep in by_y.items():
             values[f"front/{x}/{y}"] = [index for group in per_sweep for index in group]
             values |= {f"front/{x}/{y}/{sweep}": group for sweep, group in enumerate(per_sweep)}
             values[f"possible/{x}/{y}"] = plain["possible"][x][y]
@@ -92,8 +92,8 @@ def _zeros_at_the_edge(*columns: list[float | int | None]) -> tuple[Plain, list[
     steps = (1, 2, 5) if max(positive) < 1000 * min(positive) else (1,)
     # also far above the largest value, for zooming and for published rows
     ticks = [step * 10.0**power for power in range(first, first + 10) for step in steps if step * 10**power >= 2 * edge]
-    words = [next(f"{tick / (size or 1):g}{unit}" for size, unit in SI if tick >= size) for tick in ticks]
-    axis = {"tickmode": "array", "tickvals": [edge, *ticks], "ticktext": ["0", *words]}
+    labels = [next(f"{tick / (size or 1):g}{unit}" for size, unit in SI if tick >= size) for tick in ticks]
+    axis = {"tickmode": "array", "tickvals": [edge, *ticks], "ticktext": ["0", *labels]}
     return axis, [[edge if value == 0 else value for value in column] for column in columns]
 
 
@@ -183,7 +183,7 @@ def _front_traces(sweeps: list[str]) -> list[Plain]:
 
 
 def _note(counts: Plain) -> str:
-    words = {
+    labels = {
         "partial": "still running (×)",
         "waiting": "waiting for seeds (×)",
         "incomplete": "incomplete or with fewer seeds (×)",
@@ -193,7 +193,7 @@ def _note(counts: Plain) -> str:
         "interrupted": "interrupted",
         "infeasible": "dropped as infeasible",
     }
-    parts = [f"{counts['done']} done"] + [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    parts = [f"{counts['done']} done"] + [f"{counts[state]} {word}" for state, word in labels.items() if counts[state]]
     return f"Configurations: {', '.join(parts)}."
 
 

@@ -22,15 +22,15 @@ FANOVA_UP_TO = 150  # configurations: the forest's cost grows with their number,
 
 def data(view: View) -> Plain:
     """Shares that add up to one: {method: {parameter: share}}."""
-    found: dict[str, dict[str, float]] = {}
+    by_method: dict[str, dict[str, float]] = {}
     for method, frame in trained(view.configurations).groupby("method"):
         names = moving_together(frame)
         if names and len(frame) >= max(LEAST, EACH * len(names)):
             sample = frame if len(frame) <= FANOVA_UP_TO else frame.sample(FANOVA_UP_TO, random_state=0)
             if shares := _shares(sample, {name: _distribution(frame[f"p.{name}"]) for name in names}):
-                found[str(method)] = {names[name]: share for name, share in shares.items()}
+                by_method[str(method)] = {names[name]: share for name, share in shares.items()}
     least = f"{LEAST} finished configurations of one method, and {EACH} for each parameter that differs"
-    return {"shares": found} if found else {"empty": f"needs {least}; with fewer it would be chance."}
+    return {"shares": by_method} if by_method else {"empty": f"needs {least}; with fewer it would be chance."}
 
 
 def _shares(frame: pd.DataFrame, distributions: dict[str, Any]) -> dict[str, float] | None:

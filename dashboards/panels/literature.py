@@ -34,8 +34,8 @@ def published_rows() -> pd.DataFrame:
     frames = []
     for suite, protocol in PROTOCOLS.items():
         frame = pd.read_csv(FOLDER / f"published_{suite}.csv")
-        given = {"model", "method", "trainable_parameters", "average", "averaged_tasks", "source"}
-        frame = frame.rename(columns={task: f"score/{task}" for task in frame.columns if task not in given})
+        fixed = {"model", "method", "trainable_parameters", "average", "averaged_tasks", "source"}
+        frame = frame.rename(columns={task: f"score/{task}" for task in frame.columns if task not in fixed})
         frame["suite"], frame["protocol"] = suite, protocol
         if "averaged_tasks" not in frame:
             frame["averaged_tasks"] = 8
@@ -59,14 +59,14 @@ def published_model(name: str) -> str | None:
 def published(view: View, metrics: list[Metric]) -> Plain:
     """Every published row with its values, and the model whose rows are shown first: the sweep's, where the paper has it."""
     models: list[str] = [str(model) for frame in view.sweeps for model in _models(frame)]
-    shown = next((found for model in models if (found := published_model(model))), NO_ROWS)
+    shown = next(filter(None, map(published_model, models)), NO_ROWS)
     columns = set(view.published.columns)
     records = []
     for index, row in view.published.iterrows():
-        known = {metric.name: row[metric.name] for metric in metrics if metric.name in columns} | {"score": row["average"]}
+        values = {metric.name: row[metric.name] for metric in metrics if metric.name in columns} | {"score": row["average"]}
         record = {name: row[name] for name in ("model", "method", "source", "protocol", "suite")}
         record |= {"id": f"published/{index}", "averaged": _averaged(row)}
-        records.append(record | {"values": {metric.name: number(known.get(metric.name)) for metric in metrics}})
+        records.append(record | {"values": {metric.name: number(values.get(metric.name)) for metric in metrics}})
     return {"rows": records, "shown": shown, "of": models}
 
 
@@ -77,12 +77,12 @@ def _averaged(row: Any) -> str:
 
 def _models(frame: Frames) -> list[str]:
     params = frame.sweep.params if frame.sweep else {}
-    found = [params["model"]] if "model" in params else []
+    names = [params["model"]] if "model" in params else []
     if "p.model" in frame.configurations:
-        found += [str(one) for one in frame.configurations["p.model"].dropna().unique()]
+        names += [str(name) for name in frame.configurations["p.model"].dropna().unique()]
     if "p.model" in frame.trials:
-        found += [str(one) for one in frame.trials["p.model"].dropna().unique()]
-    return list(dict.fromkeys(found))
+        names += [str(name) for name in frame.trials["p.model"].dropna().unique()]
+    return list(dict.fromkeys(names))
 
 
 def published_trace(rows: list[Plain], values: Plain) -> Plain:
@@ -116,8 +116,8 @@ def published_trace(rows: list[Plain], values: Plain) -> Plain:
 
 def published_choice(published: Plain) -> Plain:
     suites = {row["model"]: row["suite"] for row in published["rows"]}
-    words = {NO_ROWS: "hidden"} | {model: f"{model} ({suite})" for model, suite in suites.items()}
-    return choice("published", "Published rows", words, published["shown"])
+    labels = {NO_ROWS: "hidden"} | {model: f"{model} ({suite})" for model, suite in suites.items()}
+    return choice("published", "Published rows", labels, published["shown"])
 
 
 def published_details(row: Plain) -> Plain:

@@ -31,7 +31,7 @@ def data(view: View) -> Plain:
     frame = frame.assign(_score=column(frame, "m.score")).sort_values("_score")
     dropped = max(0, len(frame) - LINES_UP_TO)
     frame = frame.iloc[dropped:]
-    axes = [_positions(words, frame[f"p.{name}"]) for name, words in moving_together(frame).items()]
+    axes = [_positions(label, frame[f"p.{name}"]) for name, label in moving_together(frame).items()]
     if frame["method"].nunique() > 1:
         axes.insert(0, _positions("method", frame["method"]))
     axes.append(_positions(label_of("score", score_metric(view)), frame["_score"]))
@@ -53,16 +53,16 @@ def _positions(name: str, series: pd.Series[Any]) -> Plain:
         middle = float(np.sqrt(low * high)) if log else (low + high) / 2
         ticks = sorted(set(present)) if len(set(present)) <= 6 else [low, middle, high]
         at = [float((scale(np.array(float(tick))) - ends[0]) / (ends[1] - ends[0])) for tick in ticks]
-        close = {one for one, above in pairwise(at) if above - one < 0.06 and one > 0}
+        close = {below for below, above in pairwise(at) if above - below < 0.06 and below > 0}
         return {
             "name": name,
             "at": numbers(where),
             "ticks": [[position, f"{tick:.4g}"] for position, tick in zip(at, ticks, strict=True) if position not in close],
         }
-    words = sorted({str(value) for value in present})
-    step = {word: number_ / max(1, len(words) - 1) for number_, word in enumerate(words)}
+    labels = sorted({str(value) for value in present})
+    step = {word: number_ / max(1, len(labels) - 1) for number_, word in enumerate(labels)}
     where = [None if value is None else step[str(value)] for value in values]
-    return {"name": name, "at": numbers(where), "ticks": [[step[word], word] for word in words[:12]]}
+    return {"name": name, "at": numbers(where), "ticks": [[step[word], word] for word in labels[:12]]}
 
 
 def draw(plain: Plain) -> Plain:
@@ -74,10 +74,10 @@ def draw(plain: Plain) -> Plain:
         y: list[Any] = []
         ids: list[Any] = []
         for line in range(lines * band // BANDS, lines * (band + 1) // BANDS):
-            for position, one in enumerate(axes):
-                if one["at"][line] is not None:  # a parameter of another method: the line passes it by
+            for position, axis in enumerate(axes):
+                if axis["at"][line] is not None:  # a parameter of another method: the line passes it by
                     x.append(position)
-                    y.append(one["at"][line])
+                    y.append(axis["at"][line])
                     ids.append(plain["id"][line])
             x.append(None)
             y.append(None)
@@ -101,10 +101,10 @@ def draw(plain: Plain) -> Plain:
             "font": {"size": 10},
             "bgcolor": "panel",
         }
-        for position, one in enumerate(axes)
-        for at, label in one["ticks"]
+        for position, axis in enumerate(axes)
+        for at, label in axis["ticks"]
     ]
-    columns = {"tickvals": list(range(len(axes))), "ticktext": [text(one["name"], 18) for one in axes], "side": "top"}
+    columns = {"tickvals": list(range(len(axes))), "ticktext": [text(axis["name"], 18) for axis in axes], "side": "top"}
     note = f"{RAMP}; the {plain['dropped']} lowest are left out." if plain["dropped"] else f"{RAMP}."
     note += f" {CUTS}." if plain["cuts"] else ""
     layout = {

@@ -25,8 +25,8 @@ def planned_trials(frame: Any) -> int | None:
     """How many trials the sweep set out to run, if its own run says so; None for a searcher without an end."""
     if frame.sweep is None:
         return None
-    known = {**frame.sweep.metrics, **frame.sweep.tags}
-    values = [str(known[name]).removesuffix(".0") for name in PLANNED if name in known]
+    record = {**frame.sweep.metrics, **frame.sweep.tags}
+    values = [str(record[name]).removesuffix(".0") for name in PLANNED if name in record]
     return next((int(value) for value in values if value.isdigit()), None)
 
 
@@ -130,7 +130,9 @@ def time_data(view: View) -> Plain:
             counts[method] += 1
     if not spent:
         return {"empty": "No training has ended yet whose phases are on record.", "hidden": True}
-    return {"methods": [{"method": one, "trainings": counts[one], "seconds": dict(spent[one])} for one in sorted(spent)]}
+    return {
+        "methods": [{"method": method, "trainings": counts[method], "seconds": dict(spent[method])} for method in sorted(spent)]
+    }
 
 
 def time_draw(plain: Plain) -> Plain:

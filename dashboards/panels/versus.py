@@ -23,7 +23,7 @@ def data(view: View) -> Plain:
         gap = compare(second[label], first[label]).difference if label in second else None
         if gap is not None and gap.n:
             verdict = "" if not gap.half > 0 else "better" if gap.low > 0 else "worse" if gap.high < 0 else "not shown"
-            means = [number(sum(one.values()) / len(one)) for one in (first[label], second[label])]
+            means = [number(sum(scores.values()) / len(scores)) for scores in (first[label], second[label])]
             rows.append([label, *means, number(gap.mean), number(gap.low), number(gap.high), gap.n, verdict])
     if not rows:
         return {"empty": "The two sweeps share no configuration that finished with one seed on the same tasks."}
@@ -32,10 +32,10 @@ def data(view: View) -> Plain:
 
 def _scores(trials: pd.DataFrame) -> Mapping[str, Scores]:
     ready = trials[(trials["state"] == "finished") & column(trials, "m.score").notna() & ~trials["tunes"].astype(bool)]
-    found: dict[str, dict[tuple[str, int], float]] = {}
+    by_label: dict[str, dict[tuple[str, int], float]] = {}
     for label, task, seed, score in ready[["label", "task", "seed", "m.score"]].itertuples(index=False):
-        found.setdefault(str(label), {})[str(task), int(seed)] = float(score)
-    return found
+        by_label.setdefault(str(label), {})[str(task), int(seed)] = float(score)
+    return by_label
 
 
 def draw(plain: Plain) -> Plain:

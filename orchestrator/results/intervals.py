@@ -105,8 +105,10 @@ def by_seed(scores: Scores, tasks: Iterable[str]) -> dict[int, float]:
     """The mean over `tasks` of every seed, ascending, that has a score on each of them."""
     wanted = list(dict.fromkeys(tasks))
     seeds = sorted({seed for _, seed in scores})
-    whole = [seed for seed in seeds if wanted and all(math.isfinite(scores.get((task, seed), math.nan)) for task in wanted)]
-    return {seed: float(np.mean([scores[task, seed] for task in wanted])) for seed in whole}
+    shared_seeds = [
+        seed for seed in seeds if wanted and all(math.isfinite(scores.get((task, seed), math.nan)) for task in wanted)
+    ]
+    return {seed: float(np.mean([scores[task, seed] for task in wanted])) for seed in shared_seeds}
 
 
 def compare(first: Scores, second: Scores, luck: float | None = None) -> Comparison:

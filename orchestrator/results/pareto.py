@@ -103,7 +103,7 @@ def _costs(points: ArrayLike, directions: Sequence[Direction]) -> Points:
 
 
 def _signs(directions: Sequence[Direction]) -> Points:
-    unknown = [given for given in directions if given not in ("maximize", "minimize")]
+    unknown = [direction for direction in directions if direction not in ("maximize", "minimize")]
     if unknown:
         raise ValueError(f"unknown direction {unknown[0]!r}; an objective is to be 'maximize' or 'minimize'")
-    return np.array([-1.0 if given == "maximize" else 1.0 for given in directions])
+    return np.array([-1.0 if direction == "maximize" else 1.0 for direction in directions])

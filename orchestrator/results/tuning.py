@@ -80,14 +80,14 @@ def ends(candidates: Mapping[str, Sequence[Mapping[str, Any]]], chosen: Mapping[
         candidates: the parameters of each, by task.
         chosen: parameters by task; an end that is not that of every task names its tasks.
     """
-    found: dict[str, list[str]] = {}
+    at_end: dict[str, list[str]] = {}
     for task, rows in candidates.items():
         for name in varied(rows):
             values = {value for row in rows if (value := _number(row.get(name))) is not None}
             for word, end in (("lowest", min), ("highest", max)):
                 if len(values) >= 3 and task in chosen and _number(chosen[task].get(name)) == end(values):
-                    found.setdefault(f"{word} {name}", []).append(task.rsplit("/", 1)[-1])
-    return tuple(words if len(tasks) == len(chosen) else f"{words} on {', '.join(tasks)}" for words, tasks in found.items())
+                    at_end.setdefault(f"{word} {name}", []).append(task.rsplit("/", 1)[-1])
+    return tuple(end if len(tasks) == len(chosen) else f"{end} on {', '.join(tasks)}" for end, tasks in at_end.items())
 
 
 def _agreed(values: Iterable[str]) -> list[str]:

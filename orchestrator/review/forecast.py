@@ -34,11 +34,11 @@ def time_line(plan: Plan, steps: int) -> str:
     at_once = min(math.floor(cores() / sweep.resources.cpu), len(plan.jobs))
     if not steps or not at_once or sweep.resources.gpu:
         return ""
-    ended = [one for folder in sorted(storage.glob("*/")) for one in _results(folder, sweep)]
-    trained = [one for one in ended if one.status == "finished" and one.steps]
+    ended = [result for folder in sorted(storage.glob("*/")) for result in _results(folder, sweep)]
+    trained = [result for result in ended if result.status == "finished" and result.steps]
     if not trained:
         return f"how long: not known before a trial of this model and batch is recorded in {storage}; a running sweep shows it"
-    a_step = sum(one.seconds for one in trained) / sum(one.steps for one in trained)
+    a_step = sum(result.seconds for result in trained) / sum(result.steps for result in trained)
     seconds = format_duration(60 * max(1, round(steps * a_step / at_once / 60)))
     return f"about {seconds.removesuffix(' 00 s')} with {at_once} at once, by the {len(trained)} trials recorded in {storage}"
 
@@ -47,8 +47,8 @@ def _results(folder: Path, sweep: Sweep) -> Iterable[TrialResult]:
     """How the trials in `folder` ended, if it is a sweep of the same model whose steps are like those of `sweep`."""
     mine = sweep.training.model_dump()
     with suppress(OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):  # no sweep, or a damaged one
-        content = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))
-        if content["model"] == sweep.model and all(content["training"].get(name) == mine[name] for name in _ALIKE):
+        settings = yaml.safe_load(SweepFolder(folder).effective.read_text(encoding="utf-8"))
+        if settings["model"] == sweep.model and all(settings["training"].get(name) == mine[name] for name in _ALIKE):
             entries = read_state(SweepFolder(folder).record).entries.values()
             return [entry.result for entry in entries if entry.result is not None]
     return ()

@@ -50,9 +50,9 @@ def write_merged(adapter: Path, folder: Path, base: str | None = None) -> str:
         before = model(**probe).logits
     with quiet_libraries():
         method = shown_method(record["spec"]["method"], record["spec"]["parameters"])
-        whole = _merged(model, method)
+        merged = _merged(model, method)
         try:
-            whole.save_pretrained(str(folder))
+            merged.save_pretrained(str(folder))
         except RuntimeError as error:  # safetensors: two names for the memory of one weight
             raise ValueError(
                 f"method {method} cannot be merged here: layers of its model share weights (layer_replication, tied weights), "
