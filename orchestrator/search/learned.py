@@ -105,8 +105,9 @@ class Learned:
         notes = list[str]()
         if self._is_used_up(state):
             notes.append(f"Every point of the space is known: {len(self._drawn(state))} configurations")
-        broken = [judged for judged in map(self._judge, self._points(state)) if judged.configuration is None]
-        return notes + [f"A point of the space cannot be built: {judged.reason}" for judged in broken[:1]]
+        judgements = [self._judge(proposal.point) for proposal in self._proposals(state)]
+        broken = [judged.reason for judged in judgements if judged.configuration is None]
+        return notes + [f"A point of the space cannot be built: {reason}" for reason in broken[:1]]
 
     def draws(self, state: State) -> list[Draw]:
         """Returns all draws from the sweep's space, with their values as the state has them."""
@@ -140,9 +141,6 @@ class Learned:
     @property
     def _pauses(self) -> bool:
         return self._sweep.scheduler.name != "none"
-
-    def _points(self, state: State) -> list[dict[str, Any]]:
-        return [proposal.point for proposal in self._proposals(state)]
 
     def _proposals(self, state: State) -> list[Proposed]:
         return [proposal for proposal in state.proposals if proposal.space == self._space]
@@ -224,17 +222,10 @@ class Learned:
     def _unseen(self, state: State) -> Point | None:
         """Returns a point that may be trained and was not drawn, near to the last draw if possible; None if there is none."""
         if self._unseen_at is None or self._unseen_at[0] != state.proposals:
-            self._unseen_at = state.proposals, next(filter(self._is_new(state), self._candidates(state)), None)
+            drawn, candidates = self._drawn(state), ((point, self._judge(vars(point))) for point in self._candidates(state))
+            new = (point for point, judged in candidates if judged.family and judged.meaning not in drawn)
+            self._unseen_at = state.proposals, next(new, None)
         return self._unseen_at[1]
-
-    def _is_new(self, state: State) -> Callable[[Point], bool]:
-        drawn = self._drawn(state)
-
-        def is_new(point: Point) -> bool:
-            judged = self._judge(vars(point))
-            return bool(judged.family) and judged.meaning not in drawn
-
-        return is_new
 
     def _candidates(self, state: State) -> Iterator[Point]:
         proposals, blocks = self._proposals(state), self._sweep.blocks

@@ -212,6 +212,22 @@ def test_what_runs_has_no_values_and_what_failed_never_has(tmp_path: Path) -> No
     assert not strategy.is_open(state)
 
 
+def test_a_point_that_cannot_be_built_has_failed_and_another_is_drawn(tmp_path: Path) -> None:
+    def fails(run: RunSpec) -> Counts:
+        if run.training.learning_rate > 1e-2:
+            raise ValueError("too large")
+        return counted(run)
+
+    plan = plan_of(tmp_path)
+    plan.planner._counter = fails
+    state = run(strategy := samplers.tpe(plan))
+    broken = [draw for draw in strategy.draws(state) if draw.attributes.get("not trained", "").startswith("cannot be built")]
+    assert broken
+    assert all((draw.values, draw.ended) == (None, True) and draw.point.training["learning_rate"] > 1e-2 for draw in broken)
+    assert len(strategy.configurations(state)) == 20
+    assert "too large" in strategy.notes(state)[0]
+
+
 def test_another_space_has_draws_of_its_own(tmp_path: Path) -> None:
     state = run(learned(tmp_path, "tpe", 5, CRAFT))
     strategy = learned(tmp_path, "tpe", 5, LORA)
